@@ -69,7 +69,7 @@ def lay_out(folder: Path, nodes: int) -> str:
         f"state_dir: {folder}\ncluster: {{name: bench, region: us-east-1}}\n"
         f"slurm: {{bin: {binaries}, adapter: cli}}\n"
     )
-    store, now = Store(f"sqlite:///{folder}/journal.db", write=True), CLOCK.now()
+    store, now = Store(f"sqlite:///{folder}/journal.db"), CLOCK.now()
     store.take_lease(Holder("bench", 1, "0", "own", ""), None, now, 3600)
     store.append(
         [HoldNoted(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]

@@ -56,7 +56,7 @@ class Bench:
 
     def __init__(self, world: World, directory: Path, sick: int = 0) -> None:
         clock = CLOCK
-        self.store = Store(f"sqlite:///{directory}/journal.db", write=True)
+        self.store = Store(f"sqlite:///{directory}/journal.db")
         self.store.take_lease(
             Holder("bench", 1, "0", "own", ""), self.store.daemon(), clock.now(), 3600
         )

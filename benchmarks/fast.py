@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.checkpoints.fast.node import Pace
+from hpctl.checkpoints.fast.peer import TransferLimit
 from tests.checkpoints.checkpoint_files import dcp_metadata, pickle_of
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, children
@@ -29,8 +29,8 @@ from tests.checkpoints.fast.cluster import Nodes, children
 MB = 1 << 20
 NETWORK = 400 * MB
 SLOWED = """
-from hpctl.checkpoints.fast import node, peer
-pace, pull = node.Pace({rate}), peer.Peer.pull
+from hpctl.checkpoints.fast import peer
+pace, pull = peer.TransferLimit({rate}), peer.Peer.pull
 def slow(self, write, p, what, **given):
     return pull(self, write, lambda n: (p(n), pace(n)), what, **given)
 peer.Peer.pull = slow
@@ -238,7 +238,7 @@ def restored() -> tuple[float, float]:
             begun = time.perf_counter()
             assert nodes.resume().found is not None, nodes.said
             ours = time.perf_counter() - begun
-        pace, begun = Pace(NETWORK // 10), time.perf_counter()
+        pace, begun = TransferLimit(NETWORK // 10), time.perf_counter()
         for _ in range(4):
             for raw in made.values():
                 for at in range(0, len(raw), MB):

@@ -66,7 +66,7 @@ def _nothing() -> None:
 
 def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
-    store = Store(f"sqlite:///{directory}/journal.db", write=True)
+    store = Store(f"sqlite:///{directory}/journal.db")
     store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None

@@ -27,7 +27,7 @@ BATCH: tuple[Event, ...] = (
 def run() -> Outcome:
     """The Store with its lease against the bare module with the same rows and pragmas."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        store = Store(f"sqlite:///{directory}/journal.db", write=True)
+        store = Store(f"sqlite:///{directory}/journal.db")
         store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), NOW, 3600)
         bare = _Bare(Path(directory) / "bare.db")
         ours: list[float] = []

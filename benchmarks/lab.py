@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hpctl.engine.adapters import make_scheduler, open_store
+from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.journal.store import Store
@@ -164,7 +164,7 @@ class Lab:
         return all(nodes[n].responding and nodes[n].in_service for n in self.sandbox.nodes)
 
     def _ask(self, question: Callable[[Store], T]) -> T:
-        store = open_store(self._config)
+        store = open_reader(self._config)
         try:
             return question(store)
         finally:

@@ -115,7 +115,7 @@ def _filled(folder: Path) -> Store:
     (folder / "hpctl.yaml").write_text(
         f"mode: assist\nstate_dir: {folder}\nslurm: {{bin: {folder}, adapter: cli}}\n"
     )
-    store = Store(f"sqlite:///{folder}/journal.db", write=True)
+    store = Store(f"sqlite:///{folder}/journal.db")
     store.take_lease(Holder("bench", 1, "0", "assist", ""), None, now, 3600)
     for day in range(DAYS, 0, -1):
         store.append(list(past.day(now - timedelta(days=day))))

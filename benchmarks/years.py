@@ -78,7 +78,7 @@ def _fill(folder: Path, days: int, nodes: int = NODES_OF_YEARS) -> str:
     (folder / "hpctl.yaml").write_text(
         f"state_dir: {folder}\ncluster: {{provider: none}}\nslurm: {{bin: {slurm}, adapter: cli}}\n"
     )
-    store = Store(f"sqlite:///{folder}/journal.db", write=True)
+    store = Store(f"sqlite:///{folder}/journal.db")
     now, past, newest = CLOCK.now(), Past(nodes), ""
     for day in range(days, 0, -1):
         events = list(past.day(now - timedelta(days=day)))

@@ -38,7 +38,7 @@ def measure(folder: Path) -> dict[str, Any]:
 def retire_all(folder: Path) -> dict[str, Any]:
     """Retire what is past, as a daemon does that meets such a journal for the first time; and a
     day's, as every day. `oldest`: the id of a recovery that is past."""
-    store = Store(f"sqlite:///{folder}/journal.db", write=True)
+    store = Store(f"sqlite:///{folder}/journal.db")
     store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     # What has a day of its own stays for the second time.
     first_s = _retire(store, timedelta(days=1))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.request import LEFT_TO_RAW
-from hpctl.clusters.spec.reading import json_schema
+from hpctl.clusters.spec.schema import json_schema
 
 HEAD = """# cluster.yaml
 

@@ -22,7 +22,7 @@ from docgen.metrics import page as metrics_text
 from docgen.policies import page as policies_text
 from docgen.recoveries import page as recovery_text
 from docgen.validate import page as validate_text
-from hpctl.clusters.spec.reading import schema_text
+from hpctl.clusters.spec.schema import schema_text
 
 PAGES = Path(__file__).parents[1] / "docs"
 SHIPPED = "../hpctl/service/observability"

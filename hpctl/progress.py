@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import SupportsFloat, SupportsInt
 
+from hpctl.toolkit.token_bucket import TokenBucket
+
 VARIABLE = "HPCTL_PROGRESS"
 LONGEST = 1200
 """Bytes of a line: it fits one Ethernet frame, so that it arrives whole or not at all."""
@@ -33,7 +35,7 @@ class Reporter:
         self.dropped = 0
         """Lines that did not go out: the reader was not there, too slow, or too much was said."""
         self._lost = 0
-        self._credit, self._rate, self._at = BURST, RATE, time.monotonic()
+        self._lines = TokenBucket(BURST, RATE)
         self._pid, self._who = 0, ""
         self._whose = _identity(environ)
         self._head = ""
@@ -61,7 +63,7 @@ class Reporter:
             # Not blocking, so that a FIFO without a reader is an error and not a wait.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(where, flags, 0o600)
-            self._rate = FILE_RATE
+            self._lines = TokenBucket(BURST, FILE_RATE)
             self._write = lambda line: os.write(fd, line)
             self._close = lambda: os.close(fd)
         elif kind in ("unix", "udp") and where:
@@ -130,14 +132,12 @@ class Reporter:
         if write is None:
             return
         now = time.monotonic()
-        credit = min(BURST, self._credit + (now - self._at) * self._rate)
-        self._at = now
-        if credit < 1.0 and not urgent:
-            self._credit = credit
-            self._lost += 1
-            self.dropped += 1
-            return
-        self._credit = max(credit - 1.0, 0.0)
+        if not self._lines.take(now):
+            if not urgent:
+                self._lost += 1
+                self.dropped += 1
+                return
+            self._lines.spend(now, self._lines.available(now))
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._who = f"{self._whose} pid={self._pid}\n"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpctl.engine.adapters import make_scheduler, open_store
+from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
 from hpctl.engine.journal.state import State, replay
 from hpctl.sandbox.api import Sandbox
@@ -36,7 +36,7 @@ class Live:
 
     def state(self) -> State:
         """What the journal amounts to now."""
-        store = open_store(self.config)
+        store = open_reader(self.config)
         try:
             return replay(store.events())
         finally:

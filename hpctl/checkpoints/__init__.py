@@ -7,13 +7,12 @@ modification time or a `latest` pointer is never the proof.
   is one Format of `formats`, which recognizes its directories and proves them.
 - `files` reads a checkpoint on a file system or in an object store, with bounds; `remote` names a
   place in an object store, and `fetch` copies a checkpoint from there, whole or not at all.
-- `resume` answers where a start resumes, for `hpctl run` and the elastic launcher; the preamble of
-  `hpctl sbatch` calls `hpctl checkpoint last`. All of them use `search`.
+- `resume` answers where a start resumes. `hpctl checkpoint last`, which the preamble of
+  `hpctl sbatch` calls, `hpctl run`, the elastic launcher and in-process restarts all ask it.
 - `fast` keeps saves on the disks of the nodes and replicates them.
 - `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
   no other part of hpctl.
-- `save_interval` computes how often to save; `job_comment` reads and writes a job's registration
-  in its Comment; `run_records` holds the records of earlier attempts.
+- `save_interval` computes how often to save; `run_records` holds the records of earlier attempts.
 
 The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The
 daemon does not read checkpoints.

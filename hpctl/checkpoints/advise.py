@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from hpctl.checkpoints.fast.spec import FastSaves
-from hpctl.checkpoints.job_comment import JobRegistration, decode
 from hpctl.checkpoints.save_interval import (
     DAY_S,
     MeasuredSaves,
@@ -32,7 +30,9 @@ from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
+from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 if TYPE_CHECKING:
@@ -236,9 +236,9 @@ def _place(asked: Asked, config: str) -> tuple[Path, int, FastSaves | None]:
     return Path(directory), nodes, registered.fast
 
 
-def directory_of(job: str, config: str) -> tuple[str, JobRegistration]:
+def directory_of(job: str, config: str) -> tuple[str, Registration]:
     """Where a job's checkpoints are, and how it was registered. Raises HpctlError."""
-    registered = decode(_job(config, job).comment)
+    registered = read_comment(_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
         raise HpctlError(f"job {job} does not say where its checkpoints are", "Name the directory.")
@@ -287,12 +287,12 @@ def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
 
 
 def _history(config: str) -> History:
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
         return History(missing=f"there is no {config} here")
     try:
-        with closing(open_store(config_loading.load_config(config))) as store:
+        with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
     except HpctlError as error:
         return History(missing=str(error).splitlines()[0])

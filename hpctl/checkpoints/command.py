@@ -1,6 +1,5 @@
 """`hpctl checkpoint ls|verify|last`: what the files prove."""
 
-import errno
 import os
 import re
 import sys
@@ -11,10 +10,11 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpctl.checkpoints import files, hpctl_checkpoint, search
 from hpctl.checkpoints.files import Place, Remote
+from hpctl.checkpoints.remote import open_place
+from hpctl.checkpoints.resume import look_up, read_fast_saves
 from hpctl.checkpoints.search import Checkpoint, PassedOver
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
@@ -33,22 +33,13 @@ class Aws(Struct, frozen=True):
     endpoint_url: str | None
 
     def place(self, text: str) -> Place:
-        """A directory, or a prefix of S3. Raises OSError where no client can be made."""
+        """Return a directory, or a prefix of S3. Raises OSError where no client can be made."""
         if re.match(r"s3:(/?[^/]|$)", text):
             right = "s3://" + text.removeprefix("s3:").lstrip("/")
             raise click.UsageError(f"{text} is no place in S3: did you mean {right}?")
-        if not text.startswith("s3://"):
-            return Path(text).absolute()
-        from hpctl.checkpoints.remote import (
-            open_objects,  # a tenth of a second that directories do not need
+        return open_place(
+            text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
         )
-
-        try:
-            return open_objects(
-                text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
-            )
-        except HpctlError as error:
-            raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
 
 
 def _looking(command: F) -> F:
@@ -274,18 +265,17 @@ def last(
     """
     if not places and not tiers:
         raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
-    look_in, unseen = search.tiers_of([*places, *tiers], Aws(**aws).place)
+    look_in = [*places, *tiers]
     into = fetch or (_first_directory(look_in) if export else None)
-    result = search.last_complete(
+    result = look_up(
         look_in,
-        deep=deep,
+        Aws(**aws).place,
+        None if into is None else _bringing(into.absolute(), deep),
         nodes=nodes,
+        fast=read_fast_saves(os.environ) if export else None,
+        deep=deep,
         world_size=world_size,
-        bring=None if into is None else _bringing(into.absolute(), deep),
     )
-    result = replace(result, unseen=(*unseen, *result.unseen))
-    if export:
-        result = _with_fast(result)
     if not as_json:
         _explain(result)
     if as_json:
@@ -301,18 +291,6 @@ def last(
         if isinstance(into, Path):
             files.note_start(into)
     sys.exit(_EXIT_CODES[result.verdict])
-
-
-def _with_fast(result: search.Search) -> search.Search:
-    """In a job with --fast-dir: the better of it and the nodes' own saves."""
-    from hpctl.checkpoints.fast import helpers, lead
-
-    try:
-        spec = helpers.given()
-    except HpctlError as error:
-        helpers.say(f"not looked at: {error}")
-        return result
-    return lead.restore(spec, result, helpers.say) if spec else result
 
 
 def _tell(result: search.Search) -> None:
@@ -336,8 +314,8 @@ def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | Pas
     return bring
 
 
-def _first_directory(tiers: list[search.CheckpointTier]) -> Path | None:
-    shared = (t.place for t in tiers if isinstance(t.place, Path) and not t.local)
+def _first_directory(places: list[str]) -> Path | None:
+    shared = (Path(text) for text in places if not text.startswith(("local:", "s3:")))
     return next((place for place in shared if place.is_dir()), None)
 
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.files import Remote
+    from hpctl.checkpoints.files import Place, Remote
+
+
+def open_place(
+    text: str,
+    *,
+    profile: str | None = None,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+) -> Place:
+    """Return a directory, or a prefix of S3. Raises OSError where no client can be made."""
+    if not text.startswith("s3://"):
+        return Path(text).absolute()
+    try:
+        return open_objects(text, profile=profile, region=region, endpoint_url=endpoint_url)
+    except HpctlError as error:
+        raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
 
 
 def open_objects(

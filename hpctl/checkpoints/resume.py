@@ -1,38 +1,71 @@
-"""Where a start resumes: the newest whole checkpoint, looked up anew each time.
+"""Where a start resumes: the newest whole checkpoint, looked up at each start.
 
-For the step supervisor (`resume_point`) and for the launcher inside a step (`resume`). Cheap to
-import: the readers of checkpoints are not.
+`look_up` is the one look-up: it searches the job's directory, its tiers and the nodes' own fast
+saves. `hpctl checkpoint last` prints its answer, and the batch script's preamble asks that command.
+`find_resume_point` adds the rule of a start: wait for a directory that cannot be read, and refuse
+to begin anew over checkpoints that are damaged. `hpctl run` calls it for each step, the launcher
+inside a step for each generation of ranks (`find_generation_start`), and ranks that restart within
+their processes run this module: `python -m hpctl.checkpoints.resume GENERATION empty|resumed`.
+
+Cheap to import: the readers of checkpoints are not.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.search import Search
+    from hpctl.checkpoints.fast.spec import Spec
+    from hpctl.checkpoints.files import Place
+    from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
 
 PAUSES_S = (2.0, 5.0, 10.0)
 """Between looks while a checkpoint directory cannot be read, 17 s in all."""
 
 
-def further_places(environment: Mapping[str, str]) -> list[str]:
-    """The job's tiers beside HPCTL_CHECKPOINT_DIR, as `hpctl sbatch` exports them.
+class ResumePlaces(Struct, frozen=True):
+    """Where one job's checkpoints may be. `nodes` is how many run: of several, none can use what
+    lies on another's own disk. `fast`: the job's own saves on its nodes."""
 
-    Raises HpctlError where HPCTL_TIERS is something else: a newer checkpoint may be in a place
-    that it was to name.
+    directory: Path
+    tiers: tuple[str, ...] = ()
+    nodes: int = 1
+    fast: Spec | None = None
+
+    @property
+    def is_one_directory(self) -> bool:
+        """Whether there is nothing to look at but the directory."""
+        return not self.tiers and self.fast is None
+
+
+def resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlaces | None:
+    """Return the places that `hpctl sbatch` exports; None for a job without a directory.
+
+    `nodes`: 0 for those of the job. Raises HpctlError where HPCTL_TIERS is something else: a newer
+    checkpoint may be in a place that it was to name.
     """
+    directory = environment.get("HPCTL_CHECKPOINT_DIR", "")
+    if not directory:
+        return None
+    count = nodes or natural(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
+    tiers = _further_places(environment)
+    return ResumePlaces(Path(directory), tiers, count, read_fast_saves(environment))
+
+
+def _further_places(environment: Mapping[str, str]) -> tuple[str, ...]:
     text = environment.get("HPCTL_TIERS") or "[]"
     try:
         places = json.loads(text)
@@ -42,11 +75,57 @@ def further_places(environment: Mapping[str, str]) -> list[str]:
         raise HpctlError(
             f"HPCTL_TIERS is no JSON list of places: {text:.80}", "It is set by hpctl sbatch alone."
         )
-    return places
+    return tuple(places)
+
+
+def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
+    """Return the job's fast saves; None where it has none, or where they cannot be read: the log
+    says why, and the start uses the other places."""
+    from hpctl.checkpoints.fast.spec import ENVIRONMENT
+
+    if not environment.get(ENVIRONMENT):
+        return None
+    from hpctl.checkpoints.fast import helpers
+
+    try:
+        return helpers.given(environment)
+    except HpctlError as error:
+        helpers.say(f"not looked at: {error}")
+        return None
+
+
+def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
+    places: Sequence[str],
+    open_place: Callable[[str], Place],
+    bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None,
+    *,
+    nodes: int = 1,
+    fast: Spec | None = None,
+    deep: bool = False,
+    world_size: int | None = None,
+) -> Search:
+    """Return the newest whole checkpoint in all places, and what was passed over.
+
+    `places` are directories, `local:DIR` and `s3://...`; `fast` are the job's own saves on its
+    nodes, which are gathered where they are newer. `open_place`, `bring`, `nodes`, `deep` and
+    `world_size` are as for `search.tiers_of` and `search.last_complete`. Blocks; does not raise for
+    a place that cannot be read.
+    """
+    from hpctl.checkpoints.search import last_complete, tiers_of
+
+    tiers, unseen = tiers_of(places, open_place)
+    result = last_complete(tiers, deep=deep, nodes=nodes, world_size=world_size, bring=bring)
+    result = replace(result, unseen=(*unseen, *result.unseen))
+    if fast is None:
+        return result
+    from hpctl.checkpoints.fast import helpers
+    from hpctl.checkpoints.fast.lead import restore
+
+    return restore(fast, result, helpers.say, helpers.gone)
 
 
 class ResumePoint(Struct, frozen=True):
-    """What the checkpoint directory held at one time. `judged` is false where nobody can say."""
+    """What the checkpoint directory held at one time. `judged` is false where that is unknown."""
 
     path: str | None = None
     step: int | None = None
@@ -59,8 +138,50 @@ class NothingWhole(HpctlError):
     """There are checkpoints and none is complete, or they cannot be read: never a fresh start."""
 
 
-class NoneComplete(NothingWhole):
-    """They were read, and to look again would not change the answer."""
+def find_resume_point(
+    places: ResumePlaces | None,
+    *,
+    was_empty: bool = False,
+    sleep: Callable[[float], object] = time.sleep,
+) -> ResumePoint:
+    """Return where to resume; a ResumePoint without a path is a first start. Raises NothingWhole.
+
+    A run is never begun anew over checkpoints that are damaged or cannot be read; places that
+    cannot be read are tried for 17 s. `was_empty`: the run began with nothing, so that whatever
+    lies there now was written by it: if none of that is whole, the beginning is the right place to
+    start from. A checkpoint in S3 is brought into the directory.
+    """
+    if places is None:
+        return ResumePoint(judged=False)
+    from hpctl.checkpoints import files
+
+    files.note_start(places.directory)
+    for pause in (0.0, *PAUSES_S):
+        sleep(pause)
+        search = _look_in(places)
+        if search.verdict in ("found", "none"):
+            return _resume_point(search)
+        if search.verdict == "incomplete":
+            break
+    if was_empty and search.verdict == "incomplete":
+        return ResumePoint(judged=False)
+    raise NothingWhole(
+        _reasons(search, places.directory),
+        "It does not start from scratch over them. Repair it, or submit with an empty"
+        " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
+    )
+
+
+def _look_in(places: ResumePlaces) -> Search:
+    from hpctl.checkpoints.remote import open_place
+
+    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+        from hpctl.checkpoints.fetch import fetch
+
+        return fetch(found, places.directory)
+
+    named = [str(places.directory), *places.tiers]
+    return look_up(named, open_place, bring, nodes=places.nodes, fast=places.fast)
 
 
 def newest(directory: Path | None) -> ResumePoint:
@@ -73,44 +194,6 @@ def newest(directory: Path | None) -> ResumePoint:
         return _resume_point(last_complete(directory))
     except OSError:
         return ResumePoint(judged=False)
-
-
-def resume_point(
-    directory: Path | None,
-    search_tiers: Callable[[], Search] | None = None,
-    sleep: Callable[[float], object] = time.sleep,
-) -> ResumePoint:
-    """Where to resume: a ResumePoint without a path is a first start. Raises NothingWhole.
-
-    The batch script's own rule: a run is never begun anew over checkpoints that are damaged or
-    cannot be read; a directory that cannot be read is tried for 17 s. `search_tiers` looks in all
-    tiers; without it `directory` alone is searched.
-    """
-    from hpctl.checkpoints import files
-    from hpctl.checkpoints.search import last_complete
-
-    if directory is None:
-        return ResumePoint(judged=False)
-    files.note_start(directory)
-    problem, kind = "", NothingWhole
-    for pause in (0.0, *PAUSES_S):
-        sleep(pause)
-        try:
-            search = search_tiers() if search_tiers else last_complete(directory)
-        except OSError as error:
-            problem = f"{directory} cannot be read: {error.strerror or error}"
-            continue
-        if search.verdict in ("found", "none"):
-            return _resume_point(search)
-        problem = f"none of the checkpoints in {directory} is complete: {_reasons(search)}"
-        if search.verdict == "incomplete":
-            kind = NoneComplete
-            break
-    raise kind(
-        problem,
-        "It does not start from scratch over them. Repair it, or submit with an empty"
-        " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
-    )
 
 
 def beside(resume: ResumePoint, directory: Path | None) -> ResumePoint:
@@ -128,73 +211,48 @@ def _resume_point(search: Search) -> ResumePoint:
     return ResumePoint(str(found.path), found.step)
 
 
-def _reasons(search: Search) -> str:
+def _reasons(search: Search, directory: Path) -> str:
+    unseen = [f"{each.place} cannot be read: {each.why}" for each in search.unseen]
     claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
-    unseen = [f"{each.place}: {each.why}" for each in search.unseen]
-    return "; ".join([*claimed, *unseen][:3]) or "nothing can be read"
+    if claimed:
+        none = f"none of the checkpoints in {directory} is complete: {'; '.join(claimed[:3])}"
+        unseen.insert(0, none)
+    return "; ".join(unseen[:3]) or f"nothing can be read in {directory}"
 
 
-FETCH_S = 3600.0
-"""How long a checkpoint may take to come from S3."""
-
-
-def resume(
-    environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 1
+def find_generation_start(
+    environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 0
 ) -> ResumePoint:
-    """Where a launcher's ranks resume: as `resume_point`, in HPCTL_CHECKPOINT_DIR and HPCTL_TIERS.
+    """Return where a launcher's ranks resume: as `find_resume_point`, in the job's own places.
 
     Blocks. Without a checkpoint directory HPCTL_RESUME_FROM stays as the job's environment has it.
-    Where a tier is in S3, `hpctl checkpoint last` is run, which brings a newer one into the
-    directory. Raises HpctlError, NothingWhole among them.
-
-    `was_empty`: the first generation of this step found nothing, so that whatever lies there now
-    was written by it: if none of that is whole, the beginning is the right place to start from.
-    `nodes` is how many run: of several, none can use what lies on another's own disk.
+    Raises HpctlError, NothingWhole among them. `was_empty`: the first generation of this step found
+    nothing. `nodes` is how many run, 0 for those of the job.
     """
-    directory = environment.get("HPCTL_CHECKPOINT_DIR", "")
-    if not directory:
+    if not environment.get("HPCTL_CHECKPOINT_DIR"):
         return ResumePoint(environment.get("HPCTL_RESUME_FROM") or None, judged=False)
     if generation == 0 and environment.get("HPCTL_RESUME") == "scratch":
         return ResumePoint(judged=False)
-    tiers = further_places(environment)
+    return find_resume_point(resume_places(environment, nodes), was_empty=was_empty)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print where a generation of ranks resumes, an empty line for the beginning.
+
+    `arguments`: the generation, and `empty` where the first one found nothing. Prints why and
+    returns STOP_EXIT_CODE where no checkpoint may be resumed from.
+    """
+    from hpctl.toolkit import output
+
+    generation, began = arguments
     try:
-        return resume_point(Path(directory), lambda: _search(directory, tiers, nodes))
-    except NoneComplete:
-        if was_empty:
-            return ResumePoint(judged=False)
-        raise
+        point = find_generation_start(os.environ, int(generation), was_empty=began == "empty")
+    except HpctlError as error:
+        output.exact(str(error))
+        return STOP_EXIT_CODE
+    output.exact(point.path or "")
+    return 0
 
 
-def _search(directory: str, tiers: list[str], nodes: int) -> Search:
-    if any(tier.startswith("s3://") for tier in tiers) or os.environ.get("HPCTL_FAST_SPEC"):
-        return _ask(directory, tiers)
-    from hpctl.checkpoints.search import last_complete, tiers_of
-
-    places = tiers_of([directory, *tiers], Path)[0] if tiers else Path(directory)
-    return last_complete(places, nodes=nodes)
-
-
-def _ask(directory: str, tiers: list[str]) -> Search:
-    """Have a process of hpctl look, which may import what S3 needs. Its one line is that of
-    `checkpoint last --export`. Raises OSError where there is no answer."""
-    from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
-
-    command = [*SAFE_PATH, "hpctl", "checkpoint", "last", "--export", directory, *tiers]
-    try:
-        line = subprocess.run(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=FETCH_S,
-            check=False,
-        ).stdout.strip()
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"no answer about its tiers: {error}") from error
-    verdict, _, rest = line.partition(" ")
-    if verdict == "found":
-        return Search(Checkpoint(Path(rest), None, None, "", False))
-    if verdict == "none":
-        return Search(None)
-    why = line or "hpctl checkpoint last printed nothing"
-    return Search(None, (PassedOver(Path(directory), why, unreadable=verdict != "incomplete"),))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from hpctl.toolkit import output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.engine.journal.store import AuditRow
+    from hpctl.engine.journal.audit_chain import AuditRow
 
 
 class AuditEntry(Struct, frozen=True):
@@ -90,9 +90,9 @@ def _draw(out: Console, view: AuditView) -> None:
 
 
 def _trail(config: str) -> list[AuditRow]:
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
-    with closing(open_store(config_loading.load_config(config))) as store:
+    with closing(open_reader(config_loading.load_config(config))) as store:
         return store.audit_trail()
 
 
@@ -119,7 +119,7 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     Whoever may write to the database can make the whole chain anew: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
-    from hpctl.engine.journal.store import FIRST, broken
+    from hpctl.engine.journal.audit_chain import FIRST, broken
 
     trail = _trail(config)
     bad = broken(trail)

@@ -204,10 +204,10 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
 
 def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
     from hpctl.engine.world import fold, leader
 
-    with contextlib.closing(open_store(config)) as store:
+    with contextlib.closing(open_reader(config)) as store:
         info = leader(store, now, wait=config.database_url is not None)
         state = fold(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all valid", "")

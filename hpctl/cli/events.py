@@ -35,8 +35,7 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
 if TYPE_CHECKING:
-    from hpctl.engine.journal.rows import SqliteReader
-    from hpctl.engine.journal.store import Store
+    from hpctl.engine.journal.reader import JournalReader
 
 EVERY_S = 1.0
 PATIENCE = 10
@@ -74,7 +73,7 @@ def names(event: Event, state: State) -> set[str]:
 
 
 def news(
-    store: SqliteReader | Store, journal: Followed, since: datetime, targets: tuple[str, ...]
+    store: JournalReader, journal: Followed, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
     """What is new in the journal, without steps that were just accepted. Raises Unavailable,
     JournalCorrupt."""

@@ -38,9 +38,9 @@ class FailoverView(Struct, frozen=True):
 
 
 def _look(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
-    with closing(open_store(config)) as store:
+    with closing(open_reader(config)) as store:
         return store.daemon(), standby_views(store.standbys(), output.now())
 
 

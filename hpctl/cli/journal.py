@@ -18,7 +18,7 @@ from hpctl.toolkit import output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.engine.journal.copies import Checked, Tell
+    from hpctl.engine.journal.check import Checked, Tell
 
 
 class ProblemView(Struct, frozen=True):
@@ -120,7 +120,7 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
     FILE: a backup, in place of the configured journal. Exit code: 0 intact, 1 not, 3 not reachable.
     """
     from hpctl.engine.adapters import readable_url
-    from hpctl.engine.journal.backup import file_url
+    from hpctl.engine.journal.source import file_url
 
     url = file_url(file) if file else readable_url(config_loading.load_config(config))
     view = _check(url, "checking")
@@ -140,10 +140,11 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     """
     from hpctl.engine.adapters import readable_url
     from hpctl.engine.journal import backup as journal_backup
+    from hpctl.engine.journal.source import file_url
 
     with _bar("copying") as tell:
         journal_backup.backup(readable_url(config_loading.load_config(config)), file, tell)
-    view = _check(journal_backup.file_url(file), "checking")
+    view = _check(file_url(file), "checking")
     output.show("journal-check", view, as_json, _draw)
     output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 

@@ -8,11 +8,12 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, get_args
 
+import msgspec
 import yaml
 from msgspec import Struct
-from pydantic import BaseModel, ValidationError
+from msgspec.structs import FieldInfo, fields, replace
 
 from hpctl.clusters import diff
 from hpctl.clusters import request as provisioning
@@ -24,8 +25,9 @@ from hpctl.clusters.request import (
     create_request,
     group_request,
 )
-from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
-from hpctl.clusters.spec.cluster import FsxLustre, FsxOpenZfs, Lifecycle, Settings, Storage, Vpc
+from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, build_spec, checked
+from hpctl.clusters.spec.field_types import ApiSection, Section
+from hpctl.clusters.spec.schema import field_docs
 from hpctl.clusters.validate.facts import ServiceModel
 from hpctl.toolkit.errors import HpctlError
 
@@ -95,35 +97,36 @@ def begun(answers: Answers) -> ClusterSpec:
         more["capacity"] = "spot"
     types = answers.instance_types
     groups.append(_group(answers, answers.group, "compute", types, answers.count, **more))
-    answer: dict[str, Any] = {"name": answers.name, "instance_groups": tuple(groups)}
+    answer: dict[str, Any] = {"name": answers.name, "instance_groups": groups}
     if answers.subnets or answers.security_groups:
-        answer["vpc"] = Vpc(subnets=answers.subnets, security_groups=answers.security_groups)
+        answer["vpc"] = {
+            "subnets": list(answers.subnets),
+            "security_groups": list(answers.security_groups),
+        }
     if answers.continuous:
         answer["node_provisioning_mode"] = "Continuous"
     if answers.mode:
-        answer["hpctl"] = Settings.model_validate({"mode": answers.mode})
+        answer["hpctl"] = {"mode": answers.mode}
     if answers.mode == "own":
         answer["node_recovery"] = "None"  # else the service replaces nodes as well
-    return checked(ClusterSpec.model_validate(answer), "the file")
+    return checked(build_spec(answer, "the file"), "the file")
 
 
 def _group(
     answers: Answers, name: str, role: str, types: tuple[str, ...], count: int, **more: Any
-) -> GroupSpec:
+) -> dict[str, Any]:
     answer: dict[str, Any] = {"name": name, "count": count, "role": role, **more}
-    answer |= {"instance_type": types[0]} if len(types) == 1 else {"instance_types": types}
+    answer |= {"instance_type": types[0]} if len(types) == 1 else {"instance_types": list(types)}
     answer["execution_role"] = answers.role
     if answers.scripts:
-        answer["lifecycle"] = Lifecycle(
-            source_s3_uri=answers.scripts, on_init_complete=answers.entry
-        )
-    storage = []
+        answer["lifecycle"] = {"source_s3_uri": answers.scripts, "on_init_complete": answers.entry}
+    storage: list[dict[str, Any]] = []
     if answers.lustre:
         dns_name, mount_name = answers.lustre
-        storage.append(Storage(fsx_lustre=FsxLustre(dns_name=dns_name, mount_name=mount_name)))
+        storage.append({"fsx_lustre": {"dns_name": dns_name, "mount_name": mount_name}})
     if answers.openzfs:
-        storage.append(Storage(fsx_openzfs=FsxOpenZfs(dns_name=answers.openzfs)))
-    return GroupSpec.model_validate({**answer, "storage": tuple(storage)})
+        storage.append({"fsx_openzfs": {"dns_name": answers.openzfs}})
+    return {**answer, "storage": storage}
 
 
 WIDTH = 90
@@ -163,9 +166,27 @@ def to_yaml(
 
 def _as_dict(spec: ClusterSpec) -> dict[str, Any]:
     """What a file has to say, the groups last: they are long."""
-    answer = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
+    answer = _plain(spec)
     groups = answer.pop("instance_groups")
     return {**answer, "instance_groups": groups}
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it; of a section what differs from its defaults."""
+    if isinstance(value, Section):
+        said = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
+        return {name: _plain(one) for name, one in said.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def _differs(section: Section, field: FieldInfo) -> bool:
+    if field.required:
+        return True
+    made = field.default_factory is not msgspec.NODEFAULT
+    default = field.default_factory() if made else field.default
+    return bool(getattr(section, field.name) != default)
 
 
 def _groups(
@@ -193,8 +214,8 @@ def _offers(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
             yield from ("    # " + line for line in example.splitlines())
 
 
-def _meaning(model: type[BaseModel], key: str) -> str:
-    return model.model_fields[key].description or ""
+def _meaning(kind: type[Section], key: str) -> str:
+    return field_docs(kind).get(key, "")
 
 
 def _comment(text: str) -> list[str]:
@@ -250,7 +271,6 @@ def _small(nodes: Sequence[yaml.Node]) -> bool:
 __all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
 
 Roles = Mapping[str, tuple[str, str | None]]
-_S = TypeVar("_S", ClusterSpec, GroupSpec)
 
 _NO_WISH = ("ImageId", "ImageReleaseVersion")
 _ROLES = {theirs: ours for ours, theirs in NODE_TYPES.items()}
@@ -347,25 +367,21 @@ def spec_from(
     style = "api" if any("SlurmConfig" in group for group in groups) else "provisioning_parameters"
     roles, section = provisioning.read_back(parameters or {})
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
-    try:
-        answer = {
-            **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
-            "instance_groups": tuple(_group_of(group, roles) for group in groups),
-            "vpc": _vpc(request.get("VpcConfig")),
-            "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
-            "slurm_config": style,
-            "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
-            "accounting_database": slurm.get("AccountingDatabase"),
-            "provisioning_parameters": section if style != "api" else None,
-        }
-        spec = _read(ClusterSpec, answer)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise SpecError(f"cluster {name}", problems) from error
+    answer = {
+        **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
+        "instance_groups": [_group_of(group, roles) for group in groups],
+        "vpc": _vpc(request.get("VpcConfig")),
+        "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
+        "slurm_config": style,
+        "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
+        "accounting_database": slurm.get("AccountingDatabase"),
+        "provisioning_parameters": section if style != "api" else None,
+    }
+    spec = build_spec(_known(ClusterSpec, answer), f"cluster {name}")
     return checked(_with_raw(spec, request), f"cluster {name}")
 
 
-def _group_of(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
+def _group_of(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
     name = str(request["InstanceGroupName"])
     slurm = request.get("SlurmConfig")
     role, partition = roles.get(name, (None, None))
@@ -373,7 +389,7 @@ def _group_of(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
         role = _ROLES[slurm["NodeType"]]
         partition = next(iter(slurm.get("PartitionNames", ())), None)
     vpc = request.get("OverrideVpcConfig", {})
-    answer = {
+    answer: dict[str, Any] = {
         **{ours: request.get(theirs) for theirs, ours in GROUP.items() if ours},
         "instance_types": request.get("InstanceRequirements", {}).get("InstanceTypes"),
         "role": role,
@@ -385,13 +401,35 @@ def _group_of(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
         ),
         "network_interface": request.get("NetworkInterface", {}).get("InterfaceType"),
     }
-    return _read(GroupSpec, answer)
+    return answer
 
 
-def _read(model: type[_S], answer: Mapping[str, Any]) -> _S:
-    """Sections are in the API's words. What they have no word for is found again in `_with_raw`."""
-    kept = {key: value for key, value in answer.items() if value not in (None, {})}
-    return model.model_validate(kept, by_alias=True, by_name=True, extra="ignore")
+def _known(kind: type[Section], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer with the keys of a section, at any depth. An API section is in the API's words.
+
+    What the sections have no word for is found again in `_with_raw`.
+    """
+    names = kind.api_names() if issubclass(kind, ApiSection) else {}
+    found = {}
+    for field in fields(kind):
+        value = answer.get(names.get(field.name, field.name))
+        if value not in (None, {}):
+            inner = _section_in(field.type)
+            found[field.name] = value if inner is None else _known_inside(inner, value)
+    return found
+
+
+def _known_inside(kind: type[Section], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_known_inside(kind, one) for one in value]
+    return _known(kind, value) if isinstance(value, Mapping) else value
+
+
+def _section_in(kind: Any) -> type[Section] | None:
+    """The section that a type is made of, at any depth."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind
+    return next((found for part in get_args(kind) if (found := _section_in(part))), None)
 
 
 def _vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -403,12 +441,12 @@ def _vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
     """The spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
-        group.model_copy(update={"raw": _missing(theirs, group_request(spec, group))})
+        replace(group, raw=_missing(theirs, group_request(spec, group)))
         for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
     )
     rest = {key: value for key, value in request.items() if key != "InstanceGroups"}
     raw = _missing(rest, create_request(spec))
-    return spec.model_copy(update={"instance_groups": groups, "raw": raw})
+    return replace(spec, instance_groups=groups, raw=raw)
 
 
 def _missing(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

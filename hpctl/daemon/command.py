@@ -52,7 +52,7 @@ def check(path: str | None, as_json: bool) -> None:
     import json
     import os
 
-    from hpctl.engine.adapters import make_rules, open_store
+    from hpctl.engine.adapters import make_rules, open_reader
     from hpctl.engine.config import DEFAULT_PATH, load
     from hpctl.service.notify.sinks import unusable
     from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -69,7 +69,7 @@ def check(path: str | None, as_json: bool) -> None:
             Access.of(loaded.page)
         if loaded.database_url:
             try:
-                open_store(loaded).close()
+                open_reader(loaded).close()
             except Unavailable as error:
                 # Without a cause nothing failed: the daemon makes or migrates what is in it.
                 if error.__cause__:

@@ -30,7 +30,7 @@ from hpctl.daemon.reload import Reload
 from hpctl.daemon.signals import Signals
 from hpctl.daemon.standby import Standby
 from hpctl.daemon.takeover import Takeover
-from hpctl.engine.adapters import choose_scheduler, make_provider, make_scheduler, open_store
+from hpctl.engine.adapters import choose_scheduler, make_provider, make_scheduler, open_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config, load
@@ -117,7 +117,7 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
         undo.callback(cluster_lock.close)
     live = LiveConfig(config)
     clock = SystemClock()
-    store = open_store(config, write=True)
+    store = open_writer(config)
     undo.callback(store.close)
     leadership = _make_leadership(config, store, clock)
     if not shared:

@@ -16,7 +16,7 @@ from hpctl.engine.journal.state import Corrupt
 from hpctl.engine.journal.store import LeaseLost
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.wake import Waker
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.bounds import printable
@@ -93,7 +93,7 @@ class Cycle:
         if not self.leadership.hand_over_to:
             self.pause.rest(pace, spent_s)
 
-    def _act(self, begun: float) -> tuple[Pace, float]:
+    def _act(self, begun: float) -> tuple[NextCycle, float]:
         """The round itself; how long it took, in seconds."""
         self.journal.reread_if_stale()
         self.audit.write_if_due()

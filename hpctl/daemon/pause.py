@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Pace
+from hpctl.engine.loop import NextCycle
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.recovery import Look
 
@@ -39,7 +39,7 @@ class Pause:
         """`alarm` ends a sleep, and so does a new mark."""
         self._live, self._alarm, self._marks, self._clock = live, alarm, marks, clock
 
-    def rest(self, pace: Pace, spent_s: float) -> None:
+    def rest(self, pace: NextCycle, spent_s: float) -> None:
         """Sleep as the last cycle asks for; `spent_s`: how long it took."""
         woken = self._sleep(self.choose_s(pace, spent_s))
         gather_s = self._live.config.loop.gather_s
@@ -48,7 +48,7 @@ class Pause:
             # each other, and the gates must see them together.
             time.sleep(gather_s)
 
-    def choose_s(self, pace: Pace, spent_s: float) -> float:
+    def choose_s(self, pace: NextCycle, spent_s: float) -> float:
         """Return the seconds to sleep: none after an action, else as the waiting recoveries
         ask."""
         loop = self._live.config.loop

@@ -1,13 +1,11 @@
 """The agent's own file, `/etc/hpctl/agent.yaml`: what this machine should have, checks, budget.
 
-Everything in it is optional, and so is the file. pydantic would cost the node eight megabytes:
-msgspec names the place of what is wrong, and near misses are looked up here.
+Everything in it is optional, and so is the file.
 """
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,18 +14,15 @@ from msgspec.structs import replace
 from hpctl.detection import budget as detection_budget
 from hpctl.detection.check import Expected
 from hpctl.faults.table import CheckSpec
-from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.errors import FileProblems
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
-
-
-MAX_BYTES = 256 * 1024
 
 
 _Positive = Annotated[float, Meta(gt=0)]
 
 
-class CheckConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class CheckConfig(Struct, frozen=True):
     """What a site changes in one check. `limits` in the units of docs/checks.md."""
 
     enabled: bool = True
@@ -36,14 +31,14 @@ class CheckConfig(Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class BudgetConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetConfig(Struct, frozen=True):
     """What the agent may use before it sheds checks: percent of one core, megabytes."""
 
     cpu_percent: _Positive = detection_budget.CPU_PERCENT
     memory_mb: _Positive = detection_budget.MEMORY_MB
 
 
-class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class AgentConfig(Struct, frozen=True):
     """The whole file."""
 
     expected: Expected = msgspec.field(default_factory=Expected)
@@ -51,28 +46,29 @@ class AgentConfig(Struct, frozen=True, forbid_unknown_fields=True):
     budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
 
 
-def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
-    """The file's settings; the defaults where `path` is None or the default file is not there.
+class AgentFileError(FileProblems):
+    """An agent's file with problems."""
 
-    Raises HpctlError with the place and a hint.
+    hint_text = "docs/checks.md names all checks and limits"
+
+
+def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
+    """Return the file's settings; the defaults where `path` is None or the default file is not
+    there.
+
+    Raises AgentFileError with every problem of the file.
     """
-    if path is None:
+    if path is None or (path == CONFIG and not path.exists()):
         return AgentConfig()
-    try:
-        text = path.read_bytes()[: MAX_BYTES + 1]
-    except FileNotFoundError as error:
-        if path == CONFIG:
-            return AgentConfig()
-        raise HpctlError(f"no such file: {path}") from error
-    except OSError as error:
-        raise HpctlError(f"{path} cannot be read: {error.strerror}") from error
-    if len(text) > MAX_BYTES:
-        raise HpctlError(f"{path} is larger than {MAX_BYTES // 1024} KiB")
-    try:
-        config = msgspec.convert(_yaml(text, path) or {}, AgentConfig)
-    except msgspec.ValidationError as error:
-        raise HpctlError(f"{path}: {error}", _near(str(error))) from error
-    _verify(config, path, specs)
+    from hpctl.toolkit import yaml_files  # only where there is a file: it costs memory
+
+    text = yaml_files.read(path, AgentFileError)
+    data = yaml_files.mapping(text, str(path), AgentFileError)
+    config, problems = yaml_files.build(AgentConfig, data)
+    if config is not None:
+        problems = list(_unknown(config, specs))
+    if config is None or problems:
+        raise AgentFileError(str(path), yaml_files.placed(problems, text))
     return config
 
 
@@ -90,36 +86,19 @@ def apply(
     return chosen
 
 
-def _yaml(text: bytes, path: Path) -> Any:
-    import yaml
+def _unknown(
+    config: AgentConfig, specs: Sequence[CheckSpec]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every check and limit that is named and does not exist."""
+    from hpctl.toolkit.yaml_files import near
 
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HpctlError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-
-
-def _verify(config: AgentConfig, path: Path, specs: Sequence[CheckSpec]) -> None:
-    """Every check and limit that is named must exist."""
     known = {spec.name: spec for spec in specs}
     for name, mine in config.checks.items():
         spec = known.get(name)
         if spec is None:
-            raise HpctlError(f"{path}: checks.{name}: no such check", _guess(name, known))
+            yield ("checks", name), f"no such check{near(name, list(known))}"
+            continue
         for limit in mine.limits:
             if limit not in spec.limits:
-                where = f"{path}: checks.{name}.limits.{limit}"
-                raise HpctlError(f"{where}: no such limit", _guess(limit, spec.limits))
-
-
-def _guess(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), n=2)
-    return f"Did you mean {' or '.join(near)}?" if near else "docs/checks.md names all of them."
-
-
-def _near(message: str) -> str:
-    """A field that does not exist is most often a slip of the pen."""
-    word = message.partition("unknown field `")[2].partition("`")[0]
-    kinds = (AgentConfig, Expected, CheckConfig, BudgetConfig)
-    names = {name for kind in kinds for name in kind.__struct_fields__}
-    return _guess(word, names) if word else ""
+                guess = near(limit, list(spec.limits))
+                yield ("checks", name, "limits", limit), f"no such limit{guess}"

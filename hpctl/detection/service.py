@@ -21,7 +21,7 @@ from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.detection.metrics import Endpoint
 from hpctl.detection.outside.sources import Sources, StackReader, theirs
 from hpctl.detection.send import Sender
-from hpctl.detection.send_pace import Pace
+from hpctl.detection.send_pace import SendPace
 from hpctl.detection.settings import AgentSettings
 from hpctl.detection.slurm_jobs import Jobs
 from hpctl.detection.spool import Spool
@@ -112,7 +112,7 @@ class Agent:
         self._behind = False
         self._reopen_at = 0.0
         self._stopping = False
-        self._pace = Pace()
+        self._pace = SendPace()
         self._turned = datetime.now(UTC)
         self._checks = Checks(settings, recalled.findings, self)
         self._outside = Sources(

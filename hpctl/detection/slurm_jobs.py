@@ -9,6 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.toolkit.token_bucket import TokenBucket
+
 #
 # Which Slurm job a process belongs to, by /proc alone.
 #
@@ -64,15 +66,14 @@ class Jobs:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: OrderedDict[int, _Answer] = OrderedDict()
-        self._second = 0
-        self._looks = 0
+        self._looks = TokenBucket(LOOKS_A_SECOND, LOOKS_A_SECOND)
 
     def of(self, pid: int, at: datetime) -> str:
         """The job of the process that had this number at that time; empty where unknown."""
         now = time.monotonic()
         answer = self._known.get(pid)
         if answer is None or answer.until < now:
-            if not self._may_look(now):
+            if not self._looks.take(now):
                 return ""
             answer = self._look(pid, now)
             self._known[pid] = answer
@@ -80,12 +81,6 @@ class Jobs:
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return answer.job if answer.began <= at.timestamp() + _CLOCK_SLACK_S else ""
-
-    def _may_look(self, now: float) -> bool:
-        if int(now) != self._second:
-            self._second, self._looks = int(now), 0
-        self._looks += 1
-        return self._looks <= LOOKS_A_SECOND
 
     def _look(self, pid: int, now: float) -> _Answer:
         until = now + REMEMBERED_S

@@ -7,8 +7,8 @@ import os
 import re
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from hpctl.engine.journal.source import file_url
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.ports import Aws, ByHand, Provider
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.rows import SqliteReader
+    from hpctl.engine.journal.reader import JournalReader
     from hpctl.engine.journal.store import Store
     from hpctl.faults.catalogue import Rules
     from hpctl.slurm.cli import CliScheduler
@@ -27,16 +27,15 @@ COPY_S = 10.0
 """How long a copy of the journal may take."""
 
 
-def open_store(config: Config, *, write: bool = False) -> Store:
-    """The journal; for users who may not write it, a copy that the daemon makes of it. Only the
-    daemon opens it to write. Raises Unavailable, JournalCorrupt; HpctlError where a database that
-    several heads share is another cluster's."""
+def open_writer(config: Config) -> Store:
+    """Open the journal to write it. Raises Unavailable, JournalCorrupt; HpctlError where a database
+    that several heads share is another cluster's."""
     from hpctl.engine.journal.store import Store
 
-    store = Store(config.url if write else readable_url(config), write=write)
+    store = Store(config.url)
     try:
-        name = config.cluster.name or _cluster_name(config.slurm.conf)
-        if config.database_url and name:
+        name = _journal_owner(config)
+        if name:
             store.claim(name)
     except BaseException:
         store.close()
@@ -44,10 +43,33 @@ def open_store(config: Config, *, write: bool = False) -> Store:
     return store
 
 
+def open_reader(config: Config) -> JournalReader:
+    """Open the journal to read it; for users who may not write it, a copy that the daemon makes of
+    it. For one thread. Raises as `open_writer`."""
+    from hpctl.engine.journal.reader import open_journal
+
+    reader = open_journal(readable_url(config))
+    try:
+        name = _journal_owner(config)
+        if name:
+            reader.check_cluster(name)
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+def _journal_owner(config: Config) -> str:
+    """The cluster that a shared database must be of; empty for a journal in a file."""
+    if not config.database_url:
+        return ""
+    return config.cluster.name or _cluster_name(config.slurm.conf)
+
+
 def readable_url(config: Config) -> str:
     """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
     path = _file(config)
-    return f"sqlite:///{quote(str(path))}" if path else config.url
+    return file_url(path) if path else config.url
 
 
 def _cluster_name(conf: Path | None) -> str:
@@ -60,15 +82,6 @@ def _cluster_name(conf: Path | None) -> str:
         if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):
             return str(named[-1]).lower()[:64]
     return ""
-
-
-def open_reader(config: Config) -> SqliteReader | Store:
-    """The journal to be shown, at less cost than `open_store` where it is a SQLite file. For one
-    thread. Raises Unavailable, JournalCorrupt."""
-    from hpctl.engine.journal.rows import SqliteReader
-
-    path = _file(config)
-    return SqliteReader(path) if path else open_store(config)
 
 
 def _file(config: Config) -> Path | None:

@@ -24,12 +24,12 @@ def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = Fals
     """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from hpctl.engine.adapters import open_store
+        from hpctl.engine.adapters import open_reader
         from hpctl.engine.world import fold
 
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            with closing(open_store(load_config(path))) as store:
+            with closing(open_reader(load_config(path))) as store:
                 names = {*map(str, pick(fold(store.events())))}
                 names |= {*map(str, store.health())} if agents else set()
         except (HpctlError, OSError):

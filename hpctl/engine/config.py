@@ -18,7 +18,7 @@ from msgspec import Meta, Struct, field
 from hpctl.faults.catalogue import Override
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import natural
-from hpctl.toolkit.yaml_files import FileProblems
+from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,

@@ -31,7 +31,7 @@ MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
 
 
-class Pace(Struct, frozen=True):
+class NextCycle(Struct, frozen=True):
     """When the next cycle should come, if nothing wakes the loop before."""
 
     acted: bool
@@ -73,7 +73,7 @@ class Loop:
         """The state in memory."""
         return self._memory.state
 
-    def cycle(self, policy: Policy, rules: Rules) -> Pace:
+    def cycle(self, policy: Policy, rules: Rules) -> NextCycle:
         """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
         self._executor.collect()
         reports = self._jobs.news()
@@ -97,7 +97,7 @@ class Loop:
         self._memory.append(self._changed(holds, now))
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
-        return _pace(progress, view, begun or ended or bool(decided.opens or later.opens))
+        return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 
     def _open(self) -> int:
         state = self.state
@@ -127,10 +127,10 @@ class Loop:
 _SOONEST = (Look.SOON, Look.OFTEN, Look.SLOWLY, Look.WOKEN)
 
 
-def _pace(progress: Progress, view: View, acted: bool) -> Pace:
+def _next_cycle(progress: Progress, view: View, acted: bool) -> NextCycle:
     look = min((w.look for w in progress.waits), key=_SOONEST.index, default=Look.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]
     if view.silent_at is not None:
         times.append(view.silent_at)
-    return Pace(acted, look, min(times, default=None))
+    return NextCycle(acted, look, min(times, default=None))

@@ -73,7 +73,7 @@ def ask(
     The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
     who may write to the journal's file leaves the request there for the next one.
     """
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
     by = invoking_user()
     journal = config.state_dir / "journal.db"
@@ -83,7 +83,7 @@ def ask(
             "start the daemon first (hpctl daemon run), or name its file with --config",
         )
     ids = {_send(config, verb, target, by): target for target in targets}
-    with closing(open_store(config)) as store:
+    with closing(open_reader(config)) as store:
         taken: dict[int, RequestTaken] = {}
         if wait_s > 0:
             output.echo("hpctl: waiting for the daemon ...", err=True)
@@ -116,13 +116,13 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
     from hpctl.wire import reports as wire
     from hpctl.wire.heads import Head, ask_leader, explained
 
     heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
     if len(heads) > 1:
-        with contextlib.suppress(HpctlError), closing(open_store(config)) as store:
+        with contextlib.suppress(HpctlError), closing(open_reader(config)) as store:
             led = store.daemon()
             heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
     named = by if os.getuid() == 0 else ""
@@ -149,7 +149,7 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
 
 def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
     """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_writer
     from hpctl.engine.wake import wake
 
     journal = config.state_dir / "journal.db"
@@ -161,7 +161,7 @@ def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
             "start it (hpctl doctor says what is wrong); while none runs, only who may write to a"
             " SQLite journal can leave a request: try sudo",
         )
-    with closing(open_store(config, write=True)) as store:
+    with closing(open_writer(config)) as store:
         number = store.ask(verb, target, by, output.now())
         wake(config.state_dir)
         return number

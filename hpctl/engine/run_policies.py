@@ -6,7 +6,7 @@ from typing import Final
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.policy_file import PolicyFile, from_json, merged
-from hpctl.vocabulary.registration import Ruled, registration
+from hpctl.vocabulary.registration import Ruled, read_comment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 _KEPT: Final = 10_000
@@ -35,7 +35,7 @@ class RunPolicies:
         key = (job.partition, job.comment)
         if key in self._known:
             return self._known[key]
-        registered = registration(job.comment)
+        registered = read_comment(job.comment)
         if registered is None:
             return None
         if len(self._known) >= _KEPT:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpctl.toolkit.token_bucket import TokenBucket
+
 FIFO_NAME = "wake"
 
 
@@ -62,21 +64,22 @@ class WakeLimiter:
     """Wakes the loop for those whom anybody may be: at once, and then once a second at most."""
 
     def __init__(self, poke: Callable[[], None], every_s: float = 1.0) -> None:
-        self._poke, self._every_s = poke, every_s
-        self._next = 0.0
+        self._poke = poke
+        self._wakes = TokenBucket(1, 1 / every_s)
         self._lock = threading.Lock()
 
     def poke(self) -> None:
         """Wake the loop now, or as soon as the second is over. Safe from any thread."""
         with self._lock:
             now = time.monotonic()
-            if self._next > now + self._every_s:
-                return  # somebody waits for it already
-            wait, self._next = self._next - now, max(self._next, now) + self._every_s
-        if wait <= 0:
+            if self._wakes.available(now) < 0:
+                return  # a timer wakes the loop already
+            wait_s = self._wakes.wait_s(now)
+            self._wakes.spend(now)
+        if not wait_s:
             self._poke()
             return
-        timer = threading.Timer(wait, self._poke)
+        timer = threading.Timer(wait_s, self._poke)
         timer.daemon = True
         timer.start()
 

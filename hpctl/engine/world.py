@@ -25,8 +25,8 @@ from hpctl.vocabulary.policy import Policy
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.rows import DaemonInfo, SqliteReader, StandbyInfo
-    from hpctl.engine.journal.store import Store
+    from hpctl.engine.journal.reader import JournalReader
+    from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
     from hpctl.faults.catalogue import Rules
 
 
@@ -94,7 +94,7 @@ class Followed:
         self._since, self._past = since, past
         self._seq = 0
 
-    def news(self, store: SqliteReader | Store) -> Iterator[tuple[int, Event]]:
+    def news(self, store: JournalReader) -> Iterator[tuple[int, Event]]:
         """What is new, each event with its number and once it is part of `state`. Raises
         Unavailable, JournalCorrupt."""
         with _consistent():
@@ -128,7 +128,7 @@ def gather(
         return judged(world, config, nodes.result(), instances.result())
 
 
-def stored(config: Config, store: SqliteReader | Store, state: State, at: datetime) -> World:
+def stored(config: Config, store: JournalReader, state: State, at: datetime) -> World:
     """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
     shared = config.database_url is not None
     return World(
@@ -187,7 +187,7 @@ def _assessed(
     }
 
 
-def leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
     """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts,
     once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from hpctl.engine.world import World, cloud_says, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.decide import Means, decide
+from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
 from hpctl.toolkit.bounds import at_stamp, natural
@@ -39,12 +40,9 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Mode
-from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Kind, Trouble
-
-if TYPE_CHECKING:
-    from hpctl.checkpoints.job_comment import JobRegistration
 
 
 class EvidenceView(Struct, frozen=True):
@@ -413,22 +411,17 @@ def job_view(
 ) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
     of its checkpoints, which may be on a file system that hangs."""
-    from hpctl.checkpoints import job_comment
-
     number = identity.JobId(natural(target))
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if job is None:
         return None
-    registered = registration(job.comment)
+    registered = read_comment(job.comment)
     facts = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
     if registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [
-            _protected(registered),
-            checkpoint_text(job_comment.decode(job.comment), job, look),
-        ]
+        facts += [_protected(registered), checkpoint_text(registered, job, look)]
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
@@ -455,7 +448,7 @@ def _unprotected(job: slurm_facts.SlurmJob) -> str:
 
 def _protected(registered: Registration) -> str:
     how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
-    if registered.supervised:
+    if restart_of(registered).has_supervisor:
         how.append("restarted inside its allocation by its own supervisor")
     if registered.spares:
         how.append(f"{registered.spares} spare node(s)")
@@ -463,7 +456,7 @@ def _protected(registered: Registration) -> str:
 
 
 def checkpoint_text(
-    registered: JobRegistration | None, job: slurm_facts.SlurmJob, look: bool = True
+    registered: Registration | None, job: slurm_facts.SlurmJob, look: bool = True
 ) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     from hpctl.checkpoints import search
@@ -507,7 +500,7 @@ def _would(
         return "nothing: hpctl is in mode observe"
     trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
     means = Means(
-        process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)
+        step=restart_of(registered).has_supervisor, requeue=job.recoverable, nodes=len(job.nodes)
     )
     answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
     return f"{answer.action} ({answer.why})"

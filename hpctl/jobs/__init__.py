@@ -16,8 +16,9 @@ Three places run this code:
   recovery; `hangs` watches jobs that nobody supervises; `report_intake` takes the reports of
   supervisors. `kind` hands these to the engine.
 
-`decide` joins them: one pure function from a trouble, a policy and the past to an action. The
-supervisor, the daemon and `hpctl policy test` all call it. `advance`, `plan`, `plan_hits`,
+`restart` chooses how the ranks of each kind of job are restarted. `decide` joins them: one pure
+function from a trouble, a policy and the past to an action. The supervisor, the daemon and `hpctl
+policy test` all call it. `advance`, `plan`, `plan_hits`, `restart`,
 `run_cases` and `run_gates` are pure as well. The record and its transition table are in
 `hpctl.vocabulary.job_recovery`, run policies in `hpctl.vocabulary.run_policy`.
 

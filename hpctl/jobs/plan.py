@@ -27,6 +27,7 @@ from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
@@ -43,7 +44,7 @@ from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, Wish
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
-from hpctl.vocabulary.registration import Registration, Ruled, registration
+from hpctl.vocabulary.registration import Registration, Ruled, read_comment
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import Kind, Trouble
@@ -79,7 +80,7 @@ def run_decisions(
     def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
-        registered = registration(job.comment)
+        registered = read_comment(job.comment)
         case = find_case(job, view, now)
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
@@ -215,8 +216,9 @@ def _hung(
     def hold(gate: str, why: str) -> HoldNoted:
         return HoldNoted(now, str(job.id), gate, f"it hangs: {hang.why}; {why}", HUNG)
 
-    registered, hangs = registration(job.comment), policy.hangs
-    own = "its own supervisor (hpctl run)" if registered and registered.supervised else ""
+    registered, hangs = read_comment(job.comment), policy.hangs
+    way = restart_of(registered or Registration())
+    own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     if other := own or hang.other:
         return hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)

@@ -8,6 +8,7 @@ from typing import Final
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, urgent
+from hpctl.jobs.restart import restart_of
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import Attempt, NodeName
@@ -15,7 +16,7 @@ from hpctl.vocabulary.isolation import Flaw, walled
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
-from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 
 SLURMS_DELAY: Final = timedelta(minutes=15)
@@ -70,7 +71,7 @@ def _job_decision(
     # A notice comes minutes before the instance goes: until then its jobs can save.
     well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
     alive = job.running and (bool(cause.by) or well)
-    registered = registration(job.comment) or Registration()
+    registered = read_comment(job.comment) or Registration()
     return JobRecoveryOpened(
         at=now,
         recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state),
@@ -83,7 +84,7 @@ def _job_decision(
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
         over_budget=_over_budget(job, view, policy, now),
-        supervised=registered.supervised and job.running,
+        supervised=restart_of(registered).has_supervisor and job.running,
         nodes=len(job.nodes),
     )
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from hpctl.jobs.decide import Means, Past, decide, worth_growing
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.yaml_files import FileProblems
+from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.policy_file import Count

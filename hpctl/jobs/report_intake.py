@@ -38,6 +38,7 @@ from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.jobs.run_gates import shut_now
 from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, Wish
 from hpctl.vocabulary.ports import Clock
@@ -45,7 +46,7 @@ from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
-from hpctl.wire.authentication import IntakeSettings, RateLimiter, Refusal, readable
+from hpctl.wire.authentication import IntakeSettings, Refusal, readable
 from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither

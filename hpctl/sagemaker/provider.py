@@ -54,6 +54,7 @@ from hpctl.sagemaker.update_cluster import IMAGES, group_of
 from hpctl.toolkit.bounds import in_utc, printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
 from hpctl.vocabulary.instance_join import guessed, is_address, spelled
@@ -125,7 +126,7 @@ class Details:
         self._file = ResourceConfig(cluster, file)
         self._known: dict[InstanceId, tuple[str, str]] = {}
         self._asked = Counter[InstanceId]()
-        self._left, self._at = float(AT_MOST), time.monotonic()
+        self._calls = TokenBucket(AT_MOST, A_SECOND)
         self._refused = False
 
     def complete(self, listed: Sequence[Instance]) -> list[Instance]:
@@ -139,19 +140,14 @@ class Details:
         lacking = [i for i in lacking if i.id not in self._known]
         lacking.sort(key=lambda i: i.launched.timestamp() if i.launched else 0.0, reverse=True)
         lacking.sort(key=lambda i: self._asked[i.id])
-        self._ask([i.id for i in lacking[: self._allowance()]])
+        allowed = int(self._calls.available(time.monotonic()))
+        self._ask([i.id for i in lacking[:allowed]])
         return [self._completed(i) for i in listed]
-
-    def _allowance(self) -> int:
-        now = time.monotonic()
-        self._left = min(AT_MOST, self._left + (now - self._at) * A_SECOND)
-        self._at = now
-        return int(self._left)
 
     def _ask(self, ids: Sequence[InstanceId]) -> None:
         if not ids:
             return
-        self._left -= len(ids)
+        self._calls.spend(time.monotonic(), len(ids))
         self._asked.update(ids)
         self._refused = False
         with ThreadPoolExecutor(min(AT_ONCE, len(ids))) as pool:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpctl.engine.adapters import make_scheduler, open_store
+from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
 from hpctl.engine.timeline import Line, event_line
 from hpctl.engine.world import Followed
@@ -430,7 +430,7 @@ class _Story:
     """The daemon's journal, read as it grows."""
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:
-        self._store = open_store(load(sandbox.config_path))
+        self._store = open_reader(load(sandbox.config_path))
         self._journal = Followed(None)
         self._since = since
 

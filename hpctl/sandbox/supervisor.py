@@ -177,7 +177,7 @@ class Supervisor:
         # Not imported without a daemon: SQLAlchemy costs every sandbox a third of a second.
         from hpctl.engine import adapters, config
 
-        store = adapters.open_store(config.load(self.spec.layout.config))
+        store = adapters.open_reader(config.load(self.spec.layout.config))
         nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
         deadline = time.monotonic() + HEARD_TIMEOUT_S
         with contextlib.closing(store):

@@ -9,7 +9,10 @@ How the parts work together in a command: `lazy_commands` imports the module of 
 is called, `arguments` reads names, the command builds a view (a frozen struct whose fields are the
 JSON contract), and `output` prints the view as JSON or as text, made with `tables`.
 
-`bounds`, `hostlist` and `durations` are pure and may be imported by files that decide.
+Everything that is limited in rate counts with `token_bucket`, of which `rate_limiter` keeps one for
+each sender.
+
+`bounds`, `hostlist`, `durations` and `token_bucket` are pure: files that decide may import them.
 `yaml_files` and `output` do I/O and may not. `compat` is the only module that asks for the version
 of the interpreter.
 

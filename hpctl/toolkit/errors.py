@@ -38,3 +38,14 @@ class InDoubt(HpctlError):
 
 class JournalCorrupt(HpctlError):
     """The journal says something impossible. The daemon stops; it never starts from empty."""
+
+
+class FileProblems(HpctlError):
+    """A file with problems: all of them, each with its place."""
+
+    hint_text = ""
+
+    def __init__(self, path: str, problems: list[str]) -> None:
+        text = "\n  ".join([f"{path}: {len(problems)} problem(s)", *problems])
+        super().__init__(text, self.hint_text)
+        self.problems = tuple(problems)

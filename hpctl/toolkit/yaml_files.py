@@ -1,10 +1,11 @@
 """Files that people write in YAML: read into structs, and all that is wrong with one, by its place.
 
-Every error is told at once, each in one line with a near miss. pydantic's and msgspec's errors are
-said in YAML's words. msgspec stops at the first error, so each key of a struct is converted by
-itself. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`, `2h`, `1d`).
-A struct's `normal()` and the functions in its `READS`, by field, bring what people write into the
-struct's shape; a ValueError of these, or of its `__post_init__`, is the problem's text.
+Every error is told at once, each in one line with a near miss. msgspec's errors are said in YAML's
+words. msgspec stops at the first error, so each key of a struct, and each entry of a list, is
+converted by itself. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`,
+`2h`, `1d`). A type may be annotated with a `Check`. A struct's `normal()` and the functions in its
+`READS`, by field, bring what people write into the struct's shape; a ValueError of these, or of its
+`__post_init__`, is the problem's text.
 """
 
 from __future__ import annotations
@@ -15,50 +16,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, runtime_checkable
 
 import msgspec
 import yaml
 from msgspec import Struct
 
 from hpctl.toolkit.bounds import duration_s
-from hpctl.toolkit.errors import HpctlError
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-
-_Model = TypeVar("_Model", bound="BaseModel")
+from hpctl.toolkit.errors import FileProblems
 
 Place = tuple[str | int, ...]
 """Keys and indices from the top of a file to what is meant."""
 
-_IN_YAML = {
-    "model_type": "should be a mapping of keys",
-    "dict_type": "should be a mapping of keys",
-    "mapping_type": "should be a mapping of keys",
-    "list_type": "should be a list",
-    "tuple_type": "should be a list",
-    "set_type": "should be a list",
-    "frozen_set_type": "should be a list",
-    "string_type": "should be text: put it in quotes",
-    "too_short": "needs at least {min_length} of them",
-    "too_long": "has more than {max_length} of them",
-}
-"""What pydantic says of Python's types, said of YAML's."""
-
 LARGEST = 1 << 20
 """Bytes that are read of such a file; what is larger, nobody wrote by hand."""
-
-
-class FileProblems(HpctlError):
-    """A file with problems: all of them, each with its place."""
-
-    hint_text = ""
-
-    def __init__(self, path: str, problems: list[str]) -> None:
-        text = "\n  ".join([f"{path}: {len(problems)} problem(s)", *problems])
-        super().__init__(text, self.hint_text)
-        self.problems = tuple(problems)
 
 
 def read(path: str | Path, error: type[FileProblems]) -> str:
@@ -73,17 +44,6 @@ def read(path: str | Path, error: type[FileProblems]) -> str:
         raise error(str(path), [f"cannot be read: {failed.strerror}"]) from failed
     except UnicodeDecodeError as failed:
         raise error(str(path), [f"is not UTF-8 text: byte {failed.start}"]) from failed
-
-
-def validated(model: type[_Model], text: str, path: str, error: type[FileProblems]) -> _Model:
-    """A model of a YAML text. Raises `error` with every problem that it has."""
-    from pydantic import ValidationError  # 80 ms, which most commands have no use for
-
-    data = mapping(text, path, error)
-    try:
-        return model.model_validate(data)
-    except ValidationError as failed:
-        raise error(path, problems(failed, text, model)) from failed
 
 
 def mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any]:
@@ -136,32 +96,6 @@ def _duplicates(root: Any) -> Iterator[str]:
         left += [value for _, value in reversed(node.value)]
 
 
-def problems(error: ValidationError, text: str, model: type[BaseModel]) -> list[str]:
-    """One line for each error of a model on the YAML text that it was read from, in its order."""
-    return placed(texts_of(error, model), text)
-
-
-def texts_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Place, str]]:
-    """The place of each error of a model, and what it says."""
-    found = []
-    for one in errors_of(error):
-        loc = tuple(part for part in one["loc"] if part != "[key]")
-        found.append((loc, text_of(one, keys(model, loc[:-1]))))
-    return found
-
-
-def errors_of(error: ValidationError) -> list[Any]:
-    """pydantic's errors, but of a list with bad entries not that it is too short.
-
-    It counts the entries without fault, and tells of the others anyway.
-    """
-    return [
-        one
-        for one in error.errors()
-        if one["type"] != "too_short" or len(one["input"]) < one["ctx"]["min_length"]
-    ]
-
-
 def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     """Each message with its place's name and line in a YAML text, in the text's order."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -175,40 +109,10 @@ def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def text_of(error: Any, known: list[str]) -> str:
-    """What one of pydantic's errors says; `known` are the keys that there are beside its key."""
-    if error["type"] == "extra_forbidden":
-        return f"no such key{near(str(error['loc'][-1]), known)}"
-    message = _IN_YAML.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
-    message = message.format(**error.get("ctx", {})) if error["type"] in _IN_YAML else message
-    given = error.get("input")
-    guess = ""
-    if error["type"] in ("enum", "literal_error"):
-        guess = near(str(given), re.findall(r"'([^']+)'", message), cutoff=0.5)
-    shown = f" (given {given!r:.80})" if isinstance(given, str | int | float | bool) else ""
-    return f"{message[:1].lower()}{message[1:]}{shown}{guess}"
-
-
 def near(word: str, args: list[str], cutoff: float = 0.6) -> str:
     """`; did you mean 'x'?` where one of the words is close."""
     found = difflib.get_close_matches(word, args, 1, cutoff=cutoff)
     return f"; did you mean {found[0]!r}?" if found else ""
-
-
-def keys(model: Any, loc: tuple[Any, ...]) -> list[str]:
-    """The keys that a model has at a place; none where no model is."""
-    for part in loc:
-        field = model.model_fields.get(str(part)) if hasattr(model, "model_fields") else None
-        annotation = field.annotation if field else None
-        inner = [a for a in _inside(annotation) if hasattr(a, "model_fields")]
-        model = inner[0] if inner else (annotation or model)
-    return list(getattr(model, "model_fields", {}))
-
-
-def _inside(annotation: Any) -> list[Any]:
-    """The types that a type is made of, at any depth."""
-    parts = get_args(annotation)
-    return [annotation, *(deep for part in parts for deep in _inside(part))]
 
 
 def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
@@ -229,11 +133,23 @@ def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
     return line
 
 
+@runtime_checkable
+class Check(Protocol):
+    """An annotation of a type that people write: what its values must be beside their kind."""
+
+    def checked(self, value: Any) -> Any:
+        """Return the value. Raises ValueError with what is wrong."""
+
+
+REQUIRED = "is required"
+"""The problem of a key that is not there, at its place."""
+
 _Struct = TypeVar("_Struct", bound=Struct)
 Reads = Mapping[str, Callable[[Any], Any]]
 _NAMES = {
     "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false",
     "array": "a list", "object": "a mapping of keys", "null": "nothing",
+    "datetime": "a date and time",
 }  # fmt: skip
 """msgspec's names of types, for people who write YAML."""
 _THAN = {
@@ -278,7 +194,7 @@ def _struct(kind: type[_Struct], data: Any, place: Place, problems: list[Any]) -
             continue
         values[key] = _value(fields[key].type, value, here, problems)
     missing = [name for name, field in fields.items() if field.required and name not in data]
-    problems += [((*place, name), "is required") for name in missing]
+    problems += [((*place, name), REQUIRED) for name in missing]
     if len(problems) > before:
         return None
     try:
@@ -288,7 +204,9 @@ def _struct(kind: type[_Struct], data: Any, place: Place, problems: list[Any]) -
         return None
 
 
-def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
+def _value(  # noqa: C901 -- one branch for each kind of type
+    kind: Any, data: Any, place: Place, problems: list[Any]
+) -> Any:
     if get_origin(kind) in (Union, UnionType):
         if data is None:
             return None
@@ -297,22 +215,27 @@ def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
     if _is_struct((base,)):
         return _struct(base, data, place, problems)
     inner = get_args(base)
-    if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
-        key, value = inner
-        return {
-            _value(key, k, (*place, k), problems): _value(value, v, (*place, k), problems)
-            for k, v in data.items()
-        }
     try:
+        if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
+            msgspec.convert(data, _bounded(dict[Any, Any], meta))
+            key, value = inner
+            return {
+                _value(key, k, (*place, k), problems): _value(value, v, (*place, k), problems)
+                for k, v in data.items()
+            }
         if isinstance(data, float) and not math.isfinite(data):
             raise msgspec.ValidationError(f"should be a finite number (given {data})")
-        if isinstance(data, str) and any(one.title == "seconds" for one in meta):
+        if isinstance(data, str) and any(getattr(one, "title", "") == "seconds" for one in meta):
             data = _seconds(data)
-        if isinstance(data, list) and _is_struct(inner):
-            listed: Any = (list[Any], *meta)
-            msgspec.convert(data, Annotated[listed])
-            return tuple(_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data))
-        return msgspec.convert(data, kind, dec_hook=_path)
+        if isinstance(data, list) and _is_listed(base):
+            msgspec.convert(data, _bounded(list[Any], meta))
+            entries = [_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)]
+            return {set: set, frozenset: frozenset}.get(get_origin(base), tuple)(entries)
+        found = msgspec.convert(data, kind, dec_hook=_path)
+        for one in meta:
+            if isinstance(one, Check):
+                found = _checked(one, found)
+        return found
     except msgspec.ValidationError as error:
         message, _, deeper = str(error).partition(" - at `$")
         indices = tuple(int(i) for i in re.findall(r"\[(\d+)\]", deeper))
@@ -320,6 +243,25 @@ def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
             data = data[index]
         problems.append(((*place, *indices), _message(message, kind, data)))
     return None
+
+
+def _bounded(kind: Any, meta: list[Any]) -> Any:
+    """A type with the bounds of another."""
+    parts: Any = (kind, *meta)
+    return Annotated[parts] if meta else kind
+
+
+def _is_listed(base: Any) -> bool:
+    """Whether a type has any number of entries, all of one type."""
+    inner = get_args(base)
+    return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
+
+
+def _checked(check: Check, value: Any) -> Any:
+    try:
+        return check.checked(value)
+    except ValueError as error:
+        raise msgspec.ValidationError(f"{error}{_given(value)}") from error
 
 
 def _is_struct(inner: tuple[Any, ...]) -> bool:

@@ -18,8 +18,9 @@ from msgspec.structs import asdict, replace
 
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.hostlist import MAX_HOSTS
-from hpctl.toolkit.yaml_files import FileProblems, Reads
+from hpctl.toolkit.yaml_files import Reads
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Kind

@@ -1,32 +1,61 @@
-"""A job's registration with hpctl, as its Comment in Slurm holds it."""
+"""A job's registration with hpctl: `hpctl:{...}` in its Comment, and then the user's own words.
+
+The Comment is the one field that a user may set, that outlives the controller's restarts and a
+requeue, and that every release shows (AdminComment is not the user's, --extra came with 23.11,
+WCKey is for accounting).
+"""
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.run_policy import RunPolicy
 
 COMMENT_PREFIX: Final = "hpctl:"
-
-
+LONGEST_COMMENT: Final = 1024
+"""Bytes of a Comment that slurmctld accepts at submission: 1024, not 1025, seen on 22.05.8
+(slurmctld/job_mgr.c, _test_strlen)."""
 _MAX_SPARES: Final = 10_000
+_T = TypeVar("_T")
 
 
 class Registration(Struct, frozen=True):
-    """A job that asked hpctl to look after it.
+    """A job that asked hpctl to look after it. Places are absolute and may hold placeholders.
 
-    `supervised`: a step supervisor runs in it (`hpctl run`), which restarts its step by itself.
-    `policy` is the job's own compact policy, not yet validated; `flaw` says what of the Comment
-    could not be read, for a person.
+    `policy` is the job's own (`PolicyFile.compact()`), not yet validated. `save_signal` is a name
+    such as USR1, "" for none. `supervised`: a step supervisor runs in the job (`hpctl run`), which
+    restarts its step by itself. `preflight`: the level of tests. `fast`: saves on the nodes' own
+    disks between two flushes. `flaw` says what of the Comment cannot be read, for a person.
     """
 
-    save_signal: str = ""
-    spares: int = 0
-    supervised: bool = False
+    ckpt: str = ""
+    tiers: tuple[str, ...] = ()
     policy: Mapping[str, Any] = field(default_factory=dict)
+    spares: int = 0
+    save_signal: str = ""
+    supervised: bool = False
+    preflight: str = ""
+    fast: FastSaves | None = None
     flaw: str = ""
+
+    def fields(self) -> dict[str, object]:
+        """Return the values that are set, with the Comment's keys, in its order."""
+        values = {
+            "ckpt": self.ckpt,
+            "tiers": list(self.tiers),
+            "policy": self.policy,
+            "spares": self.spares,
+            "save_signal": self.save_signal,
+            "supervised": self.supervised,
+            "preflight": self.preflight,
+            "fast": msgspec.to_builtins(self.fast),
+        }
+        return {key: value for key, value in values.items() if value}
 
 
 class Ruled(Struct, frozen=True):
@@ -36,45 +65,97 @@ class Ruled(Struct, frozen=True):
     note: str = ""
 
 
-def parted(comment: str) -> tuple[dict[str, Any], str] | None:
-    """What a Comment registers, and what stands after it: the user's own words, a hold's reason.
+def write_comment(registration: Registration, user_comment: str = "") -> str:
+    """Return the Comment. Raises HpctlError where Slurm would not take it for its length."""
+    text = json.dumps(registration.fields(), separators=(",", ":"))
+    comment = f"{COMMENT_PREFIX}{text}" + (f" {user_comment}" if user_comment else "")
+    size = len(comment.encode("utf-8", "surrogateescape"))
+    if size > LONGEST_COMMENT:
+        own = f", {len(user_comment)} of them your --comment" if user_comment else ""
+        raise HpctlError(
+            f"what is registered in the job's Comment has {size} characters{own};"
+            f" Slurm takes {LONGEST_COMMENT}",
+            "Leave to the cluster's or the partition's policy file what all jobs share"
+            " (docs/policy-guide.md), or shorten the paths.",
+        )
+    return comment
 
-    None for a Comment that registers nothing. Raises ValueError where what it begins is no JSON.
+
+def read_comment(comment: str) -> Registration | None:
+    """Return what a Comment registers, or None for a job that never asked. Total over any text.
+
+    A user may have written it: a value of a wrong type counts as not given, and is a flaw.
     """
     if not comment.startswith(COMMENT_PREFIX + "{"):
         return None
-    begins = len(COMMENT_PREFIX)
     try:
-        fields, length = json.JSONDecoder().raw_decode(comment[begins:])
-        if "\\u" in comment:
+        found = _decode_object(comment[len(COMMENT_PREFIX) :])
+    except ValueError:
+        return Registration(flaw="its Comment is no JSON after `hpctl:`")
+    reader = _Reader(found)
+    tiers = reader.value("tiers", list, "a list")
+    policy = reader.value("policy", dict, "a mapping")
+    spares = reader.spares()
+    return Registration(
+        ckpt=reader.value("ckpt", str, "a text"),
+        tiers=tuple(tier for tier in tiers if isinstance(tier, str) and tier),
+        policy=policy,
+        spares=spares,
+        save_signal=reader.value("save_signal", str, "a text"),
+        supervised=found.get("supervised") is True or spares > 0,
+        preflight=reader.value("preflight", str, "a text"),
+        fast=reader.fast(),
+        flaw="; ".join(reader.flaws),
+    )
+
+
+def _decode_object(text: str) -> dict[str, Any]:
+    """Return the JSON object that a text begins with. Raises ValueError."""
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(text)
+        if "\\u" in text:
             # Half a surrogate pair is no text: it can be written down nowhere.
             json.dumps(fields, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return fields, comment[begins + length :].lstrip()
+    assert isinstance(fields, dict)  # the text begins with a brace
+    return fields
 
 
-def registration(comment: str) -> Registration | None:
-    """What a Comment registers; None for a job that never asked. Total over any text."""
-    try:
-        found = parted(comment)
-    except ValueError:
-        return Registration(flaw="its Comment is no JSON after `hpctl:`")
-    if found is None:
-        return None
-    fields, _ = found
-    policy, spares = fields.get("policy", {}), fields.get("spares", 0)
-    flaws = []
-    if not isinstance(policy, dict):
-        policy = {}
-        flaws.append("`policy` in its Comment is no mapping")
-    if not isinstance(spares, int) or isinstance(spares, bool) or not 0 <= spares <= _MAX_SPARES:
-        spares = 0
-        flaws.append("`spares` in its Comment is no number of nodes")
-    return Registration(
-        save_signal=str(fields.get("save_signal", "")),
-        spares=spares,
-        supervised=fields.get("supervised") is True or spares > 0,
-        policy=policy,
-        flaw="; ".join(flaws),
-    )
+class _Reader:
+    """Reads one Comment's values and notes those that are not what they should be."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self._found = found
+        self.flaws: list[str] = []
+
+    def value(self, key: str, kind: type[_T], what: str) -> _T:
+        """Return the value; an empty one of its kind where it is missing or of another."""
+        value = self._found.get(key)
+        if isinstance(value, kind):
+            return value
+        if key in self._found:
+            self._note(key, what)
+        return kind()
+
+    def spares(self) -> int:
+        """Return the number of spare nodes; 0 where none is given or it is no such number."""
+        spares = self._found.get("spares", 0)
+        if type(spares) is int and 0 <= spares <= _MAX_SPARES:
+            return spares
+        self._note("spares", "a number of nodes")
+        return 0
+
+    def fast(self) -> FastSaves | None:
+        """Return what is asked of fast saves; None where nothing is or it cannot be read."""
+        value = self._found.get("fast")
+        if not value:
+            return None
+        try:
+            return msgspec.convert(value, FastSaves)
+        except msgspec.ValidationError:
+            self._note("fast", "what fast saves take")
+            return None
+
+    def _note(self, key: str, what: str) -> None:
+        self.flaws.append(f"`{key}` in its Comment is not {what}")

@@ -28,9 +28,8 @@ import json
 import logging
 import math
 import secrets
-import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +40,7 @@ from starlette.types import Receive
 from hpctl.toolkit.addresses import ipv4
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Report
 from hpctl.wire import munge
@@ -109,36 +109,6 @@ async def _collect(receive: Receive, most: int, over: Refusal) -> bytes:
         if len(body) > most:
             raise over
     return bytes(body)
-
-
-MOST_KEYS = 20_000
-
-
-class RateLimiter:
-    """A token bucket for each key: so much at once, and so much a second. Safe in any thread."""
-
-    def __init__(
-        self, at_once: float, a_second: float, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._at_once, self._a_second, self._monotonic = at_once, a_second, monotonic
-        self._left: dict[Hashable, tuple[float, float]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, key: Hashable, amount: float = 1.0) -> bool:
-        """Take so much of what a key has left; False, and nothing taken, where it has less."""
-        now = self._monotonic()
-        with self._lock:
-            if len(self._left) > MOST_KEYS:
-                full = self._at_once
-                self._left = {k: v for k, v in self._left.items() if self._now(v, now) < full}
-            left = self._now(self._left.get(key, (self._at_once, now)), now)
-            enough = amount <= left
-            self._left[key] = (left - amount if enough else left, now)
-        return enough
-
-    def _now(self, then: tuple[float, float], now: float) -> float:
-        left, at = then
-        return min(self._at_once, left + (now - at) * self._a_second)
 
 
 LASTS_S = 300.0

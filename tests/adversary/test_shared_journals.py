@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpctl.engine.journal.audit_chain import broken
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.store import broken
 from hpctl.engine.request_intake import RequestDesk
 from tests.engine.journal.conftest import database as database
 from tests.engine.journal.conftest import mariadb as mariadb

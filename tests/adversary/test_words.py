@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.wake import WakeLimiter
 from hpctl.jobs import report_intake
+from hpctl.toolkit import rate_limiter
 from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.job_recovery import JobReport, Wish
 from hpctl.vocabulary.trouble import Kind, Trouble
-from hpctl.wire import authentication
-from hpctl.wire.authentication import RateLimiter, Refusal
+from hpctl.wire.authentication import Refusal
 from tests.fakes.desk import NOON, Desk
 
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
@@ -97,8 +98,8 @@ def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch):
     assert args.take(2)
     now[0] = 2.0
     assert [args.take(1) for _ in range(3)] == [True, True, False]
-    monkeypatch.setattr(authentication, "MOST_KEYS", 10)
+    monkeypatch.setattr(rate_limiter, "MOST_KEYS", 10)
     for key in range(100):
         now[0] += 10
         args.take(("many", key))
-    assert len(args._left) < 20
+    assert len(args._buckets) < 20

@@ -7,7 +7,7 @@ import os
 from click.testing import CliRunner
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.resume import resume_point
+from hpctl.checkpoints.resume import ResumePlaces, find_resume_point
 from hpctl.checkpoints.search import last_complete
 from hpctl.cli.main import cli
 from hpctl.jobs.sbatch import command
@@ -55,7 +55,8 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     own(tmp_path / "lightning_logs", 1)
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
-    assert (last_complete(tmp_path).unknown, resume_point(tmp_path).unknown) == ("", "")
+    point = find_resume_point(ResumePlaces(tmp_path))
+    assert (last_complete(tmp_path).unknown, point.unknown) == ("", "")
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")

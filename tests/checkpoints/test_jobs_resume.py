@@ -1,8 +1,21 @@
 """Where a step resumes, and what counts as a newer checkpoint."""
 
-import pytest
+import json
+import sys
 
-from hpctl.checkpoints.resume import NothingWhole, ResumePoint, beside, newest, resume_point
+import pytest
+from click.testing import CliRunner
+
+from hpctl.checkpoints.command import checkpoint
+from hpctl.checkpoints.resume import (
+    NothingWhole,
+    ResumePoint,
+    beside,
+    find_generation_start,
+    find_resume_point,
+    newest,
+)
+from hpctl.jobs.elastic import in_process
 from hpctl.jobs.run.settings import settings
 from hpctl.jobs.run.srun import parse_srun
 from tests.checkpoints.checkpoint_files import generic
@@ -22,7 +35,7 @@ def given(directory, **environ):
 
 
 def resume(given, sleep=lambda _: None):
-    return resume_point(given.resume_directory, given.search, sleep)
+    return find_resume_point(given.resume_places, sleep=sleep)
 
 
 def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
@@ -54,3 +67,73 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
     assert (resume(given(away), sleep).step, pauses) == (7, [0.0, 2.0, 5.0])
     with pytest.raises(NothingWhole, match="cannot be read"):
         resume(given(tmp_path / "never"), lambda _: None)
+
+
+def ask_each(environment: dict[str, str]) -> dict[str, str]:
+    """What each asker of the look-up is told: a path, "" for the beginning, or "refused"."""
+
+    def command() -> str:
+        found = CliRunner(env=environment).invoke(
+            checkpoint, ["last", "--export", environment["HPCTL_CHECKPOINT_DIR"]]
+            + [f"--tier={tier}" for tier in json.loads(environment["HPCTL_TIERS"])],
+        )  # fmt: skip
+        verdict, _, path = found.stdout.strip().partition(" ")
+        return {"found": path, "none": ""}.get(verdict, "refused")
+
+    def step() -> str:
+        run = settings(parse_srun(["x"]), environment)
+        return find_resume_point(run.resume_places, sleep=lambda _: None).path or ""
+
+    def generation() -> str:
+        return find_generation_start(environment, 1, was_empty=False).path or ""
+
+    def process() -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            patch.setenv("HPCTL_PYTHON", sys.executable)
+            return in_process.find_start(1, began=False)
+
+    def told(ask) -> str:
+        try:
+            return ask()
+        except (NothingWhole, OSError):
+            return "refused"
+
+    askers = {"command": command, "step": step, "generation": generation, "process": process}
+    return {name: told(ask) for name, ask in askers.items()}
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+@pytest.mark.parametrize(
+    ("shared", "tier", "local"),
+    [
+        ((), (), ()),
+        ((3, 5), (), ()),
+        ((3,), (4,), ()),
+        ((3,), (), (6,)),
+        ((3, -5), (), ()),
+        ((-5,), (), ()),
+        ((-5,), (2,), (-9,)),
+        ((), (), (-9,)),
+    ],
+)
+def test_whoever_asks_is_told_the_same(tmp_path, shared, tier, local, nodes, monkeypatch):
+    """Steps below zero are damaged. The sleeps of a directory that is away are another test's."""
+    monkeypatch.setattr("hpctl.checkpoints.resume.PAUSES_S", ())
+    places = [tmp_path / name for name in ("shared", "tier", "local")]
+    for place, steps in zip(places, (shared, tier, local), strict=True):
+        place.mkdir()
+        for number in steps:
+            save(place, abs(number), whole=number > 0)
+    told = ask_each(
+        {
+            "SLURM_JOB_ID": "1",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_NUM_NODES": nodes,
+            "HOME": "/nowhere",
+            "HPCTL_CHECKPOINT_DIR": str(places[0]),
+            "HPCTL_TIERS": json.dumps([str(places[1]), f"local:{places[2]}"]),
+        }
+    )
+    assert len(set(told.values())) == 1, told

@@ -49,7 +49,7 @@ def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:
 
 
 def test_a_changed_row_is_named(audited: Head) -> None:
-    engine = make_engine(f"sqlite:///{audited.dir / 'journal.db'}", write=True)
+    engine = make_engine(f"sqlite:///{audited.dir / 'journal.db'}")
     with engine.begin() as c:
         c.execute(text("UPDATE hpctl_audit SET payload = replace(payload, 'carol', 'alice')"))
     engine.dispose()

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.job_comment import JobRegistration
 from hpctl.cli import nodes as cli_nodes
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.journal.events import HoldNoted, JobReported
@@ -19,6 +18,7 @@ from hpctl.insight.status_view import status_view, verdict
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.cli import worlds
@@ -243,7 +243,7 @@ def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, 
     monkeypatch.setattr(search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
     text = insight_explain_view.checkpoint_text(
-        JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner)
+        Registration(ckpt=str(tmp_path)), slurm_job(uid=owner)
     )
     assert (opened == [tmp_path]) is looks
     assert ("hpctl checkpoint last" in text) is not looks

@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request
-from hpctl.clusters.spec import ClusterSpec, field_types
+from hpctl.clusters.spec import build_spec, field_types
 from hpctl.clusters.spec.reading import broken
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.faults import ApiError
@@ -72,7 +72,7 @@ def emulator():
 @pytest.mark.parametrize("mixture", [m for m in MIXTURES if m.refused], ids=lambda m: m.says)
 def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: Mixture) -> None:
     listed = {"name": "mixture", **mixture.top, "instance_groups": mixture.groups}
-    spec = ClusterSpec.model_validate(listed)
+    spec = build_spec(listed, "the test")
     assert list(broken(spec))
     with pytest.raises(ApiError) as refused:
         emulator.create(create_request(spec))

@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 
 from hpctl.clusters.spec import SpecError, parse
-from hpctl.clusters.spec.reading import json_schema
+from hpctl.clusters.spec.schema import json_schema
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
 
@@ -48,11 +48,11 @@ instance_groups:
         "name (line 1): is not a name of letters, digits and single dashes inside, such as h100-a"
         " (given 'demo_')",
         "node_recovry (line 2): no such key; did you mean 'node_recovery'?",
-        "instance_groups.0.role (line 7): input should be 'controller', 'login' or 'compute'"
+        "instance_groups.0.role (line 7): should be one of controller, login, compute"
         " (given 'controler'); did you mean 'controller'?",
         "instance_groups.1.instance_type (line 10): is not an instance type such as ml.p5.48xlarge"
         " (given 'p5.48xlarge')",
-        "instance_groups.1.count (line 12): input should be a valid integer (given True)",
+        "instance_groups.1.count (line 12): should be a whole number (given True)",
         "instance_groups.1.partition (line 14): is for role compute alone, not for login",
         "instance_groups.1.lifecycle.on_init_complete (line 16): say on_create or"
         " on_init_complete, not both: the service refuses it",

@@ -24,10 +24,8 @@ PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 def small(spec):
     """With few instances, no minimum and no plan: what is tried here is what is restated."""
     none = dict.fromkeys(("min_count", "max_count", "training_plan"))
-    groups = [
-        group.model_copy(update={"count": 1 + n % 3, **none}) for n, group in enumerate(spec.groups)
-    ]
-    return spec.model_copy(update={"instance_groups": tuple(groups)})
+    groups = [replace(group, count=1 + n % 3, **none) for n, group in enumerate(spec.groups)]
+    return replace(spec, instance_groups=tuple(groups))
 
 
 CHANGES = st.fixed_dictionaries(

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from hpctl.engine.adapters import open_store
-from hpctl.engine.journal.store import DaemonInfo
+from hpctl.engine.adapters import open_reader
+from hpctl.engine.journal.rows import DaemonInfo
 from hpctl.faults.hma_marks import mark_of
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -116,7 +116,7 @@ class Chaos(Live):
         return sum(instance in ((c["response"] or {}).get("Successful") or ()) for c in calls)
 
     def daemon(self) -> DaemonInfo:
-        store = open_store(self.config)
+        store = open_reader(self.config)
         try:
             info = store.daemon()
         finally:

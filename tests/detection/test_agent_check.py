@@ -108,7 +108,7 @@ def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path) -> None:
     config.write_text("checks: {host.dsik: {}}\n")
     file = check("--only", "host", "--config", str(config))
     assert file.returncode == 1
-    assert "Did you mean host.disk" in file.stderr
+    assert "did you mean 'host.disk'?" in file.stderr
 
 
 def test_this_machine_can_be_looked_at_whole() -> None:

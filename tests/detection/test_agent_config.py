@@ -46,16 +46,25 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "output"),
     [
-        ("checks: {host.dsik: {}}", "checks.host.dsik: no such check Did you mean host.disk"),
-        ("checks: {host.disk: {limits: {ful: 3}}}", "limits.ful: no such limit Did you mean full"),
-        ("checks: {host.disk: {limits: {full: high}}}", "Expected `float`, got `str` - at `$"),
-        ("checks: {host.disk: {every_s: 0}}", "at `$.checks[...].every_s`"),
-        ("expcted: {}", "unknown field `expcted` Did you mean expected"),
-        ("expected: {gpus: -1}", "at `$.expected.gpus`"),
-        ("- a\n- b", "Expected `object`, got `array`"),
-        ("a: [", "is not YAML"),
-        ("\x80", "is not YAML"),
-        ("budget: {cpu_percent: 0}", "at `$.budget.cpu_percent`"),
+        (
+            "checks: {host.dsik: {}}",
+            "checks.host.dsik (line 1): no such check; did you mean 'host.disk'?",
+        ),
+        (
+            "checks:\n  host.disk: {limits: {ful: 3}}",
+            "checks.host.disk.limits.ful (line 2): no such limit; did you mean 'full'?",
+        ),
+        (
+            "checks: {host.disk: {limits: {full: high}}}",
+            "checks.host.disk.limits.full (line 1): should be a number (given 'high')",
+        ),
+        ("checks: {host.disk: {every_s: 0}}", "checks.host.disk.every_s (line 1): should be"),
+        ("expcted: {}", "expcted (line 1): no such key; did you mean 'expected'?"),
+        ("expected: {gpus: -1}", "expected.gpus (line 1): should be"),
+        ("- a\n- b", "holds a list, not a mapping of keys"),
+        ("a: [", "not YAML"),
+        ("\x80", "not YAML"),
+        ("budget: {cpu_percent: 0}", "budget.cpu_percent (line 1): should be greater than 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str) -> None:
@@ -66,8 +75,18 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str)
     assert output in reported
 
 
+def test_all_that_is_wrong_is_named_at_once(tmp_path) -> None:
+    text = "expected: {gpus: x}\nbudget: {cpu_percent: 0, memory: 1}\n"
+    text += "checks: {host.disk: {evry_s: 1}}"
+    with pytest.raises(config.AgentFileError) as caught:
+        config.load(written(tmp_path, text), SPECS)
+    assert [line.partition(" (line")[0] for line in caught.value.problems] == [
+        "expected.gpus", "budget.cpu_percent", "budget.memory", "checks.host.disk.evry_s",
+    ]  # fmt: skip
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
-    with pytest.raises(HpctlError, match="no such file"):
+    with pytest.raises(HpctlError, match="No such file"):
         config.load(tmp_path / "none.yaml", SPECS)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hpctl.detection import send
 from hpctl.detection.send import REPEATS_EVERY, Delivery, Reply, Sender
-from hpctl.detection.send_pace import Pace
+from hpctl.detection.send_pace import SendPace
 from hpctl.detection.settings import AgentSettings
 from hpctl.detection.spool import Recalled, Spool
 from hpctl.toolkit.compat import UTC
@@ -183,7 +183,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
 
 # When the sender is woken: at once, then seldom, and nothing is forgotten.
 def test_what_is_new_goes_out_at_once_and_only_once():
-    pace = Pace()
+    pace = SendPace()
     assert not pace.due(100.0)
     pace.news()
     pace.news()
@@ -194,7 +194,7 @@ def test_what_is_new_goes_out_at_once_and_only_once():
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
 def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
-    pace, now, woken = Pace(), 1000.0, 0
+    pace, now, woken = SendPace(), 1000.0, 0
     for step in steps:
         now += step
         pace.news()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.engine.adapters import open_store
+from hpctl.engine.adapters import open_writer
 from hpctl.engine.config import Config, ConfigError, example, load, parse
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.policy_file import merged
@@ -85,7 +85,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
 def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
     odd = tmp_path / "50% of it"
     odd.mkdir()
-    open_store(parse(f"state_dir: {str(odd)!r}\n"), write=True).close()
+    open_writer(parse(f"state_dir: {str(odd)!r}\n")).close()
     assert (odd / "journal.db").exists()
 
 

@@ -40,7 +40,7 @@ class Head:
 
     def __init__(self, munges, url):
         self.munges = munges
-        self.store = Store(url, write=True)
+        self.store = Store(url)
         self.state, self.poked = State(), 0
         mine = SlurmJob(7, "RUNNING", NOON, uid=NOBODY.pw_uid)
         others = SlurmJob(8, "RUNNING", NOON, uid=1)

@@ -23,7 +23,7 @@ RULES = rules()
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
+    store = Store(f"sqlite:///{tmp_path}/journal.db")
     for number in (1, 2):
         rid = f"n-{number}"
         store.append([opened(rid, seconds=number), SignalSeen(at(number), rid, "deadline", "")])

@@ -62,7 +62,7 @@ class Head(Struct):
     aws: PaperAws = field(default_factory=PaperAws)
 
     def store(self) -> Store:
-        return Store(f"sqlite:///{self.dir / 'journal.db'}", write=True)
+        return Store(f"sqlite:///{self.dir / 'journal.db'}")
 
     def write(self, *events):
         """Append to the journal, and put the agents' facts and the daemon's lease there."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints import files, job_comment, run_records
+from hpctl.checkpoints import files, run_records
 from hpctl.checkpoints.files import NotWhole
 from hpctl.checkpoints.formats import hf_trainer, manifest, ocdbt, torch_files
 from hpctl.clusters.spec import reading as spec_reading
@@ -40,7 +40,7 @@ from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 from hpctl.vocabulary import model, policy_file
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.registration import registration
+from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
@@ -212,9 +212,10 @@ TARGETS: dict[str, Target] = {
         _on_text(hostlist.expand), b"n[1-4,007],gpu-[1-2]-x,b", refuses=hostlist.HostlistError
     ),
     "comment": _target(
-        _on_text(registration), b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}'
+        _on_text(read_comment),
+        b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',
+        b'hpctl:{"ckpt":"/shared/run","tiers":["s3://b/c"],"fast":{"dir":"/nvme"}} mine',
     ),
-    "ticket": _target(_on_text(job_comment.decode), b'hpctl:{"dir":"/shared/run"} mine'),
     "kmsg": _target(kmsg.parse, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
     "kernel-lines": _target(
         _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")

@@ -163,7 +163,7 @@ def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
     assert (
         "(its own policy is not used: x)" in opens(FAILED, note="its own policy is not used: x").why
     )
-    assert "no number of nodes" in opens(replace(FAILED, comment='hpctl:{"spares":"x"}')).why
+    assert "not a number of nodes" in opens(replace(FAILED, comment='hpctl:{"spares":"x"}')).why
 
 
 def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():

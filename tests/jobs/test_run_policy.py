@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.decide import Means, Past, decide
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunDecision, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Kind, Trouble
 
@@ -215,15 +215,17 @@ def test_a_kind_may_have_a_bound_of_its_own() -> None:
 
 
 NO_JSON = "its Comment is no JSON after `hpctl:`"
-NO_POLICY = "`policy` in its Comment is no mapping"
-NO_SPARES = "`spares` in its Comment is no number of nodes"
+NO_POLICY = "`policy` in its Comment is not a mapping"
+NO_SIGNAL = "`save_signal` in its Comment is not a text"
+NO_FAST = "`fast` in its Comment is not what fast saves take"
+NO_SPARES = "`spares` in its Comment is not a number of nodes"
 
 
 @pytest.mark.parametrize(
     ("comment", "expected"),
     [
-        ('hpctl:{"ckpt":"/a","save_signal":"USR1"}', Registration("USR1")),
-        ('hpctl:{"ckpt":"/a"} | hpctl: restarted 10 times', Registration()),
+        ('hpctl:{"ckpt":"/a","save_signal":"USR1"}', Registration("/a", save_signal="USR1")),
+        ('hpctl:{"ckpt":"/a"} | hpctl: restarted 10 times', Registration("/a")),
         ('hpctl:{"spares":2}', Registration(spares=2, supervised=True)),
         ('hpctl:{"spares":0,"supervised":true}', Registration(supervised=True)),
         ('hpctl:{"policy":{"restarts":3}}', Registration(policy={"restarts": 3})),
@@ -236,7 +238,12 @@ NO_SPARES = "`spares` in its Comment is no number of nodes"
         # Half a surrogate pair is JSON and no text: the journal could not take it.
         ('hpctl:{"save_signal":"\\ud800"}', Registration(flaw=NO_JSON)),
         ('hpctl:{"policy":{"\\udc00":1}}', Registration(flaw=NO_JSON)),
-        ('hpctl:{"save_signal":"USR1","ckpt":"/\\ud83d\\ude00"}', Registration("USR1")),
+        ('hpctl:{"ckpt":"/\\ud83d\\ude00"}', Registration("/😀")),
+        ('hpctl:{"save_signal":{"USR1":1}}', Registration(flaw=NO_SIGNAL)),
+        (
+            'hpctl:{"tiers":["/a",3,""],"fast":{"size":1}}',
+            Registration(tiers=("/a",), flaw=NO_FAST),
+        ),
         ("hpctl: restarted 10 times", None),
         ("hpctl:[1]", None),
         ("somebody's own words", None),
@@ -244,7 +251,7 @@ NO_SPARES = "`spares` in its Comment is no number of nodes"
     ],
 )
 def test_registration(comment: str, expected: Registration | None) -> None:
-    found = registration(comment)
+    found = read_comment(comment)
     assert found == expected
     if found is not None and expected is not None:
         assert found.policy == expected.policy

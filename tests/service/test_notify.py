@@ -72,7 +72,7 @@ class Head:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.store = Store(f"sqlite:///{place}/journal.db", write=True)
+        self.store = Store(f"sqlite:///{place}/journal.db")
         self.memory = JournaledState(self.store)
         self.slurm = SchedulerView(datetime.now(UTC), {f"n{i}": slurm_node(i) for i in range(200)})
         self.metrics = Metrics()

@@ -24,7 +24,7 @@ from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
 from hpctl.checkpoints.fast.node import Node
 from hpctl.checkpoints.fast.peer import Server
-from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaves, Spec, read
+from hpctl.checkpoints.fast.spec import ENVIRONMENT, Spec, read
 from hpctl.checkpoints.fast.union import Peers
 from hpctl.checkpoints.search import Search
 from hpctl.slurm.parse import job_states
@@ -36,6 +36,7 @@ from hpctl.toolkit.bounds import natural, printable
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import expand, fold
+from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import msgspec
 from xxhash import xxh3_64
 
-from hpctl.checkpoints.fast.peer import Answer, Body, Pace, Peer, PeerError, write_all
+from hpctl.checkpoints.fast.peer import Answer, Body, Peer, PeerError, TransferLimit, write_all
 from hpctl.checkpoints.fast.spec import (
     META,
     SavedFile,
@@ -127,7 +127,7 @@ class Node:
         """Set where the leader needs this node no more."""
         self.over = False
         """The job does not start again."""
-        self._pace = Pace(spec.saves.rate)
+        self._pace = TransferLimit(spec.saves.rate)
         self._tasks: dict[str, Task] = {}
         self._seen: object = None
         job, mark = hashlib.sha256(spec.secret.encode()).hexdigest(), self.meta / "start"

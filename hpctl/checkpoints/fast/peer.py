@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, TypeAlias
 from msgspec import MsgspecError
 from xxhash import xxh3_64
 
+from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.wire.job_ports import PORTS, first_port
 
 HANDSHAKE_S = 5.0
@@ -148,20 +149,22 @@ class Server:
 
 
 _BURST_S = 0.05
+"""Bytes that may pass at once, as a time at the full rate."""
 
 
-class Pace:
+class TransferLimit:
     """Sleeps, so that no more than `rate` bytes a second pass on average."""
 
     def __init__(self, rate: int) -> None:
-        self._rate, self._due = rate, 0.0
+        self._bytes = TokenBucket(rate * _BURST_S, rate)
 
     def __call__(self, count: int) -> None:
-        """So many bytes have come."""
+        """Count `count` bytes that have come."""
         now = time.monotonic()
-        self._due = max(self._due, now - _BURST_S) + count / self._rate
-        if self._due > now:
-            time.sleep(self._due - now)
+        self._bytes.spend(now, count)
+        wait_s = self._bytes.wait_s(now, 0)
+        if wait_s:
+            time.sleep(wait_s)
 
 
 class Peer:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.fast_saves import FastSaves
 
 META = ".hpctl-fast"
 """Beside the saves, on each node and in the checkpoint directory: what is hpctl's own."""
@@ -24,24 +25,6 @@ ENVIRONMENT = "HPCTL_FAST_SPEC"
 """Names the file with the job's Spec, for the preamble, `hpctl run` and the launchers."""
 HELPER = "HPCTL_HELPER"
 """Set in a process of the job that is hpctl's own, and none of its ranks."""
-
-
-class FastSaves(Struct, frozen=True, omit_defaults=True):
-    """What a job asks for, as it stands in its Comment. `dir` may hold placeholders there.
-
-    `memory`: the directory lies in the nodes' memory, and `size` bytes is what saves and copies may
-    take of it on each; 0: what there is. `flush_s`: from one flush to the next. `replicas`: copies
-    on other nodes. `rate`: bytes a second that a node fetches. `keep`: what lies on the nodes stays
-    there when the job has ended.
-    """
-
-    dir: str
-    memory: bool = False
-    size: int = 0
-    flush_s: int = 900
-    replicas: int = 1
-    rate: int = 1 << 30
-    keep: bool = False
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):

@@ -351,6 +351,6 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
 
     # yaml-language-server: $schema=cluster.schema.json
     """
-    from hpctl.clusters.spec.reading import schema_text
+    from hpctl.clusters.spec.schema import schema_text
 
     output.echo(schema_text(), nl=False)

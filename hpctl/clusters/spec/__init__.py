@@ -2,11 +2,11 @@
 
 `read` is the entrance: it reads the file, checks it against itself and reports every problem at
 once. `cluster` holds the keys, `field_types` the types of their values as the service accepts
-them, `reading` the rules between keys.
+them, `reading` the rules between keys, `schema` the JSON schema for editors.
 """
 
 from hpctl.clusters.spec.cluster import ClusterSpec, GroupSpec, Settings
-from hpctl.clusters.spec.reading import DEFAULT_PATH, SpecError, checked, parse, read
+from hpctl.clusters.spec.reading import DEFAULT_PATH, SpecError, build_spec, checked, parse, read
 
 __all__ = [
     "DEFAULT_PATH",
@@ -14,6 +14,7 @@ __all__ = [
     "GroupSpec",
     "Settings",
     "SpecError",
+    "build_spec",
     "checked",
     "parse",
     "read",

@@ -1,9 +1,10 @@
 """A cluster as people write it: cluster.yaml."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, Field
+from msgspec import Meta, field
 
 from hpctl.clusters.spec.field_types import (
     AlarmName,
@@ -35,14 +36,16 @@ from hpctl.clusters.spec.field_types import (
     TrainingPlanArn,
     between,
 )
+from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.yaml_files import Reads
 
 Role = Literal["controller", "login", "compute"]
-Subnets = Annotated[tuple[SubnetId, ...], Field(min_length=1, max_length=16)]
-SecurityGroups = Annotated[tuple[SecurityGroupId, ...], Field(min_length=1, max_length=5)]
+Subnets = Annotated[tuple[SubnetId, ...], Meta(min_length=1, max_length=16)]
+SecurityGroups = Annotated[tuple[SecurityGroupId, ...], Meta(min_length=1, max_length=5)]
 DeepHealthCheck = Literal["InstanceStress", "InstanceConnectivity", "MultiNodeTrainingValidation"]
 
 
-class Lifecycle(ApiSection):
+class Lifecycle(ApiSection, frozen=True):
     """What runs on a node at birth. Without it the AMI alone sets Slurm up.
 
     `on_create`: your script does everything. `on_init_complete`: it runs after the AMI's own.
@@ -56,12 +59,12 @@ class Lifecycle(ApiSection):
     """The script under the prefix that runs once the AMI has set the node up."""
 
 
-class Ebs(ApiSection):
+class Ebs(ApiSection, frozen=True):
     """An EBS volume of each instance: a second one at /opt/sagemaker, or the root's key."""
 
-    volume_size_in_gb: Annotated[int, between(1, 16384)] | None = Field(
-        default=None, validation_alias="VolumeSizeInGB", serialization_alias="VolumeSizeInGB"
-    )
+    API_NAMES: ClassVar[Mapping[str, str]] = {"volume_size_in_gb": "VolumeSizeInGB"}
+
+    volume_size_in_gb: Annotated[int, between(1, 16384)] | None = None
     """Size of the second volume in GB. The root volume's cannot be chosen."""
     volume_kms_key_id: KmsKeyId | None = None
     """The key that encrypts it."""
@@ -69,7 +72,7 @@ class Ebs(ApiSection):
     """Whether this is about the root volume: then the key is needed, and there is no size."""
 
 
-class FsxLustre(ApiSection):
+class FsxLustre(ApiSection, frozen=True):
     """An FSx for Lustre file system, mounted when an instance is set up."""
 
     dns_name: FsxDnsName
@@ -80,7 +83,7 @@ class FsxLustre(ApiSection):
     """Where it is mounted; /fsx where nothing is said."""
 
 
-class FsxOpenZfs(ApiSection):
+class FsxOpenZfs(ApiSection, frozen=True):
     """An FSx for OpenZFS file system, mounted when an instance is set up."""
 
     dns_name: FsxDnsName
@@ -89,24 +92,24 @@ class FsxOpenZfs(ApiSection):
     """Where it is mounted; /home where nothing is said."""
 
 
-class Storage(ApiSection):
+class Storage(ApiSection, frozen=True):
     """One of `ebs`, `fsx_lustre`, `fsx_openzfs`."""
 
-    ebs: Ebs | None = Field(
-        default=None, validation_alias="EbsVolumeConfig", serialization_alias="EbsVolumeConfig"
-    )
+    API_NAMES: ClassVar[Mapping[str, str]] = {
+        "ebs": "EbsVolumeConfig",
+        "fsx_lustre": "FsxLustreConfig",
+        "fsx_openzfs": "FsxOpenZfsConfig",
+    }
+
+    ebs: Ebs | None = None
     """An EBS volume."""
-    fsx_lustre: FsxLustre | None = Field(
-        default=None, validation_alias="FsxLustreConfig", serialization_alias="FsxLustreConfig"
-    )
+    fsx_lustre: FsxLustre | None = None
     """An FSx for Lustre file system."""
-    fsx_openzfs: FsxOpenZfs | None = Field(
-        default=None, validation_alias="FsxOpenZfsConfig", serialization_alias="FsxOpenZfsConfig"
-    )
+    fsx_openzfs: FsxOpenZfs | None = None
     """An FSx for OpenZFS file system."""
 
 
-class BatchSize(ApiSection):
+class BatchSize(ApiSection, frozen=True):
     """How many instances of a group are updated at once."""
 
     type: Literal["INSTANCE_COUNT", "CAPACITY_PERCENTAGE"]
@@ -115,7 +118,7 @@ class BatchSize(ApiSection):
     """How many, or how many per cent."""
 
 
-class RollingUpdate(ApiSection):
+class RollingUpdate(ApiSection, frozen=True):
     """An update in batches."""
 
     maximum_batch_size: BatchSize
@@ -124,14 +127,14 @@ class RollingUpdate(ApiSection):
     """How many at once when it is rolled back."""
 
 
-class Alarm(ApiSection):
+class Alarm(ApiSection, frozen=True):
     """A CloudWatch alarm."""
 
     alarm_name: AlarmName
     """Its name."""
 
 
-class Deployment(ApiSection):
+class Deployment(ApiSection, frozen=True):
     """How a new AMI reaches the instances of a group."""
 
     rolling_update_policy: RollingUpdate | None = None
@@ -139,12 +142,12 @@ class Deployment(ApiSection):
     wait_interval_in_seconds: Annotated[int, between(0, 3600)] | None = None
     """How long is waited after a batch."""
     auto_rollback_configuration: (
-        Annotated[tuple[Alarm, ...], Field(min_length=1, max_length=10)] | None
+        Annotated[tuple[Alarm, ...], Meta(min_length=1, max_length=10)] | None
     ) = None
     """Alarms that roll the update back."""
 
 
-class ScheduledUpdate(ApiSection):
+class ScheduledUpdate(ApiSection, frozen=True):
     """A calendar by which the service updates the AMI by itself."""
 
     schedule_expression: CronExpression
@@ -153,14 +156,26 @@ class ScheduledUpdate(ApiSection):
     """How."""
 
 
-class PatchSchedule(ApiSection):
+def _read_moment(value: Any) -> Any:
+    """A request's JSON may have a time in seconds since 1970. Raises ValueError."""
+    if type(value) not in (int, float):
+        return value
+    moment = at_stamp(value)
+    if moment is None:
+        raise ValueError("should be a date and time")
+    return moment
+
+
+class PatchSchedule(ApiSection, frozen=True):
     """When the next patch comes."""
 
-    next_patch_date: AwareDatetime | None = None
+    READS: ClassVar[Reads] = {"next_patch_date": _read_moment}
+
+    next_patch_date: Annotated[datetime, Meta(tz=True)] | None = None
     """Moves the next patch to this date and time. The service sets it when a patch is found."""
 
 
-class Drain(ApiSection):
+class Drain(ApiSection, frozen=True):
     """How an instance is emptied before it is patched."""
 
     drain_timeout_in_seconds: Annotated[int, between(0, 5400)] | None = None
@@ -169,7 +184,7 @@ class Drain(ApiSection):
     """What happens then: `Force` patches, `Skip` (the default) does not."""
 
 
-class AutoPatch(ApiSection):
+class AutoPatch(ApiSection, frozen=True):
     """Patches of the AMI that the service applies by itself."""
 
     patching_strategy: Literal["WhenIdle", "WhenAllIdle", "DrainFirst"]
@@ -184,7 +199,7 @@ class AutoPatch(ApiSection):
     """For `DrainFirst` alone."""
 
 
-class GroupSpec(Section):
+class GroupSpec(Section, frozen=True, kw_only=True):
     """Instances of one kind, with one role."""
 
     name: GroupName
@@ -192,7 +207,7 @@ class GroupSpec(Section):
     instance_type: InstanceType | None = None
     """The type of every instance. Either this or `instance_types`."""
     instance_types: (
-        Annotated[tuple[InstanceType, ...], Field(min_length=1, max_length=20)] | None
+        Annotated[tuple[InstanceType, ...], Meta(min_length=1, max_length=20)] | None
     ) = None
     """Types in order of preference: a flexible group takes what there is."""
     count: InstanceCount
@@ -211,10 +226,10 @@ class GroupSpec(Section):
     """The role that the instances have."""
     threads_per_core: Annotated[int, between(1, 2)] | None = None
     """1 turns multithreading off, 2 on."""
-    storage: Annotated[tuple[Storage, ...], Field(max_length=4)] = ()
+    storage: Annotated[tuple[Storage, ...], Meta(max_length=4)] = ()
     """Volumes and file systems."""
     deep_health_checks: (
-        Annotated[tuple[DeepHealthCheck, ...], Field(min_length=1, max_length=3)] | None
+        Annotated[tuple[DeepHealthCheck, ...], Meta(min_length=1, max_length=3)] | None
     ) = None
     """Checks that an instance passes before it is put into service. They take an hour or two."""
     training_plan: TrainingPlanArn | None = None
@@ -235,7 +250,7 @@ class GroupSpec(Section):
     """Spot instances, which may be taken away, or on demand."""
     network_interface: Literal["efa", "efa-only"] | None = None
     """`efa` has an ENA device beside the EFA device, `efa-only` has not."""
-    raw: Raw = Field(default_factory=dict)
+    raw: Raw = field(default_factory=dict)
     """Merged into the group's request as it stands, for what hpctl does not know yet."""
 
     @property
@@ -244,7 +259,7 @@ class GroupSpec(Section):
         return self.instance_types or ((self.instance_type,) if self.instance_type else ())
 
 
-class Vpc(Section):
+class Vpc(Section, frozen=True):
     """Where the nodes are in the network. It cannot be changed once the cluster is there."""
 
     subnets: Subnets
@@ -253,7 +268,7 @@ class Vpc(Section):
     """The security groups. For EFA each must allow all traffic from and to itself."""
 
 
-class TieredStorage(ApiSection):
+class TieredStorage(ApiSection, frozen=True):
     """Managed tiered checkpointing."""
 
     mode: Literal["Enable", "Disable"]
@@ -262,7 +277,7 @@ class TieredStorage(ApiSection):
     """Per cent of each instance's memory that it may have."""
 
 
-class AccountingDatabase(ApiSection):
+class AccountingDatabase(ApiSection, frozen=True, kw_only=True):
     """A database of your own for Slurm's accounting. Needs `node_provisioning_mode: Continuous`."""
 
     endpoint: DatabaseHost
@@ -275,7 +290,7 @@ class AccountingDatabase(ApiSection):
     """The secret with the user's name and password."""
 
 
-class LegacyLustre(Section):
+class LegacyLustre(Section, frozen=True):
     """The FSx for Lustre file system that the lifecycle scripts mount."""
 
     dns_name: FsxDnsName
@@ -284,14 +299,14 @@ class LegacyLustre(Section):
     """The file system's mount name."""
 
 
-class LegacyOpenZfs(Section):
+class LegacyOpenZfs(Section, frozen=True):
     """The FSx for OpenZFS file system that the lifecycle scripts mount."""
 
     dns_name: FsxDnsName
     """The file system's DNS name."""
 
 
-class HeadNodes(Section):
+class HeadNodes(Section, frozen=True, kw_only=True):
     """What several head nodes share: `slurm_configurations` of provisioning_parameters.json."""
 
     database_secret_arn: SecretArn
@@ -306,7 +321,7 @@ class HeadNodes(Section):
     """The SNS topic that is told when another head node takes over."""
 
 
-class ProvisioningParameters(Section):
+class ProvisioningParameters(Section, frozen=True):
     """What provisioning_parameters.json says beside the groups."""
 
     fsx_lustre: LegacyLustre | None = None
@@ -315,29 +330,29 @@ class ProvisioningParameters(Section):
     """The FSx for OpenZFS file system."""
     head_nodes: HeadNodes | None = None
     """What several head nodes share. Needed where the controller group has more than one."""
-    raw: Raw = Field(default_factory=dict)
+    raw: Raw = field(default_factory=dict)
     """Merged into the file as it stands."""
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     """hpctl's own settings: nothing of it reaches the service."""
 
     mode: Literal["observe", "assist", "own"] = "observe"
     """What hpctl's daemon may do: look, drain and requeue, or replace nodes as well."""
-    spares: Mapping[GroupName, Annotated[int, between(0, 6758)]] = Field(default_factory=dict)
+    spares: Mapping[GroupName, Annotated[int, between(0, 6758)]] = field(default_factory=dict)
     """How many idle healthy nodes are kept back in each group for the victims of a fault."""
 
 
-class ClusterSpec(Section):
+class ClusterSpec(Section, frozen=True):
     """A HyperPod cluster with Slurm."""
 
     name: ClusterName
     """The cluster's name. It cannot be changed."""
-    instance_groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=100)]
+    instance_groups: Annotated[tuple[GroupSpec, ...], Meta(min_length=1, max_length=100)]
     """The instance groups, exactly one of them with role controller."""
     vpc: Vpc | None = None
     """Where the nodes are in the network. Left out, they are in a VPC of the service."""
-    tags: Annotated[Mapping[TagKey, TagValue], Field(max_length=50)] = Field(default_factory=dict)
+    tags: Annotated[Mapping[TagKey, TagValue], Meta(max_length=50)] = field(default_factory=dict)
     """Tags of the cluster: these and no others. Left out, an update leaves them as they are."""
     slurm_config: Literal["api", "provisioning_parameters"] = "api"
     """Who tells Slurm its groups and partitions: the API, or a file beside the scripts."""
@@ -355,9 +370,9 @@ class ClusterSpec(Section):
     """The role with which the service scales the cluster."""
     tiered_storage: TieredStorage | None = None
     """Managed tiered checkpointing."""
-    hpctl: Settings = Settings()
+    hpctl: Settings = field(default_factory=Settings)
     """hpctl's own settings."""
-    raw: Raw = Field(default_factory=dict)
+    raw: Raw = field(default_factory=dict)
     """Merged into the cluster's request as it stands, for what hpctl does not know yet."""
 
     @property

@@ -5,13 +5,9 @@ Patterns and lengths are those of botocore's service model; a test holds them ag
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic.alias_generators import to_pascal
-from pydantic.aliases import AliasGenerator
-from pydantic_core import CoreSchema, core_schema
+from msgspec import Meta, Struct
 
 
 class Like(Struct, frozen=True):
@@ -22,27 +18,8 @@ class Like(Struct, frozen=True):
     longest: int
     shortest: int = 0
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Strict: what YAML reads as a number is no name."""
-        return core_schema.no_info_after_validator_function(
-            self.checked, core_schema.str_schema(strict=True)
-        )
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """What an editor checks while the file is written."""
-        example = self.means.partition(" such as ")[2].removesuffix(" (quote it)")
-        return {
-            **handler(schema),
-            **({"examples": [example]} if example else {}),
-            "pattern": f"^({self.pattern})$",
-            "minLength": self.shortest,
-            "maxLength": self.longest,
-        }
-
     def checked(self, text: str) -> str:
-        """The text. Raises ValueError."""
+        """Return the text. Raises ValueError."""
         if not re.fullmatch(self.pattern, text):
             raise ValueError(f"is not {self.means}")
         if not self.shortest <= len(text) <= self.longest:
@@ -150,9 +127,9 @@ TagKey = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's key", 128, 1)]
 TagValue = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's value", 256)]
 
 
-def between(least: int, most: int) -> Any:
-    """A whole number: not a word, not yes or no."""
-    return Field(strict=True, ge=least, le=most)
+def between(least: int, most: int) -> Meta:
+    """Return the bounds of a whole number, both included."""
+    return Meta(ge=least, le=most)
 
 
 InstanceCount = Annotated[int, between(0, 6758)]
@@ -160,24 +137,32 @@ Raw = Mapping[str, Any]
 """Merged into the request as it stands: the API's own words."""
 
 
-class Section(BaseModel):
+class Section(Struct, frozen=True):
     """A part of the file. Its fields' docstrings are the reference that people read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-
-class ApiSection(Section):
+class ApiSection(Section, frozen=True):
     """A part that the API has as well, in its own spelling: one field for one field.
 
-    People write `volume_size_in_gb`; `request` says VolumeSizeInGB.
+    People write `volume_kms_key_id`; `request` says VolumeKmsKeyId.
     """
 
-    model_config = ConfigDict(
-        validate_by_name=True,
-        validate_by_alias=False,
-        alias_generator=AliasGenerator(alias=to_pascal),
-    )
+    API_NAMES: ClassVar[Mapping[str, str]] = {}
+    """The API's names of fields that are not their own names in capitals."""
+
+    @classmethod
+    def api_names(cls) -> dict[str, str]:
+        """Return the API's name of each field."""
+        plain = {name: name.title().replace("_", "") for name in cls.__struct_fields__}
+        return plain | dict(cls.API_NAMES)
 
     def request(self) -> dict[str, Any]:
-        """This section in the API's words, without what the file does not say."""
-        return self.model_dump(by_alias=True, exclude_none=True)
+        """Return this section in the API's words, without what the file does not say."""
+        values = {theirs: getattr(self, ours) for ours, theirs in self.api_names().items()}
+        return {theirs: _request(value) for theirs, value in values.items() if value is not None}
+
+
+def _request(value: Any) -> Any:
+    if isinstance(value, ApiSection):
+        return value.request()
+    return tuple(map(_request, value)) if isinstance(value, tuple) else value

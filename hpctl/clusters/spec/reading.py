@@ -5,19 +5,18 @@ pages on Slurm configuration, continuous provisioning, several head nodes and li
 """
 
 import copy
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from pydantic import ValidationError
 
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
 from hpctl.clusters.spec.field_types import API_PARTITION
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.yaml_files import FileProblems, Place, near
+from hpctl.toolkit.errors import FileProblems
+from hpctl.toolkit.yaml_files import Place, near
 
 
 class Broken(Struct, frozen=True):
@@ -248,22 +247,30 @@ def read(path: str | Path) -> ClusterSpec:
 def parse(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     """The spec of a YAML text; `path` names it in errors. Raises SpecError."""
     data = yaml_files.mapping(text, path, SpecError)
-    found: list[tuple[Place, str]] = []
-    try:
-        spec = ClusterSpec.model_validate(data)
-        rules = list(broken(spec))
-    except ValidationError as error:
-        found = yaml_files.texts_of(error, ClusterSpec)
-        rest, unread = _what_can_be_read(data, error)
-        rules = [one for one in broken(rest) if not one.absent] if rest else []
-    else:
-        rest, unread = spec, set()
+    spec, found = yaml_files.build(ClusterSpec, data)
+    unread: set[Place] = set()
+    rest = spec
+    if spec is None:
+        rest, unread = _what_can_be_read(data, found)
+    rules = [one for one in broken(rest) if spec or not one.absent] if rest else []
     if found or rules:
         unread |= {rule.place for rule in rules}
         found += [(rule.place, rule.text) for rule in rules]
         wrong = SpecError(path, yaml_files.placed(found, text))
         wrong.rest, wrong.unread = rest, frozenset(unread)
         raise wrong
+    assert spec is not None
+    return spec
+
+
+def build_spec(data: Mapping[str, Any], path: str) -> ClusterSpec:
+    """Return the spec of values that no person has written; `path` names them in errors.
+
+    The rules between keys are not looked at: see `checked`. Raises SpecError.
+    """
+    spec, found = yaml_files.build(ClusterSpec, data)
+    if spec is None:
+        raise SpecError(path, [f"{'.'.join(map(str, place))}: {text}" for place, text in found])
     return spec
 
 
@@ -276,7 +283,7 @@ def checked(spec: ClusterSpec, path: str) -> ClusterSpec:
 
 
 def _what_can_be_read(
-    data: Mapping[Any, Any], error: ValidationError
+    data: Mapping[Any, Any], found: Sequence[tuple[Place, str]]
 ) -> tuple[ClusterSpec | None, set[Place]]:
     """The file without what is wrong in it, so that the rules can be asked about the rest; and what
     it lacks. What is needed and cannot be read gets a stand-in that breaks no rule by itself.
@@ -285,19 +292,17 @@ def _what_can_be_read(
     rest: dict[Any, Any] = copy.deepcopy(dict(data))
     rest.pop("hpctl", None)
     for _ in range(_DEEPEST):
-        for one in yaml_files.errors_of(error):
-            place = [part for part in one["loc"] if part != "[key]"]
-            unread.add(tuple(place))
-            _fix(rest, place[:-1] if one["type"] == "missing" else place)
+        for place, text in found:
+            unread.add(place)
+            _fix(rest, list(place[:-1] if text == yaml_files.REQUIRED else place))
         if not isinstance(rest.get("instance_groups"), list):
             return None, unread
         rest.setdefault("name", "x")
         for index, group in enumerate(rest["instance_groups"]):
             _stand_in(group, index)
-        try:
-            return ClusterSpec.model_validate(rest), unread
-        except ValidationError as again:
-            error = again
+        spec, found = yaml_files.build(ClusterSpec, rest)
+        if spec is not None:
+            return spec, unread
     return None, unread
 
 
@@ -327,30 +332,3 @@ def _fix(rest: dict[Any, Any], place: list[Any]) -> None:
     if keys:
         holder, key = keys[-1]
         holder.pop(key)
-
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def json_schema() -> dict[str, Any]:
-    """The schema. What keys must be to each other it does not say: `cluster validate` does."""
-    body = ClusterSpec.model_json_schema(by_alias=False)
-    _without_titles(body)
-    return {"$schema": DRAFT, "title": "hpctl's cluster.yaml", **body}
-
-
-def schema_text() -> str:
-    """The schema as it is published."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _without_titles(part: Any) -> None:
-    """pydantic titles every field with its own name, which tells nobody anything."""
-    if isinstance(part, list):
-        for one in part:
-            _without_titles(one)
-    elif isinstance(part, dict):
-        if isinstance(part.get("title"), str):
-            part.pop("title")
-        for one in part.values():
-            _without_titles(one)

@@ -21,6 +21,7 @@ from hpctl.detection.outside.report_request import MAX_REQUEST, AskVerdict, BadR
 from hpctl.detection.outside.reported import MAX_REPORTED, Full, Reported
 from hpctl.detection.outside.trust import owners
 from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -36,25 +37,10 @@ REPORTS_A_SECOND = 10.0
 
 
 REPORT_BURST = 100.0
+"""Reports at once: a script in a loop must not become the agent's load."""
 
 
 _UCRED = struct.Struct("3i")
-
-
-class _Rate:
-    """A token bucket: a script in a loop must not become the agent's load."""
-
-    def __init__(self) -> None:
-        self._left, self._at = REPORT_BURST, time.monotonic()
-
-    def take(self) -> bool:
-        now = time.monotonic()
-        self._left = min(REPORT_BURST, self._left + (now - self._at) * REPORTS_A_SECOND)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class _Peer(Struct):
@@ -72,7 +58,7 @@ class LocalServer:
 
     def __init__(self, path: Path, reported: Reported, verdict: Callable[[], NodeVerdict]) -> None:
         self._path, self._reported, self._verdict = path, reported, verdict
-        self._rate = _Rate()
+        self._reports = TokenBucket(REPORT_BURST, REPORTS_A_SECOND)
         self._peers: dict[socket.socket, _Peer] = {}
         self._listener: socket.socket | None = None
         self._thread = threading.Thread(target=self._serve, name="local", daemon=True)
@@ -159,7 +145,7 @@ class LocalServer:
             request = decode(line)
             if isinstance(request, AskVerdict):
                 return msgspec.json.encode({"verdict": self._verdict()})
-            if not self._rate.take():
+            if not self._reports.take(time.monotonic()):
                 return _error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
             return msgspec.json.encode(self._reported.take(request))
         except BadRequest as error:

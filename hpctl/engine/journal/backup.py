@@ -1,4 +1,9 @@
-"""A journal copied to a file."""
+"""A journal copied to a SQLite file, whatever database keeps it.
+
+A SQLite journal is copied by SQLite's own backup. A server's rows are copied in one transaction:
+its dump tools may be missing on a head node, and a dump can be read and put back by that server
+alone (docs/adr/0051).
+"""
 
 import os
 import sqlite3
@@ -6,27 +11,34 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Table, insert
 from sqlalchemy.exc import DBAPIError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.copies import AT_ONCE, Tell, count_rows, open_snapshot, read_rows
+from hpctl.engine.journal.check import Tell
 from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.reader import JournalReader, open_journal
+from hpctl.engine.journal.source import file_url, sqlite_path
+from hpctl.engine.journal.sqlite_source import copy_file, seal_file
 from hpctl.toolkit.errors import HpctlError
 
+AT_ONCE = 500
+"""Rows that are written at once."""
 
-def copy_rows(source: Connection, target: Connection, tables: Iterable[Table], tell: Tell) -> None:
+
+def copy_rows(
+    source: JournalReader, target: Connection, tables: Iterable[Table], tell: Tell
+) -> None:
     """Copy the rows of tables, and tell how far it is."""
-    counts, done = count_rows(source), 0
+    counts, done = source.counts(), 0
     total = sum(counts.values())
     for table in tables:
         if table.name not in counts:
             continue
         batch: list[dict[str, Any]] = []
-        for row in read_rows(source, select(table)):
-            batch.append(dict(row._mapping))
+        for row in source.table(table.name):
+            batch.append(row._asdict())
             if len(batch) == AT_ONCE:
                 target.execute(insert(table), batch)
                 done += len(batch)
@@ -38,11 +50,6 @@ def copy_rows(source: Connection, target: Connection, tables: Iterable[Table], t
         tell(done, total)
 
 
-def file_url(file: Path) -> str:
-    """The URL of a SQLite file."""
-    return f"sqlite:///{quote(str(file.absolute()))}"
-
-
 def backup(url: str, file: Path, tell: Tell) -> None:
     """Copy a journal, also while daemons write it. Raises Unavailable, JournalCorrupt, HpctlError
     where the file exists or cannot be written."""
@@ -52,19 +59,8 @@ def backup(url: str, file: Path, tell: Tell) -> None:
     try:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        target = make_engine(file_url(part), write=True)
-        try:
-            with open_snapshot(url) as source, target.begin() as c:
-                t.metadata.create_all(c)
-                copy_rows(source, c, t.metadata.sorted_tables, tell)
-        finally:
-            target.dispose()
-        with closing(sqlite3.connect(part)) as plain:
-            # One file that can be read where nobody may write beside it.
-            plain.execute("PRAGMA journal_mode=DELETE").close()
-        descriptor = os.open(part, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        with closing(open_journal(url)) as reader:
+            _copy(reader, url, part, tell)
         part.rename(file)
     except (OSError, sqlite3.Error, DBAPIError) as error:
         raise HpctlError(
@@ -74,3 +70,18 @@ def backup(url: str, file: Path, tell: Tell) -> None:
         for left in (part, part.with_name(f"{part.name}-wal"), part.with_name(f"{part.name}-shm")):
             with suppress(OSError):
                 left.unlink(missing_ok=True)
+
+
+def _copy(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
+    path = sqlite_path(url)
+    if path is not None:
+        copy_file(path, target)
+        return
+    engine = make_engine(file_url(target))
+    try:
+        with reader.snapshot() as moment, engine.begin() as c:
+            t.metadata.create_all(c)
+            copy_rows(moment, c, t.metadata.sorted_tables, tell)
+    finally:
+        engine.dispose()
+    seal_file(target)

@@ -1,40 +1,68 @@
-"""A journal checked row by row."""
+"""A journal checked row by row, as a daemon and its commands would read it."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, select
-from sqlalchemy.exc import SQLAlchemyError
+from msgspec import Struct
 
-from hpctl.engine.journal import database as t
-from hpctl.engine.journal.copies import (
-    AT_ONCE,
-    RESTORE_HINT,
-    BadRow,
-    Checked,
-    Problem,
-    Tell,
-    count_rows,
-    open_snapshot,
-    ordered_events,
-    read_rows,
-)
-from hpctl.engine.journal.database import make_engine, message_of
-from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.audit_chain import FIRST, AuditRow, link
+from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
 from hpctl.engine.journal.rows import decode, health_as_heard, info_of, request_of
+from hpctl.engine.journal.source import open_source
 from hpctl.engine.journal.state import Corrupt, State
-from hpctl.engine.journal.store import FIRST, AuditRow, link
 from hpctl.toolkit.errors import JournalCorrupt
+
+TELL_EVERY = 500
+"""Rows from one word about how far it is to the next."""
+
+Tell = Callable[[int, int], None]
+"""How many rows are done, of how many."""
+
+RESTORE_HINT = (
+    "keep a copy of the journal, stop the daemons, and put the newest good one back:"
+    " hpctl journal restore FILE"
+)
+
+
+class Problem(Struct, frozen=True):
+    """The first row that is wrong: its table and key, why, and what to do."""
+
+    table: str
+    row: str
+    why: str
+    fix: str
+
+
+class Checked(Struct, frozen=True):
+    """What a journal holds. `digest`: of all events, so that two journals can be compared."""
+
+    journal: str
+    schema: str
+    rows: dict[str, int]
+    newest: datetime | None
+    open_recoveries: int
+    audit_digest: str
+    digest: str
+    problem: Problem | None = None
+
+
+class BadRow(Exception):
+    """A row that no journal can hold."""
+
+    def __init__(self, table: str, row: object, why: object, fix: str) -> None:
+        super().__init__(why)
+        self.problem = Problem(table, str(row), str(why), fix)
 
 
 class _Walk:
     """Reads every row as its readers do. Raises BadRow at the first that is wrong."""
 
-    def __init__(self, c: Connection, tell: Tell) -> None:
-        self._c, self._tell = c, tell
-        self.rows = count_rows(c)
+    def __init__(self, reader: JournalReader, tell: Tell) -> None:
+        self._reader, self._tell = reader, tell
+        self.rows = reader.counts()
         self.seq = -1
         self.done, self.total = 0, sum(self.rows.values())
         self.now, self.all = State(), State()
@@ -42,65 +70,73 @@ class _Walk:
         self.digest, self.audit = hashlib.sha256(), FIRST
 
     def run(self) -> None:
-        """All tables."""
-        self._each(t.events, ordered_events, self._event)
-        audit = select(t.audit).order_by(t.audit.c.seq)
-        for table, query, read in (
-            (t.audit, audit, self._audit_row),
-            (t.agents, select(t.agents), lambda row: health_as_heard([row], None)),
-            (t.heard, select(t.heard), lambda row: health_as_heard((), row)),
-            (t.requests, select(t.requests), lambda row: request_of(row, "")),
-            (t.lease, select(t.lease), info_of),
-        ):
-            self._each(table, query, read)
+        """Read all tables."""
+        self._each("hpctl_events", self._reader.stored_events(), self._event)
+        if "hpctl_audit" in self.rows:
+            self._each("hpctl_audit", self._reader.audit_rows(), self._audit_row)
+        readers: dict[str, Callable[[Any], object]] = {
+            "hpctl_agents": lambda row: health_as_heard([row], None),
+            "hpctl_heard": lambda row: health_as_heard((), row),
+            "hpctl_requests": lambda row: request_of(row, ""),
+            "hpctl_lease": info_of,
+        }
+        for table, read in readers.items():
+            self._each(table, self._reader.table(table), read)
 
-    def _each(self, table: Table, query: Any, read: Callable[[Any], object]) -> None:
+    def _each(
+        self, table: str, rows: Generator[Any, None, None], read: Callable[[Any], object]
+    ) -> None:
+        with closing(rows):
+            self._read(table, rows, read)
+
+    def _read(self, table: str, rows: Iterator[Any], read: Callable[[Any], object]) -> None:
         last: object = "the first"
-        try:
-            for row in read_rows(self._c, query):
-                last = row[0]
+        while True:
+            try:
+                row = next(rows, None)
+            except JournalCorrupt as error:
+                raise BadRow(table, f"after {last}", error, RESTORE_HINT) from error
+            if row is None:
+                return
+            last = row.seq if isinstance(row, StoredEvent | AuditRow) else row[0]
+            try:
                 read(row)
-                self.done += 1
-                if self.done % AT_ONCE == 0:
-                    self._tell(self.done, self.total)
-        except JournalCorrupt as error:
-            raise BadRow(table.name, last, error, error.hint) from error
-        except SQLAlchemyError as error:
-            after = f"after {last}"
-            raise BadRow(table.name, after, message_of(error), RESTORE_HINT) from error
+            except JournalCorrupt as error:
+                raise BadRow(table, last, error, error.hint) from error
+            self.done += 1
+            if self.done % TELL_EVERY == 0:
+                self._tell(self.done, self.total)
 
-    def _event(self, row: Any) -> None:
-        table = t.past.name if row.old else t.events.name
-        event: Event = decode(row.seq, row.kind, row.payload)
+    def _event(self, row: StoredEvent) -> None:
+        table = "hpctl_past" if row.retired else "hpctl_events"
+        event = decode(row.seq, row.kind, row.payload)
         if row.seq == self.seq:
             raise BadRow(table, row.seq, "two events have this number", RESTORE_HINT)
         self.seq = row.seq
         self.digest.update(f"{row.seq}\n{row.kind}\n{row.payload}\n".encode())
         try:
             self.all.fold(event)
-            if not row.old:
+            if not row.retired:
                 self.now.fold(event)
         except Corrupt as error:
-            raise BadRow(
-                table, row.seq, f"cannot follow the events before: {error}", RESTORE_HINT
-            ) from error
+            why = f"cannot follow the events before: {error}"
+            raise BadRow(table, row.seq, why, RESTORE_HINT) from error
         self.newest = max(event.at, self.newest or event.at)
 
-    def _audit_row(self, row: Any) -> None:
-        audited = AuditRow(row.seq, row.kind, row.payload, row.digest)
+    def _audit_row(self, row: AuditRow) -> None:
         if row.digest != link(self.audit, row.kind, row.payload):
             why = "does not follow from the rows before it: the audit trail was changed there"
             fix = (
                 "compare with a backup and the daemon's log: journalctl -u hpctl-daemon -g digest="
             )
-            raise BadRow(t.audit.name, row.seq, why, fix)
+            raise BadRow("hpctl_audit", row.seq, why, fix)
         self.audit = row.digest
-        _ = audited.event
+        _ = row.event
 
 
-def examine_journal(c: Connection, name: str, tell: Tell) -> Checked:
+def examine_journal(reader: JournalReader, name: str, tell: Tell) -> Checked:
     """Return what a check of every row found."""
-    walk, problem = _Walk(c, tell), None
+    walk, problem = _Walk(reader, tell), None
     try:
         walk.run()
     except BadRow as bad:
@@ -108,27 +144,29 @@ def examine_journal(c: Connection, name: str, tell: Tell) -> Checked:
     state = walk.now
     opened = len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
     digest = walk.digest.hexdigest()
-    schema = c.execute(select(t.meta.c.value).where(t.meta.c.name == "schema")).scalar_one()
+    schema = reader.schema() or ""
     return Checked(name, schema, walk.rows, walk.newest, opened, walk.audit, digest, problem)
 
 
 def check(url: str, tell: Tell) -> Checked:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
-    name = make_engine(url, write=False).url.render_as_string()
-    try:
-        with open_snapshot(url) as c:
-            return examine_journal(c, name, tell)
-    except JournalCorrupt as error:
-        problem = Problem(str(t.meta.name), "", str(error), error.hint)
-        return Checked(name, "", {}, None, 0, "", "", problem)
+    with closing(open_source(url)) as source:
+        reader = JournalReader(source)
+        try:
+            reader.check_schema()
+            with reader.snapshot() as moment:
+                return examine_journal(moment, reader.name, tell)
+        except JournalCorrupt as error:
+            problem = Problem("hpctl_meta", "", str(error), error.hint)
+            return Checked(reader.name, "", {}, None, 0, "", "", problem)
 
 
 def events(
     url: str, since: datetime | None, recovery: str | None
 ) -> Iterator[tuple[int, str, str]]:
-    """Number, kind and JSON of each event, ended ones too. Raises as `open_snapshot` does."""
-    with open_snapshot(url) as c:
-        for row in read_rows(c, ordered_events):
+    """Yield number, kind and JSON of each event, ended ones too. Raises as `open_journal` does."""
+    with closing(open_journal(url)) as reader, reader.snapshot() as moment:
+        for row in moment.stored_events():
             event = decode(row.seq, row.kind, row.payload)
             if since is not None and event.at < since:
                 continue

@@ -13,11 +13,10 @@ by itself, so a step that finds its columns there goes on.
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote
 
 from sqlalchemy import (
     URL,
@@ -52,7 +51,8 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.schema import CreateColumn
 
-from hpctl.engine.journal import rows
+from hpctl.engine.journal import sqlite_source
+from hpctl.engine.journal.source import RowSource, file_url, sqlite_path
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ in the middle of it, as its lock on the lease would keep any standby from taking
 that comes later than the lease lasts is of no use."""
 
 
-def make_engine(url: str, *, write: bool, leader: bool = False) -> Engine:
+def make_engine(url: str, *, leader: bool = False) -> Engine:
     """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
         parsed = make_url(url)
@@ -111,8 +111,8 @@ def make_engine(url: str, *, write: bool, leader: bool = False) -> Engine:
         raise HpctlError(f"database_url cannot be read: {error}", _example()) from error
     if parsed.get_backend_name() == "sqlite":
         # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it as it stands.
-        path = unquote(url.partition("?")[0].partition("///")[2])
-        return _sqlite(parsed.set(database=path), write)
+        path = sqlite_path(url)
+        return _sqlite(parsed if path is None else parsed.set(database=str(path)))
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
     if not driver:
         raise HpctlError(f"database_url: no driver for {parsed.drivername!r}", _example())
@@ -132,19 +132,10 @@ def _example() -> str:
     return "for example postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
 
 
-def _sqlite(url: URL, write: bool) -> Engine:
-    if write or not url.database or url.database == ":memory:":
-        engine = create_engine(url)
-    else:
-        # A reader must not leave an empty journal behind where there was none.
-        path = f"file:{quote(str(Path(url.database).absolute()))}"
-        engine = create_engine(url.set(database=path, query={"mode": "ro", "uri": "true"}))
-    event.listen(engine, "connect", _writer_pragmas if write else _reader_pragmas)
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(url)
+    event.listen(engine, "connect", _writer_pragmas)
     return engine
-
-
-def _reader_pragmas(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA busy_timeout=5000").close()
 
 
 def _writer_pragmas(connection: Any, _record: object) -> None:
@@ -196,7 +187,89 @@ def passing(error: SQLAlchemyError) -> bool:
         return True
     if not isinstance(error, OperationalError):
         return False
-    return not isinstance(error.orig, sqlite3.Error) or rows.passing(error.orig)
+    return not isinstance(error.orig, sqlite3.Error) or sqlite_source.passing(error.orig)
+
+
+_STREAMED = 500
+"""Rows that a snapshot fetches at once: a journal may be larger than the memory."""
+
+
+class ConnectionSource:
+    """Rows by one connection, which is the caller's, in the caller's transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.name = connection.engine.url.render_as_string()
+        self.is_file = connection.dialect.name == "sqlite"
+
+    def close(self) -> None:
+        """Do nothing: the connection is the caller's."""
+
+    @contextmanager
+    def rows(
+        self, query: str, values: Mapping[str, object] | None = None
+    ) -> Iterator[Iterator[Any]]:
+        """Enter the rows, which are not all held at once."""
+        statement = text(query).execution_options(yield_per=_STREAMED)
+        with (
+            reading(f"the journal at {self.name}"),
+            closing(self._connection.execute(statement, values or {})) as found,
+        ):
+            yield iter(found)
+
+    def tables(self) -> frozenset[str]:
+        """Return the names of the tables that are there."""
+        with reading(f"the journal at {self.name}"):
+            return frozenset(inspect(self._connection).get_table_names())
+
+    @contextmanager
+    def snapshot(self) -> Iterator[RowSource]:
+        """Enter the transaction that the caller has begun."""
+        yield self
+
+
+class EngineSource:
+    """Rows by an engine, a connection for each answer. Safe in any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.url.render_as_string()
+        self.is_file = engine.dialect.name == "sqlite"
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def rows(
+        self, query: str, values: Mapping[str, object] | None = None
+    ) -> Iterator[Iterator[Any]]:
+        """Enter the rows."""
+        with (
+            reading(f"the journal at {self.name}"),
+            self._engine.connect() as c,
+            closing(c.execute(text(query), values or {})) as found,
+        ):
+            yield iter(found)
+
+    def tables(self) -> frozenset[str]:
+        """Return the names of the tables that are there."""
+        with reading(f"the journal at {self.name}"):
+            return frozenset(inspect(self._engine).get_table_names())
+
+    @contextmanager
+    def snapshot(self) -> Iterator[RowSource]:
+        """Enter a transaction whose every look is at the same moment."""
+        level = "AUTOCOMMIT" if self.is_file else "REPEATABLE READ"
+        with reading(f"the journal at {self.name}"), self._engine.connect() as plain:
+            c = plain.execution_options(isolation_level=level)
+            if self.is_file:
+                c.exec_driver_sql("BEGIN").close()
+            try:
+                yield ConnectionSource(c)
+            finally:
+                if self.is_file:
+                    c.exec_driver_sql("ROLLBACK").close()
 
 
 metadata = MetaData()
@@ -358,7 +431,7 @@ def migrate(engine: Engine, found: int, file: Path | None) -> None:
         kept = file.with_name(f"{file.name}.schema-{found}")
         try:
             _try(engine, found, file, kept)
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise JournalCorrupt(
                 f"the journal cannot be migrated from schema {found} to {newest}: {error}",
                 f"nothing was changed: make room beside {file}, or run the hpctl that wrote it",
@@ -384,12 +457,10 @@ def _try(engine: Engine, found: int, file: Path, kept: Path) -> None:
     trial = file.with_name(f"{file.name}.trial")
     for old in (kept, trial):
         old.unlink(missing_ok=True)
-    with engine.connect() as c:
-        alone = c.execution_options(isolation_level="AUTOCOMMIT")
-        alone.execute(text("VACUUM INTO :path"), {"path": str(kept)})
+    sqlite_source.copy_file(file, kept)
     kept.chmod(file.stat().st_mode & 0o777)
     shutil.copy(kept, trial)
-    other = make_engine(f"sqlite:///{quote(str(trial))}", write=True)
+    other = make_engine(file_url(trial))
     count = select(func.count()).select_from(events)
     try:
         _run(other, found)

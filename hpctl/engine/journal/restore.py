@@ -5,31 +5,31 @@ import sqlite3
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from msgspec import Struct
-from sqlalchemy import Connection, Engine, func, insert, inspect, select, text, update
+from msgspec.structs import replace
+from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.backup import copy_rows, file_url
-from hpctl.engine.journal.check import examine_journal
-from hpctl.engine.journal.copies import (
-    SAME,
-    STANDBY_S,
-    TRANSIENT_TABLES,
-    Checked,
-    Tell,
-    all_events,
-    connect_snapshot,
-    open_snapshot,
-    ordered_events,
-    read_rows,
-)
-from hpctl.engine.journal.database import make_engine, message_of, reading
+from hpctl.engine.journal.backup import copy_rows
+from hpctl.engine.journal.check import Checked, Tell, examine_journal
+from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
+from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import utc
+from hpctl.engine.journal.source import file_url, open_source, sqlite_path
+from hpctl.engine.journal.sqlite_source import SqliteSource, copy_file
 from hpctl.engine.journal.store import Store
-from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError, JournalCorrupt
+
+STANDBY_S = 30.0
+"""For how long a standby's word says that it lives."""
+
+SAME = 200
+"""So many of the oldest events tell one journal from another."""
+
+TRANSIENT_TABLES = (t.lease.name, t.standbys.name)
+"""Tables of daemons that run: not of the journal that is put back."""
 
 
 class Target(Struct, frozen=True):
@@ -42,67 +42,63 @@ class Target(Struct, frozen=True):
 
 
 def prepared(file: Path, directory: Path) -> str:
-    """The URL of a copy of a backup, of this release's schema. Raises Unavailable, JournalCorrupt,
-    HpctlError."""
+    """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
+    JournalCorrupt, HpctlError."""
     copy, hint = directory / "backup.db", "name what `hpctl journal backup` has written"
-    place = f"file:{quote(str(file.absolute()))}?mode=ro"
     try:
-        with closing(sqlite3.connect(place, uri=True)) as a, closing(sqlite3.connect(copy)) as b:
-            a.backup(b)
-            found = b.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (t.meta.name,))
-            if found.fetchone() is None:
+        copy_file(file, copy)
+        with closing(SqliteSource(copy)) as source:
+            if t.meta.name not in source.tables():
                 raise HpctlError(f"{file} is no backup of a journal", hint)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, JournalCorrupt) as error:
         raise HpctlError(f"{file} is no backup of a journal: {error}", hint) from error
-    Store(file_url(copy), write=True).close()
+    Store(file_url(copy)).close()
     return file_url(copy)
 
 
 def target(source: str, url: str, now: datetime) -> Target:
-    """Where a backup would go. Raises HpctlError where a daemon runs, or another journal is there,
-    Unavailable, JournalCorrupt."""
-    engine = make_engine(url, write=True)
-    name = engine.url.render_as_string()
-    try:
-        file = _file(engine)
-        if file is not None and not file.exists():
-            return Target(str(file), 0, 0)
-        with open_snapshot(source) as a, reading("the journal"), connect_snapshot(engine) as b:
-            if t.meta.name not in inspect(b).get_table_names():
-                return Target(name, 0, 0)
+    """Return where a backup would go. Raises HpctlError where a daemon runs, or another journal is
+    there, Unavailable, JournalCorrupt."""
+    file = sqlite_path(url)
+    if file is not None and not file.exists():
+        return Target(str(file), 0, 0)
+    with closing(open_source(url)) as there:
+        if t.meta.name not in there.tables():
+            return Target(there.name, 0, 0)
+        with (
+            closing(open_journal(source)) as wanted,
+            wanted.snapshot() as a,
+            JournalReader(there).snapshot() as b,
+        ):
             _refuse_running(b, now)
-            _refuse_other(a, b, name)
-            newest = a.execute(select(func.max(all_events.c.seq))).scalar() or 0
-            count = select(func.count()).select_from(all_events)
-            lost = b.execute(count.where(all_events.c.seq > newest)).scalar_one()
-            return Target(name, b.execute(count).scalar_one(), lost)
-    finally:
-        engine.dispose()
+            _refuse_other(a, b)
+            newest = max((event.seq for event in a.stored_events()), default=0)
+            numbers = [event.seq for event in b.stored_events()]
+            return Target(there.name, len(numbers), sum(seq > newest for seq in numbers))
 
 
-def _refuse_running(c: Connection, now: datetime) -> None:
+def _refuse_running(there: JournalReader, now: datetime) -> None:
     hint = "stop every head node's daemon: systemctl stop hpctl-daemon.socket hpctl-daemon"
-    held = c.execute(select(t.lease.c.host, t.lease.c.pid, t.lease.c.until)).first()
+    held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
         until = f"{utc(held.until):%H:%M:%S} UTC"
-        text_ = f"the daemon on {held.host} (pid {held.pid}) holds the journal until {until}"
-        raise HpctlError(text_, hint)
-    if t.standbys.name in inspect(c).get_table_names():
-        lives = t.standbys.c.heartbeat > now.timestamp() - STANDBY_S
-        standby = c.execute(select(t.standbys.c.host).where(lives)).scalar()
-        if standby is not None:
-            raise HpctlError(f"the daemon on {standby} follows the journal as the standby", hint)
+        why = f"the daemon on {held.host} (pid {held.pid}) holds the journal until {until}"
+        raise HpctlError(why, hint)
+    standby = there.standby_since(now.timestamp() - STANDBY_S)
+    if standby is not None:
+        raise HpctlError(f"the daemon on {standby} follows the journal as the standby", hint)
 
 
-def _refuse_other(source: Connection, there: Connection, name: str) -> None:
+def _refuse_other(source: JournalReader, there: JournalReader) -> None:
     """Two copies of one journal share some of their oldest events."""
-    first = {
-        row.seq: (row.kind, row.payload) for row in read_rows(there, ordered_events.limit(SAME))
-    }
-    known = read_rows(source, select(all_events).where(all_events.c.seq.in_(first)))
-    if first and not any(first[row.seq] == (row.kind, row.payload) for row in known):
+    first = set(there.stored_events(most=SAME))
+    if not first:
+        return
+    last = max(event.seq for event in first)
+    known = {replace(event, retired=False) for event in source.stored_events(until=last)}
+    if not any(replace(event, retired=False) in known for event in first):
         raise HpctlError(
-            f"{name} is another journal: none of its first events is in the backup",
+            f"{there.name} is another journal: none of its first events is in the backup",
             "restore into a new database (another database_url or state_dir), or name its backup",
         )
 
@@ -110,21 +106,23 @@ def _refuse_other(source: Connection, there: Connection, name: str) -> None:
 def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
     """Put a prepared backup in a journal's place, in one transaction. The lease's epoch goes on, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
-    Store(url, write=True).close()
-    engine = make_engine(url, write=True)
+    Store(url).close()
+    engine = make_engine(url)
     name = engine.url.render_as_string()
     try:
-        with open_snapshot(source) as a, engine.begin() as b:
+        with closing(open_journal(source)) as wanted, wanted.snapshot() as a, engine.begin() as b:
             if engine.dialect.name == "sqlite":
                 b.execute(text("BEGIN IMMEDIATE"))
             b.execute(update(t.lease).values(id=1))  # no daemon takes it meanwhile
-            _refuse_running(b, now)
+            there = JournalReader(ConnectionSource(b))
+            _refuse_running(there, now)
             _overwrite(a, b, tell)
-            done, wanted = examine_journal(b, name, tell), examine_journal(a, name, tell)
-            if done.problem or done.digest != wanted.digest:
+            done = examine_journal(there, name, tell)
+            if done.problem or done.digest != examine_journal(a, name, tell).digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
                 raise HpctlError(f"what was restored is not whole: {why}", "nothing was changed")
-        if (file := _file(engine)) is not None and os.geteuid() == 0:
+        file = sqlite_path(url)
+        if file is not None and os.geteuid() == 0:
             _hand_over(file)
         return done
     except SQLAlchemyError as error:
@@ -136,11 +134,6 @@ def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
         engine.dispose()
 
 
-def _file(engine: Engine) -> Path | None:
-    database = engine.url.database
-    return Path(database) if database and engine.dialect.name == "sqlite" else None
-
-
 def _hand_over(file: Path) -> None:
     """What root has made in the daemon's directory is the daemon's user's."""
     owner = file.parent.stat()
@@ -149,15 +142,17 @@ def _hand_over(file: Path) -> None:
             os.chown(file.with_name(name), owner.st_uid, owner.st_gid)
 
 
-def _overwrite(source: Connection, target: Connection, tell: Tell) -> None:
-    epochs = [e for c in (source, target) for e in c.execute(select(t.lease.c.epoch)).scalars()]
+def _overwrite(source: JournalReader, target: Connection, tell: Tell) -> None:
+    leases = [row._asdict() for row in source.table(t.lease.name)]
+    epochs = [row["epoch"] for row in leases]
+    epochs += target.execute(select(t.lease.c.epoch)).scalars()
     tables = [table for table in t.metadata.sorted_tables if table.name not in TRANSIENT_TABLES]
     for table in reversed(tables):
         target.execute(table.delete())
     copy_rows(source, target, tables, tell)
     if epochs and not target.execute(update(t.lease).values(epoch=max(epochs) + 1)).rowcount:
-        row = source.execute(select(t.lease)).mappings().one()
-        target.execute(insert(t.lease).values(**{**row, "epoch": max(epochs) + 1, "until": 0.0}))
+        row = {**leases[0], "epoch": max(epochs) + 1, "until": 0.0}
+        target.execute(insert(t.lease).values(**row))
     _number_on(target)
 
 

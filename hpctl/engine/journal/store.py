@@ -2,69 +2,46 @@
 
 One writer. On SQLite the file's directory carries an advisory lock; on every database a lease
 row carries an epoch, and each append checks the epoch in its own transaction, so that a daemon
-that lost the lease while it slept cannot write any more.
-
-The audit trail is the journal's records of what people asked, chained by SHA-256. Each row's digest
-covers the row before it, so that a row that was changed, removed or put in between breaks the chain
-from there on. Who may write to the database can make the whole chain anew: the daemon therefore
-logs the newest digest with each row (`audit=... digest=...`), and `hpctl audit verify --expect
-DIGEST` compares with what the log, or a note elsewhere, says.
+that lost the lease while it slept cannot write any more. It reads as a `JournalReader`.
 """
 
 import contextlib
-import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
 
-from msgspec import Struct
-from sqlalchemy import (
-    CompoundSelect,
-    Connection,
-    Engine,
-    Select,
-    func,
-    insert,
-    inspect,
-    make_url,
-    select,
-    text,
-    union_all,
-    update,
-)
+from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.database import make_engine, message_of, migrate, reading, writing
-from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken
+from hpctl.engine.journal.audit_chain import AUDITED, FIRST, link
+from hpctl.engine.journal.database import (
+    EngineSource,
+    make_engine,
+    message_of,
+    migrate,
+    reading,
+    writing,
+)
+from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.journal.reader import JournalReader
 from hpctl.engine.journal.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
     Holder,
-    Row,
-    StandbyInfo,
     checked,
-    decode,
     encode,
-    health_as_heard,
     health_row,
     heard_row,
-    info_of,
-    request_of,
-    standby_of,
-    without_ended_jobs,
 )
-from hpctl.engine.view import Request
+from hpctl.engine.journal.source import sqlite_path
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
-from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Health
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
-_past = select(t.past.c.seq, t.past.c.kind, t.past.c.payload)
 _AT_ONCE = 500
 """Rows named in one statement: databases have limits."""
 _NO_EPOCH = -1
@@ -76,28 +53,6 @@ _schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
 log = logging.getLogger(__name__)
 
 Proves = Callable[[int], str]
-AUDITED: Final = (RequestTaken, ConfigurationTaken)
-FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
-"""The digest before the first row."""
-
-
-class AuditRow(Struct, frozen=True):
-    """One row as it is stored."""
-
-    seq: int
-    kind: str
-    payload: str
-    digest: str
-
-    @property
-    def event(self) -> Event:
-        """What it records. Raises JournalCorrupt."""
-        return decode(self.seq, self.kind, self.payload)
-
-
-def link(before: str, kind: str, payload: str) -> str:
-    """The digest of a row, from that of the row before it."""
-    return hashlib.sha256(f"{before}\n{kind}\n{payload}".encode()).hexdigest()
 
 
 def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
@@ -114,16 +69,6 @@ def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
         log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
 
 
-def broken(trail: Iterable[AuditRow]) -> AuditRow | None:
-    """The first row whose digest does not follow from the rows before it; None: all do."""
-    before = FIRST
-    for row in trail:
-        if row.digest != link(before, row.kind, row.payload):
-            return row
-        before = row.digest
-    return None
-
-
 class LeaseHeld(HpctlError):
     """Another daemon owns the journal."""
 
@@ -132,35 +77,25 @@ class LeaseLost(HpctlError):
     """Another daemon took the journal over; this one must stop at once."""
 
 
-class Store:
-    """The journal, the agents' facts, the operators' requests and the lease."""
+class Store(JournalReader):
+    """The journal, the agents' facts, the operators' requests and the lease, to write them."""
 
-    def __init__(self, url: str, *, write: bool) -> None:
-        """Open by SQLAlchemy URL; a writer makes the tables. Safe to share between threads.
+    def __init__(self, url: str) -> None:
+        """Open by SQLAlchemy URL, and make the tables that are missing. Safe in any thread.
 
-        Raises Unavailable (not there, or no journal in it), JournalCorrupt (not ours), HpctlError
-        (a URL without a driver).
+        Raises Unavailable, JournalCorrupt (not ours), HpctlError (a URL without a driver).
         """
-        self._engine: Engine = make_engine(url, write=write)
-        served = write and self._engine.dialect.name != "sqlite"
-        self._writer = make_engine(url, write=True, leader=True) if served else self._engine
-        self._name = make_url(url).render_as_string()
-        self._write, self._epoch = write, 0
-        self.position = 0
-        """The number of the last event that `events` gave."""
-        database = self._engine.url.database
-        here = (
-            write
-            and self._engine.dialect.name == "sqlite"
-            and database not in (None, "", ":memory:")
-        )
-        self._file = Path(str(database)) if here else None
+        self._engine: Engine = make_engine(url)
+        self._file = sqlite_path(url)
+        served = self._engine.dialect.name != "sqlite"
+        self._writer = make_engine(url, leader=True) if served else self._engine
+        super().__init__(EngineSource(self._engine), EngineSource(self._writer))
+        self._epoch = 0
         try:
-            with reading(f"the journal at {self._name}"):
-                if write:
-                    self._refuse_empty()
-                    self._create()
-                checked(self._schema(), self._name)
+            with reading(f"the journal at {self.name}"):
+                self._refuse_empty()
+                self._create()
+                self.check_schema()
         except BaseException:
             self._engine.dispose()
             raise
@@ -179,11 +114,11 @@ class Store:
         """
         for left in reversed(range(len(t.metadata.tables) + 2)):
             try:
-                found = self._schema()
+                found = self.schema()
                 if 0 < (old := natural(found or "")) < SCHEMA_VERSION:
                     migrate(self._engine, old, self._file)
                     return
-                checked(found or str(SCHEMA_VERSION), self._name)
+                checked(found or str(SCHEMA_VERSION), self.name)
                 with self._engine.begin() as c:
                     if self._file is not None:
                         c.execute(text("BEGIN IMMEDIATE"))
@@ -194,13 +129,6 @@ class Store:
             except DBAPIError:
                 if not left or self._file is not None:
                     raise
-
-    def _schema(self) -> str | None:
-        if not inspect(self._engine).has_table(t.meta.name):
-            return None
-        with self._engine.connect() as c:
-            row = c.execute(_schema_row).first()
-        return None if row is None else str(row[0])
 
     def _stat(self) -> tuple[int, int] | None:
         if self._file is None:
@@ -215,43 +143,18 @@ class Store:
         if self._stat() != self._inode:
             raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
 
-    def copy_to(self, path: Path) -> None:
-        """Make a copy that everybody may read, in place of the one before; SQLite only.
-
-        Raises OSError, Unavailable, JournalCorrupt.
-        """
-        path.parent.mkdir(exist_ok=True)
-        path.parent.chmod(0o755)
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with reading("the journal"), self._engine.connect() as c:
-            alone = c.execution_options(isolation_level="AUTOCOMMIT")
-            alone.execute(text("VACUUM INTO :path"), {"path": str(part)})
-        part.chmod(0o644)
-        part.replace(path)
-
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
         self._writer.dispose()
 
     def claim(self, cluster: str) -> None:
-        """See that this is that cluster's journal; a writer notes it, once. Raises HpctlError where
-        it is another cluster's, Unavailable."""
-        owner = select(t.meta.c.value).where(t.meta.c.name == "cluster")
+        """Note once that this is that cluster's journal. Raises HpctlError where it is another
+        cluster's, Unavailable."""
         note = insert(t.meta).values(name="cluster", value=cluster)
-        with reading("the journal"):
-            if self._write:
-                with contextlib.suppress(IntegrityError), self._engine.begin() as c:
-                    c.execute(note)
-            with self._engine.connect() as c:
-                found = c.execute(owner).scalar()
-        if found not in (None, cluster):
-            raise HpctlError(
-                f"the database is that of the cluster {found!r}, and this is {cluster!r}",
-                "give each cluster a database_url of its own; where it was renamed:"
-                " DELETE FROM hpctl_meta WHERE name = 'cluster'",
-            )
+        with reading("the journal"), contextlib.suppress(IntegrityError), self._engine.begin() as c:
+            c.execute(note)
+        self.check_cluster(cluster)
 
     def append(self, batch: Sequence[Event]) -> None:
         """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
@@ -268,47 +171,6 @@ class Store:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
                 c.execute(t.proofs.delete().where(t.proofs.c.request.in_(taken)))
 
-    def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
-        """Every event in order, from the one with number `after` + 1 on; with `past` those that
-        were retired as well.
-
-        Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
-        """
-        return (event for _, event in self.numbered(after, past=past))
-
-    def numbered(
-        self, after: int = 0, *, past: bool = False, since: datetime | None = None
-    ) -> Iterator[tuple[int, Event]]:
-        """As `events`, each with its number: what follows the journal goes on after the last. With
-        `since` less: see `rows.without_ended_jobs`."""
-        query: Select[Any] | CompoundSelect[Any] = _events
-        with reading("the journal"), self._engine.connect() as c:
-            # A journal that no daemon of this version has opened has no past.
-            if past and inspect(c).has_table(t.past.name):
-                # In one statement: between two an event might move, and be in neither.
-                query = union_all(_past, _events)
-            rows = query.subquery()
-            ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
-            # Closed at once: an open one would hold the next reader of this connection to its time.
-            with c.execute(ordered) as result:
-                found: Iterable[Row] = map(tuple, result)
-                for row in found if since is None else without_ended_jobs(found, since):
-                    event = decode(*row)
-                    self.position = row[0]
-                    yield row[0], event
-
-    def newer(self, after: int, most: int) -> list[tuple[int, Event]]:
-        """The next events with their numbers. Raises Unavailable, JournalCorrupt."""
-        query = _events.where(t.events.c.seq > after).order_by(t.events.c.seq).limit(most)
-        with reading("the journal"), self._engine.connect() as c:
-            return [(row.seq, decode(*row)) for row in c.execute(query)]
-
-    def newest(self) -> int:
-        """The number of the last event, 0 where there is none. Raises Unavailable."""
-        with reading("the journal"), self._engine.connect() as c:
-            found: int = c.execute(select(func.max(t.events.c.seq))).scalar() or 0
-            return found
-
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
         an event belongs to, the same for all its events; None where it stays. No further day is
@@ -317,12 +179,11 @@ class Store:
         Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
         """
         days: dict[int, dict[int, str]] = {}
-        with reading("the journal"), self._engine.connect() as c:
-            for seq, kind, payload in c.execute(_events.order_by(t.events.c.seq)):
-                event = decode(seq, kind, payload)
-                if (ended := over(event)) is not None:
-                    day = ended.astimezone(UTC).toordinal()
-                    days.setdefault(day, {})[seq] = getattr(event, "recovery", "")
+        for seq, event in JournalReader(self._source).numbered():
+            ended = over(event)
+            if ended is not None:
+                day = ended.astimezone(UTC).toordinal()
+                days.setdefault(day, {})[seq] = getattr(event, "recovery", "")
         moved = 0
         for day in sorted(days):
             if most is not None and moved >= most:
@@ -346,13 +207,6 @@ class Store:
                 c.execute(t.events.delete().where(these))
             # Last, for as long as the lease's row is locked it cannot be renewed.
             self._still_mine(c)
-
-    def retired(self) -> frozenset[RecoveryId]:
-        """The ids in the past: no new recovery may have one of them. Raises Unavailable,
-        JournalCorrupt."""
-        query = select(t.past.c.recovery).where(t.past.c.recovery != "").distinct()
-        with reading("the journal"), self._engine.connect() as c:
-            return frozenset(map(RecoveryId, c.execute(query).scalars()))
 
     def forget(self, before: datetime) -> None:
         """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
@@ -382,13 +236,6 @@ class Store:
             c.execute(insert(t.heard).values(**heard_row(heard)))
             self._still_mine(c)
 
-    def health(self) -> Mapping[NodeName, Health]:
-        """What the agents said last, by node. Raises Unavailable, JournalCorrupt."""
-        with reading("the agents' facts"), self._engine.connect() as c:
-            found = c.execute(select(t.agents)).all()
-            row = c.execute(select(t.heard)).first()
-        return health_as_heard(found, row)
-
     def ask(
         self, verb: str, target: str, by: str, at: datetime, prove: Proves | None = None
     ) -> int:
@@ -408,58 +255,6 @@ class Store:
                 "run this as the daemon's user (try sudo)",
             ) from error
 
-    def requests(self) -> list[Request]:
-        """The requests that nobody has taken yet, oldest first. One in a SQLite file is root's or
-        the daemon's user's; in a database that several hosts write to, a row proves nothing.
-
-        Raises Unavailable, JournalCorrupt.
-        """
-        local = self._engine.dialect.name == "sqlite"
-        proof = "written to the journal's file" if local else ""
-        query = select(t.requests).where(t.requests.c.taken.is_(False)).order_by(t.requests.c.id)
-        with reading("the requests"), self._engine.connect() as c:
-            return [request_of(row, proof) for row in c.execute(query)]
-
-    def proofs(self) -> dict[int, str]:
-        """The credentials of requests that nobody has taken yet. Raises Unavailable,
-        JournalCorrupt."""
-        with reading("the requests' proofs"), self._engine.connect() as c:
-            return {row.request: str(row.credential) for row in c.execute(select(t.proofs))}
-
-    def answer(self, request: int) -> RequestTaken | None:
-        """What the daemon answered to a request, once it did.
-
-        Raises Unavailable, JournalCorrupt.
-        """
-        taken = select(t.requests.c.taken).where(t.requests.c.id == request)
-        newest = _events.where(t.events.c.kind == RequestTaken.__name__).order_by(
-            t.events.c.seq.desc()
-        )
-        with reading("the journal"), self._engine.connect() as c:
-            if not c.execute(taken).scalar():
-                return None
-            for seq, kind, payload in c.execute(newest):
-                event = decode(seq, kind, payload)
-                if isinstance(event, RequestTaken) and event.request == request:
-                    return event
-        return None
-
-    def audit_trail(self) -> list[AuditRow]:
-        """Who asked what, oldest first. Raises Unavailable, JournalCorrupt."""
-        with reading("the audit trail"), self._engine.connect() as c:
-            # A journal that no daemon of this version has opened has none.
-            if not inspect(c).has_table(t.audit.name):
-                return []
-            query = select(t.audit).order_by(t.audit.c.seq)
-            return [AuditRow(r.seq, r.kind, r.payload, r.digest) for r in c.execute(query)]
-
-    def outbox(self) -> str | None:
-        """What `keep_outbox` has kept. Raises Unavailable, JournalCorrupt."""
-        with reading("the outbox"), self._engine.connect() as c:
-            # A journal that no daemon of this version has opened has none.
-            there = inspect(c).has_table(t.outbox.name)
-            return c.execute(select(t.outbox.c.payload)).scalar() if there else None
-
     def keep_outbox(self, payload: str) -> None:
         """Keep it in place of the one before. Raises LeaseLost, OSError."""
         self._still_there()
@@ -467,12 +262,6 @@ class Store:
             self._still_mine(c)
             c.execute(t.outbox.delete())
             c.execute(insert(t.outbox).values(id=1, payload=payload))
-
-    def daemon(self) -> DaemonInfo | None:
-        """Who holds, or last held, the lease. Raises Unavailable, JournalCorrupt."""
-        with reading("the lease"), self._writer.connect() as c:
-            row = c.execute(select(t.lease)).first()
-            return None if row is None else info_of(row)
 
     def take_lease(
         self, me: Holder, seen: DaemonInfo | None, now: datetime, lease_s: float
@@ -552,13 +341,6 @@ class Store:
         """Take the row of a standby away that ends. Raises OSError."""
         with writing("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
-
-    def standbys(self) -> list[StandbyInfo]:
-        """Who stands by, and how far behind. Raises Unavailable, JournalCorrupt."""
-        newest = select(func.max(t.events.c.seq)).scalar_subquery()
-        query = select(t.standbys, newest.label("newest")).order_by(t.standbys.c.host)
-        with reading("the standbys"), self._writer.connect() as c:
-            return [standby_of(row) for row in c.execute(query)]
 
     def _still_mine(self, c: Connection) -> None:
         """In a daemon's transaction: nobody has taken the lease, nor does before it ends."""

@@ -20,6 +20,7 @@ from hpctl.insight.report.html import page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.durations import duration
+from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.tables import DIM, grid, heading, indented, numbers, styled, table, wrapped
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ ASSUMED = (
 Price = Annotated[float, Meta(ge=0)]
 
 
-class PriceError(yaml_files.FileProblems):
+class PriceError(FileProblems):
     """A price list cannot be read; every problem has its place."""
 
 

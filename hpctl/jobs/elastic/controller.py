@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import resume
+from hpctl.checkpoints.resume import find_generation_start
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.group import (
@@ -326,7 +326,7 @@ class GroupController:
         self._account.generation_over(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
-                resume,
+                find_generation_start,
                 self._environment,
                 generation,
                 was_empty=self._was_empty,

@@ -38,24 +38,23 @@ def say(text: str) -> None:
     print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
 
 
-def newest(began: bool) -> str:
-    """Where to resume, "" for the beginning. Raises OSError where there is no such place."""
-    get = os.environ.get
-    if not (directory := get("HPCTL_CHECKPOINT_DIR")):
-        return get("HPCTL_RESUME_FROM", "")
-    command = [os.environ["HPCTL_PYTHON"], "-m", "hpctl", "checkpoint", "last", "--export"]
-    command += [directory, *json.loads(get("HPCTL_TIERS") or "[]")]
+def find_start(iteration: int, began: bool) -> str:
+    """Ask hpctl where to resume, "" for the beginning. Raises OSError where there is no such place.
+
+    `began`: the job began with nothing.
+    """
+    if not os.environ.get("HPCTL_CHECKPOINT_DIR"):
+        return os.environ.get("HPCTL_RESUME_FROM", "")
+    command = [os.environ["HPCTL_PYTHON"], "-m", "hpctl.checkpoints.resume"]
+    command += [str(iteration), "empty" if began else "resumed"]
     env = {**os.environ, "PYTHONSAFEPATH": "1"}  # what lies where the job runs is no part of hpctl
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, timeout=PLACE_S, check=False, env=env
     )
-    verdict, _, place = done.stdout.strip().partition(" ")
-    if verdict == "found":
-        return place
-    # What a first start has begun to write is no reason to stop.
-    if verdict == "none" or (verdict == "incomplete" and began):
-        return ""
-    raise OSError(done.stdout.strip() or "hpctl checkpoint last printed nothing")
+    answer = done.stdout.strip()
+    if done.returncode:
+        raise OSError(answer or f"hpctl ended with exit code {done.returncode}")
+    return answer
 
 
 def agreed(store: Any, state: Any, began: bool) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def agreed(store: Any, state: Any, began: bool) -> dict[str, Any]:
             found = {"resume": "", "port": free.getsockname()[1], "error": ""}
         try:
             first = os.environ.get("HPCTL_RESUME_FROM", "")
-            found["resume"] = newest(began) if state.iteration else first
+            found["resume"] = find_start(state.iteration, began) if state.iteration else first
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             found["error"] = str(error)
         store.set(key, json.dumps(found))

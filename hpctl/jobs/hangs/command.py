@@ -105,11 +105,11 @@ def running_job(job: str) -> RunningJob:
 def _has_spares(job: str) -> bool:
     """Whether the job is registered with spares. Its comment is the user's text and may have
     several lines, so it is asked for alone."""
-    from hpctl.checkpoints.job_comment import decode
     from hpctl.slurm.run import Runner
+    from hpctl.vocabulary.registration import read_comment
 
     ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
-    registered = decode(ran.text.strip()) if ran.ok else None
+    registered = read_comment(ran.text.strip()) if ran.ok else None
     return registered is not None and registered.spares > 0
 
 

@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.yaml_files import FileProblems, Reads
+from hpctl.toolkit.errors import FileProblems, HpctlError
+from hpctl.toolkit.yaml_files import Reads
 from hpctl.vocabulary.log_presets import PRESETS
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from hpctl.jobs.arguments import complete_rules
 from hpctl.toolkit.arguments import as_typed
 from hpctl.toolkit.bounds import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
     from hpctl.jobs.logs.rules import RuleSet
     from hpctl.vocabulary.policy_file import PolicyFile
 
@@ -86,7 +82,6 @@ def run(
         rules=watched,
         logs=log,
         torch=TorchRanks(nproc or _ranks_a_node(), in_process) if torch else None,
-        search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
     launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
@@ -115,36 +110,6 @@ def _policy(path: Path | None) -> list[PolicyFile]:
     if path is not None:
         files.append(read(path))
     return files
-
-
-def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
-    """Looks in the job's directory and its tiers; what is in S3 only is brought to the former."""
-    from hpctl.checkpoints.fast.spec import ENVIRONMENT
-    from hpctl.checkpoints.resume import further_places
-
-    directory, tiers = environ.get("HPCTL_CHECKPOINT_DIR"), further_places(environ)
-    if not directory or not (tiers or environ.get(ENVIRONMENT)):
-        return None
-    from hpctl.checkpoints.command import Aws
-    from hpctl.checkpoints.fast import helpers
-    from hpctl.checkpoints.fast.lead import restore
-    from hpctl.checkpoints.fetch import fetch
-    from hpctl.checkpoints.files import Remote
-    from hpctl.checkpoints.search import last_complete, tiers_of
-
-    nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
-    spec = helpers.given(environ)
-    places, unseen = tiers_of([directory, *tiers], Aws(None, None, None).place)
-
-    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
-        return fetch(found, Path(directory)) if isinstance(found.path, Remote) else found
-
-    def look() -> Search:
-        result = last_complete(places, nodes=nodes, bring=bring)
-        result = replace(result, unseen=(*unseen, *result.unseen))
-        return restore(spec, result, helpers.say, helpers.gone) if spec else result
-
-    return look
 
 
 def _rules(names: tuple[str, ...]) -> RuleSet | None:

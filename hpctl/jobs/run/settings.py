@@ -3,18 +3,19 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.checkpoints.resume import ResumePlaces, resume_places
 from hpctl.checkpoints.run_records import HISTORIES
-from hpctl.checkpoints.search import Search
 from hpctl.jobs.crash import GpuGrant
 from hpctl.jobs.hangs.ras_report import Address, address, address_of_job
 from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart
 from hpctl.jobs.run.flight import flight_prefix
 from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.toolkit.bounds import natural
@@ -56,8 +57,8 @@ class RunSettings:
     save_signal: int = signal.SIGUSR1
     torch: TorchRanks | None = None
     """None: no launcher."""
-    search: Callable[[], Search] | None = field(default=None, repr=False)
-    """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
+    places: ResumePlaces | None = field(default=None, repr=False)
+    """Where to look for checkpoints, `directory` among them."""
     own: tuple[PolicyFile, ...] = ()
 
     def configure(self, below: Sequence[PolicyFile]) -> None:
@@ -84,9 +85,15 @@ class RunSettings:
         return Path(path) if kind == "file" and path else None
 
     @property
-    def resume_directory(self) -> Path | None:
+    def restart_way(self) -> RestartWay:
+        """How the ranks of this job are restarted first."""
+        in_process = self.torch is not None and self.torch.in_process
+        return choose_restart(RestartSetup(True, self.torch is not None, in_process))
+
+    @property
+    def resume_places(self) -> ResumePlaces | None:
         """Where to look for a checkpoint; None for a start from scratch."""
-        return None if self.scratch else self.directory
+        return None if self.scratch else self.places
 
     @property
     def least(self) -> int:
@@ -134,7 +141,6 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     rules: RuleSet | None = None,
     logs: tuple[Path, ...] = (),
     torch: TorchRanks | None = None,
-    search: Callable[[], Search] | None = None,
 ) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
     job = environ.get("SLURM_JOB_ID", "")
@@ -171,7 +177,7 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
         scratch=environ.get("HPCTL_RESUME") == "scratch",
         save_signal=_save_signal(environ),
         torch=torch,
-        search=search,
+        places=resume_places(environ),
         own=tuple(own),
     )
 

@@ -23,11 +23,12 @@ from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import tell
 from hpctl.jobs.hangs.stacks import explain, read_stacks
 from hpctl.jobs.logs.engine import RuleVerdict
+from hpctl.jobs.restart import RestartWay
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import clear_dumps, flight_environment
 from hpctl.jobs.run.output import OutputReader, RankProgress
 from hpctl.jobs.run.progress_notes import Note
-from hpctl.jobs.run.settings import RunSettings, TorchRanks
+from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import (
     ENDING,
     RunningStep,
@@ -53,12 +54,15 @@ ASK_S = 5.0
 
 
 def wrapped(
-    srun: SrunCommand, ranks: TorchRanks, policy: RunPolicy, path: Path | None
+    srun: SrunCommand, way: RestartWay, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
-    """The srun command with a launcher before the command, and what its environment needs."""
+    """The srun command with a launcher before the command, and what its environment needs.
+
+    `count`: ranks of a node, 0 for as many as GPUs.
+    """
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
     command = elastic.command(
-        srun.command, ranks.count, in_process=ranks.in_process, final_exit_codes=codes
+        srun.command, count, in_process=way is RestartWay.IN_PROCESS, final_exit_codes=codes
     )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
@@ -276,9 +280,9 @@ class Steps:
         self._events.forget()
         self._resume = beside(resume, given.directory)
         srun, exported = given.srun, self._exported(attempt, resume, hosts)
-        if given.torch is not None:
+        if given.restart_way.has_launcher:
             path = given.account(attempt)
-            srun, more = wrapped(srun, given.torch, given.policy, path)
+            srun, more = wrapped(srun, given.restart_way, given.tasks or 0, given.policy, path)
             self._account = AccountReader(path, more[SECRET])
             self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
             exported |= more
@@ -410,11 +414,13 @@ class Steps:
         """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
         takes a second to prove. None: look anew."""
         found, self._after = self._after, None
+        places = self._given.resume_places
         now = answer is not None and answer.after_s == 0
-        alone = self._given.search is None and not self._given.scratch
-        if not now or not alone or found is None or not found.path or not self._given.directory:
+        if not now or found is None or not found.path:
             return None
-        files.note_start(self._given.directory)
+        if places is None or not places.is_one_directory:
+            return None
+        files.note_start(places.directory)
         return found
 
     def save_first(self, step: RunningStep, seconds: float) -> None:

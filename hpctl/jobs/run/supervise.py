@@ -14,7 +14,7 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import NothingWhole, ResumePoint, newest, resume_point
+from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point, newest
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
 from hpctl.jobs.decide import worth_growing
 from hpctl.jobs.run import ending, history, trouble_handler
@@ -244,9 +244,7 @@ class StepSupervisor:
 
     def _launch(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
-        resume = self.steps.found_at_end(answer) or resume_point(
-            self.given.resume_directory, self.given.search
-        )
+        resume = self.steps.found_at_end(answer) or find_resume_point(self.given.resume_places)
         fit = self.allocation.look()
         if self.asked:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
@@ -400,7 +398,7 @@ class StepSupervisor:
 
     def _whole(self, step: RunningStep, fit: Fitness) -> bool:
         """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
-        return self.given.torch is not None and set(step.nodes) <= set(fit.healthy)
+        return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
     def _slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """What is looked at now and then: the job itself, its time limit, room to grow."""

@@ -135,7 +135,7 @@ def job_policy(
 def _policy_file(
     policy: OptionValue, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
-    from hpctl.vocabulary import policy_file  # pydantic: not for those who bring no policy
+    from hpctl.vocabulary import policy_file  # PyYAML: only for a policy
 
     try:
         return policy_file.read(find_policy(policy.value, environment, cwd)).compact()

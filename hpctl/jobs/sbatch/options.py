@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from hpctl.checkpoints.fast.spec import FastSaves
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.bounds import duration_s
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.fast_saves import FastSaves
 
 
 class HpctlOption(Struct, frozen=True):

@@ -5,11 +5,9 @@ The lines themselves are in preamble.sh.
 They run as the user, on a compute node, at every start of the job, under whatever options the
 `#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
 
-- hpctl cannot run there (no interpreter, a broken environment, no answer in time): the job must
-  not fail for it. The shell chooses by itself, more crudely: the highest number among the
-  directories that have a manifest. Directories appear under their final name only when whole, so
-  this is the same choice unless a file was damaged later. Where there are only other things, a
-  framework's checkpoints say, it cannot choose, and the job stops as below.
+- hpctl cannot run there (no interpreter, a broken environment, no answer in time): a first start,
+  which the empty directory shows, does not fail for it. Where the directory holds anything, only
+  hpctl can tell which checkpoint is whole, and the job stops as below.
 - No checkpoint at all: a first start. The script begins at the beginning.
 - There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
   node, say): the job stops with exit code 93 and says why. Starting from scratch would look like
@@ -28,9 +26,9 @@ from importlib.resources import files
 
 import msgspec
 
-from hpctl.checkpoints.job_comment import JobRegistration
 from hpctl.jobs.sbatch.context import Runtime
 from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -41,7 +39,7 @@ PLACEHOLDERS = {
 }
 
 LOOK_S = 120
-"""How long a look at directories may take before the shell chooses by itself."""
+"""How long a look at directories may take before it counts as no answer."""
 FETCH_S = 3600
 """The same where the newest may be in S3, and is then copied into the checkpoint directory."""
 
@@ -50,7 +48,7 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> str:
+def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
     """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
     itself."""
     root = base(job.ckpt) if job.ckpt else ""
@@ -91,7 +89,7 @@ def _sections() -> dict[str, str]:
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _exports(job: JobRegistration) -> str:
+def _exports(job: Registration) -> str:
     """What the job's processes find in their environment, only where it was asked for."""
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
@@ -114,7 +112,7 @@ def _exports(job: JobRegistration) -> str:
     return exports + made
 
 
-def _in_s3(job: JobRegistration) -> bool:
+def _in_s3(job: Registration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 

@@ -70,31 +70,19 @@ hpctl_preamble() {
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@ ;;
     esac
-    hpctl_best=-1
-    for hpctl_dir in "$HPCTL_CHECKPOINT_DIR"/*/manifest.json; do
-        [ -s "$hpctl_dir" ] || continue
-        hpctl_dir=${hpctl_dir%/manifest.json}
-        hpctl_step=${hpctl_dir##*/}
-        case $hpctl_step in *.*) continue ;; esac
-        hpctl_step=${hpctl_step##*[!0-9]}
-        if [ -n "$hpctl_step" ] && [ "$hpctl_step" -gt "$hpctl_best" ]; then
-            hpctl_best=$hpctl_step
-            export HPCTL_RESUME_FROM="$hpctl_dir"
-        fi
-    done
-    if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
+    if [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
             "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@
     fi
-    echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON); the newest checkpoint by name is:" \
-        "${HPCTL_RESUME_FROM:-none, starting from the beginning}" >&2
+    echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and $HPCTL_CHECKPOINT_DIR is empty:" \
+        "starting from the beginning" >&2
 #@ end
 }
 hpctl_preamble || exit $?
 unset -f hpctl_preamble
-unset hpctl_limit hpctl_pause hpctl_line hpctl_best hpctl_dir hpctl_step
+unset hpctl_limit hpctl_pause hpctl_line
 # SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
 # programs that the shell starts still get its default action.
 trap : @SIGNALS@

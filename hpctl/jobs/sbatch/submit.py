@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints import job_comment
-from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.jobs.restart import RestartSetup, choose_restart
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import SubmitContext, local
 from hpctl.jobs.sbatch.options import (
@@ -28,6 +27,7 @@ from hpctl.jobs.sbatch.options import (
     wrapped,
 )
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.registration import Registration, write_comment
 
 
 class Submission(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Submission(Struct, frozen=True):
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     bases: tuple[str, ...]
-    registered: JobRegistration | None
+    registered: Registration | None
 
     @property
     def text(self) -> str | None:
@@ -97,7 +97,7 @@ class _Draft:
         self.warnings: list[str] = []
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.supervised = supervised(body)
+        self.restart = choose_restart(RestartSetup(supervised(body)))
         self.spares = hpctl.spares if hpctl.spares is not None else _number(spares)
 
     def requeue(self) -> None:
@@ -156,7 +156,7 @@ class _Draft:
                     "Leave --signal out.",
                 )
             return
-        if self.supervised:
+        if self.restart.has_supervisor:
             seconds = save.seconds if save else SAVE_BEFORE_S
             if save is not None or self.options.has("time"):
                 self.before.append(f"--signal=B:USR1@{seconds}")
@@ -189,23 +189,23 @@ class _Draft:
                 "--tier names further places beside the checkpoint directory, and there is none",
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
             )
-        if self.spares and not self.supervised:
+        if self.spares and not self.restart.has_supervisor:
             self.warnings.append(
                 f"srun takes all nodes, the {self.spares} spare too, and one lost node ends the"
                 f" step: start the program with `hpctl run --spares {self.spares} -- ...`"
             )
 
     @property
-    def registration(self) -> JobRegistration:
+    def registration(self) -> Registration:
         """What is registered; without any field the job is one of plain sbatch's."""
         save = self.hpctl.save_signal
-        return JobRegistration(
+        return Registration(
             ckpt=self.hpctl.checkpoint_dir or "",
             tiers=self.hpctl.tiers,
             policy=self.policy,
             spares=self.spares,
             save_signal=save.name if save else "",
-            supervised=self.supervised,
+            supervised=self.restart.has_supervisor,
             preflight=self.hpctl.preflight,
             fast=self.hpctl.fast,
         )
@@ -223,7 +223,7 @@ class _Draft:
         if registered is not None:
             self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
             comment = self.options.value("comment") or ""
-            self.after.append(f"--comment={job_comment.encode(registered, comment)}")
+            self.after.append(f"--comment={write_comment(registered, comment)}")
             if comment:
                 self.notes.append("your --comment stands after what hpctl registers there")
         wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []

@@ -47,7 +47,7 @@ from hpctl.slurm.run import Runner
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.compat import SAFE_PATH
-from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.errors import FileProblems, HpctlError
 from hpctl.toolkit.hostlist import fold
 from hpctl.vocabulary.identity import NodeName
 
@@ -170,7 +170,7 @@ class Tests(Struct, frozen=True):
     tests: Annotated[tuple[Test, ...], Meta(max_length=result.MAX_RESULTS)] = ()
 
 
-class TestFileProblems(yaml_files.FileProblems):
+class TestFileProblems(FileProblems):
     """A file of tests that cannot be used."""
 
     __test__ = False

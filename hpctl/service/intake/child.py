@@ -12,11 +12,11 @@ import queue
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.reader import open_journal
+from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.sqlite_source import publish_copy
 from hpctl.engine.request_intake import route as request_route
 from hpctl.jobs.report_intake import route as job_route
 from hpctl.service.alerts import routes as alert_routes
@@ -72,9 +74,9 @@ class Copies:
             if begun < self._next:
                 return
             try:
-                with closing(Store(f"sqlite:///{self._journal}", write=False)) as store:
-                    store.copy_to(wire.copy_of(self._journal))
-            except (HpctlError, OSError) as error:
+                open_journal(file_url(self._journal)).close()
+                publish_copy(self._journal, wire.copy_of(self._journal))
+            except (HpctlError, OSError, sqlite3.Error) as error:
                 raise Refusal(503, "journal_unavailable", f"not copied: {error}") from error
             finally:
                 ended = self._clock.monotonic()

@@ -46,9 +46,9 @@ def notify() -> None:
 
 
 def _outbox(config: Config) -> Outbox:
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
-    with suppress(Unavailable), closing(open_store(config)) as store:
+    with suppress(Unavailable), closing(open_reader(config)) as store:
         if kept := store.outbox():
             return msgspec.json.decode(kept, type=Outbox)
     return Outbox(0)

@@ -17,8 +17,9 @@ from hpctl.checkpoints import search
 from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import held_steps, holders, restore
 from hpctl.checkpoints.fast.peer import Peer
-from hpctl.checkpoints.fast.spec import FastSaves, SavedFile, Spec
+from hpctl.checkpoints.fast.spec import SavedFile, Spec
 from hpctl.checkpoints.fast.union import Peers
+from hpctl.vocabulary.fast_saves import FastSaves
 from tests.checkpoints.checkpoint_files import dcp_files
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -22,21 +22,14 @@ from hpctl.checkpoints import advise
 from hpctl.checkpoints.fast import helpers, lead
 from hpctl.checkpoints.fast.lead import Clocks
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Pace, Peer, PeerError, Server, _ports
-from hpctl.checkpoints.fast.spec import (
-    META,
-    FastSaves,
-    SavedFile,
-    SavedStep,
-    Spec,
-    memory_room,
-    write,
-)
-from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.checkpoints.fast.peer import Peer, PeerError, Server, TransferLimit, _ports
+from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, memory_room, write
 from hpctl.checkpoints.search import Checkpoint, judge
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.registration import Registration
 from tests.checkpoints.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import (
@@ -190,7 +183,7 @@ def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
         nodes.safe(name)
         wait_for(nodes.shared / name)
         write(nodes.spec, nodes.shared / META / "7.json")
-        registered = str(nodes.shared), JobRegistration(fast=nodes.spec.saves)
+        registered = str(nodes.shared), Registration(fast=nodes.spec.saves)
         monkeypatch.setattr(advise, "directory_of", lambda job, config: registered)
 
         def listed(*more):
@@ -629,7 +622,7 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
 
 
 def test_a_pace_is_kept():
-    pace, begun = Pace(10 << 20), time.monotonic()
+    pace, begun = TransferLimit(10 << 20), time.monotonic()
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec
+from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec
 from hpctl.checkpoints.search import OWN_FORMAT, Checkpoint, judge
+from hpctl.vocabulary.fast_saves import FastSaves
 from tests.checkpoints.checkpoint_files import safetensors, torch_save
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, wait_for

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from hpctl.checkpoints.fast import helpers, union
 from hpctl.checkpoints.fast.lead import restore
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.spec import META, FastSaves, Spec
+from hpctl.checkpoints.fast.spec import META, Spec
 from hpctl.checkpoints.search import Search, Unseen
 from hpctl.slurm.records import JobRecord
 from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.checkpoints.checkpoint_files import dcp_files, deepspeed_files

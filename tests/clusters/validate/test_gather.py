@@ -33,7 +33,7 @@ def file(bed, group=None, gpu=None, **more):
         "instance_groups": [head | both, work | both | {"partition": "dev"} | (gpu or {})],
         **more,
     }
-    return specs.ClusterSpec.model_validate(data)
+    return specs.build_spec(data, "the test")
 
 
 def said(aws, spec, level=Level.FAIL, **more):

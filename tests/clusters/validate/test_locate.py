@@ -1,8 +1,10 @@
 """A place of the request is a place in the file, for every file that there can be."""
 
 import pytest
+import yaml
 from hypothesis import given, settings
 
+from hpctl.clusters.cluster_file import to_yaml
 from hpctl.clusters.request import create_request
 from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
@@ -34,7 +36,7 @@ def there(data, place: tuple[str | int, ...]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(specs())
 def test_every_place_leads_to_a_key(spec):
-    data = spec.model_dump(exclude_unset=True, by_alias=False)
+    data = yaml.safe_load(to_yaml(spec))
     for place in leaves(create_request(spec)):
         keys = in_file(place)
         if keys[:1] == ("tags",):

@@ -6,6 +6,7 @@ from typing import Protocol
 from sqlalchemy import text
 
 from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.store import Store
 from tests.engine.journal.servers import Server
 from tests.fakes.journal import Disk, MemoryJournal
@@ -38,16 +39,22 @@ class DatabaseBed:
     def __init__(self, url: str, server: Server | None = None) -> None:
         self.url = url
         self.server = server
-        self._open: list[Store] = []
+        self._open: list[JournalReader] = []
 
-    def open(self, *, write: bool = True) -> Store:
-        store = Store(self.url, write=write)
+    def open(self) -> Store:
+        store = Store(self.url)
         self._open.append(store)
         return store
 
+    def read(self) -> JournalReader:
+        """As commands read it."""
+        reader = open_journal(self.url)
+        self._open.append(reader)
+        return reader
+
     def execute(self, statement: str, **values) -> None:
         """Do to the tables what no hpctl does. Makes nothing."""
-        engine = make_engine(self.url, write=True)
+        engine = make_engine(self.url)
         try:
             with engine.begin() as c:
                 c.execute(text(statement), values)

@@ -33,7 +33,7 @@ class SteppedClock:
 
 def live(url: str, name: str, effects: int, lease_s: float) -> None:
     """Stand by, lead, act; until another one leads."""
-    store = Store(url, write=True)
+    store = Store(url)
     me = Holder(name, os.getpid(), "0", "own", f"{name}:1")
     head = Leadership(store, me, LeaseTerms(lease_s, shared=True), SteppedClock())
     known = 0

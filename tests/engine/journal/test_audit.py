@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from hpctl.engine.journal.audit_chain import broken
 from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.rows import Holder
-from hpctl.engine.journal.store import broken
 from tests.engine.journal.events import NOW, signal, taken
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -20,7 +20,7 @@ def filled(database):
 
 
 def test_what_people_asked_is_there_in_order_and_whole(database):
-    trail = filled(database).open(write=False).audit_trail()
+    trail = filled(database).read().audit_trail()
     assert [row.kind for row in trail] == ["RequestTaken", "ConfigurationTaken", "RequestTaken"]
     assert trail[2].event == taken(2, "refused ✓")
     assert broken(trail) is None
@@ -38,7 +38,7 @@ def test_what_people_asked_is_there_in_order_and_whole(database):
 )
 def test_a_changed_or_missing_row_is_found(database, tampering, found):
     filled(database).execute(tampering)
-    assert broken(database.open(write=False).audit_trail()).seq == found
+    assert broken(database.read().audit_trail()).seq == found
 
 
 def test_retirement_leaves_the_trail_alone(database):
@@ -65,4 +65,4 @@ def test_a_batch_that_is_not_stored_leaves_no_row(database):
 def test_a_journal_of_an_earlier_release_has_no_trail(database):
     database.open().append([signal(1)])
     database.execute("DROP TABLE hpctl_audit")
-    assert database.open(write=False).audit_trail() == []
+    assert database.read().audit_trail() == []

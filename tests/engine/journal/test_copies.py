@@ -159,7 +159,7 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     assert (shown["events"], (tmp_path / "other.db").exists()) == (0, False)
     journal.run("restore", journal.file, "--yes", config=other)
     assert journal.json("check", config=other)["digest"] == before["digest"]
-    fresh = Store(f"sqlite:///{tmp_path}/other.db", write=True)
+    fresh = Store(f"sqlite:///{tmp_path}/other.db")
     fresh.append([lift(4)])
     fresh.close()
     assert journal.json("check", config=other)["ok"]
@@ -170,7 +170,7 @@ def epochs(journal: Journal) -> list[int]:
 
     from hpctl.engine.journal.database import make_engine
 
-    engine = make_engine(journal.bed.url, write=True)
+    engine = make_engine(journal.bed.url)
     try:
         with engine.connect() as c:
             return list(c.execute(text("SELECT epoch FROM hpctl_lease")).scalars())
@@ -179,7 +179,7 @@ def epochs(journal: Journal) -> list[int]:
 
 
 def test_another_journal_or_a_broken_file_is_not_put_there(journal, tmp_path):
-    other = Store(f"sqlite:///{tmp_path}/other.db", write=True)
+    other = Store(f"sqlite:///{tmp_path}/other.db")
     other.append([lift(7)])
     other.close()
     refused = journal.run("restore", tmp_path / "other.db", "--yes")

@@ -23,7 +23,7 @@ import os, sys
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import Store
 from tests.engine.journal.events import NOW, signal
-store = Store(sys.argv[1], write=True)
+store = Store(sys.argv[1])
 store.take_lease(Holder("head-1", os.getpid(), "0.1", "own", ""), store.daemon(), NOW, 30.0)
 first, count = int(sys.argv[2]), int(sys.argv[3])
 for batch in range(first, first + count):
@@ -53,7 +53,7 @@ def test_killed_after_the_acknowledgement(database: DatabaseBed) -> None:
         assert read(process) == 0
         process.kill()
         process.wait(timeout=10)
-        assert numbers(database.open(write=False).events()) == [0, 1, 2]
+        assert numbers(database.read().events()) == [0, 1, 2]
 
 
 def test_killed_while_appending_again_and_again(database: DatabaseBed) -> None:
@@ -79,7 +79,7 @@ def test_reading_while_a_daemon_writes(database: DatabaseBed) -> None:
     database.open()
     lengths: list[int] = []
     with writer(database.url, 0, 60) as process:
-        reader = database.open(write=False)
+        reader = database.read()
         while not lengths or lengths[-1] < 60 * BATCH:
             found = numbers(reader.events())
             assert found == list(range(len(found)))

@@ -112,7 +112,7 @@ def test_the_outbox_is_kept_whole_and_events_come_with_their_numbers(database):
     assert (journal.outbox(), journal.newest(), journal.newer(0, 9)) == (None, 0, [])
     for payload in ("one", "two \u2603" * 40_000):
         journal.keep_outbox(payload)
-        assert database.open(write=False).outbox() == payload
+        assert database.read().outbox() == payload
     journal.append([taken(n) for n in range(5)])
     assert journal.newest() == 5
     assert [number for number, _ in journal.newer(1, 3)] == [2, 3, 4]

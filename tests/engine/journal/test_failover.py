@@ -13,7 +13,7 @@ from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 
-from hpctl.engine.journal.store import Store
+from hpctl.engine.journal.reader import open_journal
 from hpctl.engine.leadership import boottime
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import numbers
@@ -60,7 +60,7 @@ class Pair:
     def stands_by(self, name: str) -> None:
         """Wait until it says so: on a busy machine it takes seconds to start."""
         until = boottime() + WITHIN_S
-        with closing(Store(self.url, write=False)) as store:
+        with closing(open_journal(self.url)) as store:
             while self.heads[name].pid not in {one.pid for one in store.standbys()}:
                 assert boottime() < until, "it stands by"
                 time.sleep(0.05)
@@ -124,7 +124,7 @@ def test_nobody_acts_but_the_leader(rounds: int, served: DatabaseBed, tmp_path: 
     late = [a for a in acts if began.get(a[0] + 1, float("inf")) <= a[2]]
     assert not late, "acts by a deposed leader"
     intents = [intent for _, intent, _ in acts]
-    journal = list(numbers(served.open(write=False).events()))
+    journal = list(numbers(served.read().events()))
     assert journal == list(range(len(journal))), "nothing lost, nothing written twice"
     assert len(set(intents)) == len(intents)
     assert set(intents) <= set(journal)

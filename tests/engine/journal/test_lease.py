@@ -97,7 +97,7 @@ def test_the_holder_can_be_read_exactly(database, hosts, ticks):
     head.leadership.note(0.25, "slurmctld is ✗", "observe")
     ticks.wall += timedelta(seconds=11)
     head.leadership.renew()
-    info = database.open(write=False).daemon()
+    info = database.read().daemon()
     until = ticks.wall + timedelta(seconds=LEASE_S)
     assert info == DaemonInfo(
         "head-1", 7, "0.1", "observe", NOW, ticks.wall, until, 0.25, "slurmctld is ✗",
@@ -266,7 +266,7 @@ def test_a_database_is_one_clusters(database):
     for _ in range(2):
         database.open().claim("prod")
     with pytest.raises(HpctlError, match="that of the cluster 'prod', and this is 'test'"):
-        database.open(write=False).claim("test")
+        database.read().check_cluster("test")
 
 
 def test_config_check_tries_the_database(served, tmp_path):

@@ -13,7 +13,10 @@ from sqlalchemy.exc import DBAPIError
 
 from hpctl.engine.journal import database as journal_database
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.rows import Holder, SqliteReader, passing
+from hpctl.engine.journal.reader import TABLES, JournalReader, open_journal
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.sqlite_source import passing
 from hpctl.engine.journal.state import replay
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from tests.cli import worlds
@@ -24,7 +27,7 @@ from tests.engine.journal.test_past import ended
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-Read = Callable[[SqliteReader], object]
+Read = Callable[[JournalReader], object]
 
 
 @given(batch=st.lists(values(Event), max_size=5).map(tuple))
@@ -38,18 +41,22 @@ def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, 
     store.record([WELL])
     store.note_heard({WELL.generation.node: NOW})
     store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
-    with closing(SqliteReader(sqlite.file)) as reader:
+    with closing(sqlite.read()) as reader:
         assert list(reader.events()) == list(store.events())
         assert reader.health() == store.health() != {}
         assert reader.daemon() == store.daemon() is not None
     store.close()
 
 
+def test_the_reader_knows_every_table() -> None:
+    assert list(TABLES) == sorted(journal_database.metadata.tables)
+
+
 def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
     store = sqlite.open()
     store.append([signal(1), signal(2), signal(1)])
     store.retire(ended({1: NOW}))
-    with closing(SqliteReader(sqlite.file)) as reader:
+    with closing(sqlite.read()) as reader:
         assert numbers(reader.events()) == [2]
         assert numbers(reader.events(past=True)) == [1, 2, 1]
         sqlite.execute("DROP TABLE hpctl_past")
@@ -61,7 +68,7 @@ def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(da
     store.append([*worlds.healed(), *worlds.troubled()])
     readers = [store]
     if database.server is None:
-        readers.append(SqliteReader(database.file))  # type: ignore[arg-type]
+        readers.append(database.read())
     for reader in readers:
         everything = list(reader.numbered())
         assert [event for _, event in everything] == list(reader.events())
@@ -83,10 +90,10 @@ def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(da
     [
         ("UPDATE hpctl_events SET payload = '{}'", lambda r: list(r.events())),
         ("DROP TABLE hpctl_events", lambda r: list(r.events())),
-        ("UPDATE hpctl_agents SET findings = '['", SqliteReader.health),
-        ("UPDATE hpctl_agents SET findings = CAST(x'ff' AS TEXT)", SqliteReader.health),
-        ("INSERT INTO hpctl_heard VALUES (1, '[]')", SqliteReader.health),
-        ("UPDATE hpctl_lease SET until = 'noon'", SqliteReader.daemon),
+        ("UPDATE hpctl_agents SET findings = '['", JournalReader.health),
+        ("UPDATE hpctl_agents SET findings = CAST(x'ff' AS TEXT)", JournalReader.health),
+        ("INSERT INTO hpctl_heard VALUES (1, '[]')", JournalReader.health),
+        ("UPDATE hpctl_lease SET until = 'noon'", JournalReader.daemon),
     ],
 )
 def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, read: Read) -> None:
@@ -95,27 +102,24 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
     store.record([WELL])
     store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
-    with (
-        closing(SqliteReader(sqlite.file)) as reader,
-        pytest.raises(JournalCorrupt, match="cannot be read"),
-    ):
+    with closing(sqlite.read()) as reader, pytest.raises(JournalCorrupt, match="cannot be read"):
         read(reader)
 
 
 def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path) -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
-        SqliteReader(tmp_path / "none.db")
+        open_journal(file_url(tmp_path / "none.db"))
     (tmp_path / "empty.db").touch()
     with pytest.raises(Unavailable, match="there is no journal"):
-        SqliteReader(tmp_path / "empty.db")
+        open_journal(file_url(tmp_path / "empty.db"))
     (tmp_path / "text.db").write_text("Dear diary, this is no database at all. " * 99)
     with pytest.raises(JournalCorrupt, match="not a database"):
-        SqliteReader(tmp_path / "text.db")
+        open_journal(file_url(tmp_path / "text.db"))
     sqlite.open()
     for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
         sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
         with pytest.raises(error, match=f"schema {schema}, this hpctl reads 2"):
-            SqliteReader(sqlite.file)
+            sqlite.read()
 
 
 def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
@@ -123,10 +127,15 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, explain, nodes, recoveries\n"
-        "from hpctl.engine import world\n"
+        "from hpctl.engine import adapters, world\n"
+        "from hpctl.engine.journal.check import check, events\n"
+        "from hpctl.engine.journal.source import file_url\n"
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
         "world.gather(config, output.now())\n"
+        "adapters.open_reader(config).audit_trail()\n"
+        f"assert check(file_url(Path({str(sqlite.file)!r})), print).problem is None\n"
+        f"list(events(file_url(Path({str(sqlite.file)!r})), None, None))\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -37,7 +37,7 @@ def test_there_is_a_step_to_every_schema() -> None:
 def test_a_reader_leaves_it_as_it_is(database: DatabaseBed) -> None:
     schema_1(database)
     with pytest.raises(Unavailable, match="schema 1, this hpctl reads") as caught:
-        database.open(write=False)
+        database.read()
     assert "systemctl restart hpctl-daemon" in caught.value.hint
 
 
@@ -45,7 +45,7 @@ def test_what_was_in_it_is_in_it(database: DatabaseBed) -> None:
     schema_1(database)
     with ThreadPoolExecutor(2) as pool:  # two heads that start at once
         stores = list(pool.map(lambda _: database.open(), range(2 if database.server else 1)))
-    for store in (*stores, database.open(write=False)):
+    for store in (*stores, database.read()):
         assert numbers(store.events()) == [1, 2, 3]
         info = store.daemon()
         assert (info.host, info.epoch, info.beat, info.lease_s) == ("head-1", 1, 0, 30.0)

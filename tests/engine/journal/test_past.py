@@ -112,7 +112,7 @@ def test_a_recovery_is_moved_whole_or_not_at_all(database: DatabaseBed) -> None:
 def test_a_journal_of_an_earlier_release_has_no_past(database: DatabaseBed) -> None:
     database.open().append([signal(1)])
     database.execute("DROP TABLE hpctl_past")
-    reader = database.open(write=False)
+    reader = database.read()
     assert numbers(reader.events(past=True)) == [1]
     assert database.open().retire(ended({1: NOW})) == 1
     assert numbers(reader.events(past=True)) == [1]

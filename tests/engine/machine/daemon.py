@@ -21,7 +21,7 @@ from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
@@ -337,7 +337,7 @@ class Daemon:
         """What `hpctl pause` and the like write."""
         self.journal.ask(verb, target, by, self.world.clock.now())
 
-    def cycle(self) -> Pace | None:
+    def cycle(self) -> NextCycle | None:
         """One cycle; None where the process died in it and was started again."""
         self.world.speak(self.hear)
         every = 2.0 if self.loop.state.open_nodes else 30.0

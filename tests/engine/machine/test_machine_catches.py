@@ -175,7 +175,7 @@ def test_a_job_that_never_asked_is_left_alone(monkeypatch):
     story, job = _job_of_a_story("my own words")
     _crashes(story, job)
     assert job.state == "FAILED"
-    monkeypatch.setattr(jobs_plan, "registration", lambda _: Registration())
+    monkeypatch.setattr(jobs_plan, "read_comment", lambda _: Registration())
     with pytest.raises(Violation, match=r"promise 8: .* of 2, never asked for"):
         story._go(3.0)
 

@@ -127,7 +127,7 @@ def test_crash_at_every_boundary_on_the_real_store(tmp_path) -> None:
         def reopen(url: str = url, stores: list[Store] = stores) -> Store:
             for store in stores:
                 store.close()
-            stores.append(Store(url, write=True))
+            stores.append(Store(url))
             return stores[-1]
 
         story = Story(variant, POLICY, reopen(), reopen)

@@ -110,10 +110,10 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
 
 
 def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
-    def resume(*_, **__) -> None:
+    def find_start(*_, **__) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)
+    monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_start", find_start)
     ran = asyncio.run(_told_the_end(LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)))
     assert ran["code"] == 1
     assert "out of memory" in ran["why"]

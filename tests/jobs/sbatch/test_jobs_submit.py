@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.checkpoints.job_comment import JobRegistration, decode
 from hpctl.jobs.sbatch import options as sbatch_options
 from hpctl.jobs.sbatch.context import Runtime, SubmitContext
 from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
 from hpctl.jobs.sbatch.submit import plan
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.registration import Registration, read_comment
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
@@ -98,7 +98,7 @@ def test_the_users_comment_stays_behind_the_registration():
     ):
         got = submit(f"--checkpoint-dir /c {options}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
-        assert (comment, decode(comment)) == ('hpctl:{"ckpt":"/c"} my own', got.registered)
+        assert (comment, read_comment(comment)) == ('hpctl:{"ckpt":"/c"} my own', got.registered)
         assert any("your --comment stands after" in note for note in got.notes)
     # sbatch reads no variable of this name (seen on 22.05.8).
     got = submit("--checkpoint-dir /c", environment={"SBATCH_COMMENT": "x"})
@@ -108,10 +108,11 @@ def test_the_users_comment_stays_behind_the_registration():
 def test_the_comment_is_read_back():
     got = submit("--checkpoint-dir /c/{job_id}")
     comment = next(w for w in got.options if w.startswith("--comment=")).partition("=")[2]
-    assert decode(comment) == decode(comment + " held: no budget") == got.registered
-    for other in ("", "mine", "hpctl:", "hpctl:{", "hpctl:[]"):
-        assert decode(other) is None
-    assert decode('hpctl:{"ckpt":1}') == JobRegistration()
+    assert read_comment(comment) == read_comment(comment + " held: no budget") == got.registered
+    for other in ("", "mine", "hpctl:", "hpctl:[]"):
+        assert read_comment(other) is None
+    flaw = "`ckpt` in its Comment is not a text"
+    assert read_comment('hpctl:{"ckpt":1}') == Registration(flaw=flaw)
 
 
 def test_the_directive_and_the_command_line_over_it():
@@ -210,7 +211,7 @@ def test_everything_is_registered():
         "policy": {"restarts": 3}, "spares": 1, "save_signal": "USR2", "supervised": True,
     }  # fmt: skip
     assert got.registered.fields() == ticket
-    assert decode(got.options[-1].partition("=")[2]) == got.registered
+    assert read_comment(got.options[-1].partition("=")[2]) == got.registered
 
 
 def test_a_comment_that_slurm_would_not_take_is_refused():

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.job_comment import LONGEST
 from hpctl.jobs.sbatch import options
 from hpctl.jobs.sbatch.context import Runtime, SubmitContext
 from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
 from hpctl.jobs.sbatch.submit import plan
 from hpctl.sandbox.api import Sandbox
+from hpctl.vocabulary.registration import LONGEST_COMMENT
 from tests.sandbox.test_training_slurm import field, requeue, wait_for_text
 from tests.tables import beside
 
@@ -117,8 +117,9 @@ def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Pat
 @pytest.mark.nightly
 def test_slurm_takes_a_comment_as_long_as_we_think(slurm: Sandbox, shared: Path) -> None:
     args = ["sbatch", "--test-only", "--wrap=true"]
-    assert slurm.run([*args, f"--comment={'x' * LONGEST}"], check=False).returncode == 0
-    assert slurm.run([*args, f"--comment={'x' * (LONGEST + 1)}"], check=False).returncode != 0
+    assert slurm.run([*args, f"--comment={'x' * LONGEST_COMMENT}"], check=False).returncode == 0
+    over = f"--comment={'x' * (LONGEST_COMMENT + 1)}"
+    assert slurm.run([*args, over], check=False).returncode != 0
 
 
 @pytest.mark.nightly

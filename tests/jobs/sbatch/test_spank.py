@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.job_comment import decode
 from hpctl.sandbox.api import Sandbox
+from hpctl.vocabulary.registration import read_comment
 from tests.process import room, run_text
 from tests.sandbox.test_training_slurm import field, requeue, wait, wait_for_text
 
@@ -84,7 +84,7 @@ class Cluster:
         return done.stdout.strip(), done.stderr
 
     def registered(self, job: str) -> bool:
-        return decode(field(self.slurm, job, "Comment")) is not None
+        return read_comment(field(self.slurm, job, "Comment")) is not None
 
 
 @pytest.fixture(scope="module")

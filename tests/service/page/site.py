@@ -43,7 +43,7 @@ class Reads(Struct):
 def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     """One that has looked once."""
     config = parse(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
-    store = Store(config.url, write=True)
+    store = Store(config.url)
     store.record(health)
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
@@ -60,7 +60,7 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
 
 def append(place: Path, events: Sequence[Event]) -> None:
     """What the daemon would write."""
-    store = Store(f"sqlite:///{place}/journal.db", write=True)
+    store = Store(f"sqlite:///{place}/journal.db")
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.append(events)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
