@@ -16,6 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.engine.absent_jobs import add_jobs, find_absent_jobs
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import State
@@ -175,6 +176,8 @@ class Observer:
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
+            if absent := find_absent_jobs(seen, self._slurm, state):
+                seen = add_jobs(seen, self._scheduler.find_jobs(absent).values())
             if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen

@@ -116,6 +116,10 @@ class PySlurm(CliScheduler):
         """The whole: it costs a fraction of what the commands take for a part."""
         return self.view()
 
+    def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
+        """Return those of these jobs that slurmctld knows: slurmctld joins no tasks of arrays."""
+        return {job: known for job, known in self.view().jobs.items() if job in ids}
+
     def _asked(self, question: Question) -> ChildAnswer:
         began = time.monotonic()
         answer = self._child.ask(question)

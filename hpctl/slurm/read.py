@@ -35,6 +35,8 @@ PEEK_S = 3.0
 """How long a look may take that is not needed: who waits for it has a lease to renew."""
 GLANCES = 4
 """Nodes whose states are asked for one by one; more cost what all of them cost."""
+JOBS_AT_ONCE = 500
+"""Jobs that one squeue is asked for by their ids: an argument list stays short."""
 LOOK_ALONE = 16
 """Nodes without a partition that are asked for one by one, to see whether they are there."""
 
@@ -199,6 +201,19 @@ class Reader:
         """One job, None where slurmctld says that it does not know the id."""
         found = _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
         return None if found is None else self._expedited(found)
+
+    def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
+        """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
+
+        squeue joins the waiting tasks of an array only where it lists the record of the whole array
+        as well (seen on 22.05), so that record is left out.
+        """
+        found: dict[JobId, SlurmJob] = {}
+        for batch in batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
+            options = "--jobs=" + ",".join(batch)
+            records, _ = self._squeue(options, known=_no_job)
+            found |= {record.job.id: record.job for record in records}
+        return found
 
     def _expedited(self, record: JobRecord) -> JobRecord:
         """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""

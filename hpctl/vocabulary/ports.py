@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
     from hpctl.vocabulary.reset_order import ResetOrder
-    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 
 class Scheduler(Protocol):
@@ -43,6 +43,13 @@ class Scheduler(Protocol):
         """The nodes that bear a mark of HyperPod's health agent, as `hma_marks.mark_of` has it.
 
         A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
+        """
+
+    def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
+        """Return those of these jobs that slurmctld knows, each by itself. Raises Unavailable.
+
+        `view` may list the waiting tasks of an array as one job, a task that was requeued among
+        them: its own id is not there then.
         """
 
     def booted(self) -> datetime | None:

@@ -18,7 +18,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
 UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", transient=True)
@@ -44,6 +44,10 @@ class SimSlurm(Slurmctld):
         """All jobs, and no other nodes than these."""
         whole = self.view()
         return replace(whole, nodes={n: node for n, node in whole.nodes.items() if n in nodes})
+
+    def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
+        """Promised in ports.Scheduler; this one joins nothing."""
+        return {job: known for job, known in self.view().jobs.items() if job in ids}
 
     def marks(self) -> Mapping[NodeName, str]:
         """Promised in ports.Scheduler."""

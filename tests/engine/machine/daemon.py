@@ -164,6 +164,9 @@ class SchedulerDoor:
         self.seen_at = self._world.clock.monotonic()
         return self.seen
 
+    def find_jobs(self, ids):
+        return self._slurm.find_jobs(ids)
+
     def part(self, nodes, known) -> SchedulerView:
         part = self._slurm.part(nodes, known)
         self.seen_at = self._world.clock.monotonic()

@@ -328,6 +328,25 @@ def test_of_a_job_array_only_the_one_task_is_requeued(real: RealBed) -> None:
     assert sorted(j.restarts for j in tasks().values()) == [0, 0, 1]
 
 
+def test_a_task_that_waits_again_among_its_array_is_found_by_its_id(real: RealBed) -> None:
+    """Whether or not the list joins it with the tasks that have not run yet."""
+    array = real.submit(options=["--array=1-40", "--exclusive"])
+
+    def tasks() -> list[SlurmJob]:
+        return [j for j in real.scheduler.view().jobs.values() if j.running and j.id != array]
+
+    real.until("some tasks run", lambda: len(tasks()) >= 2)
+    task, other = tasks()[:2]
+    assert real.scheduler.requeue(task.attempt).kind is OutcomeKind.ACCEPTED
+    real.until("it waits", lambda: not real.scheduler.find_jobs([task.id])[task.id].completing)
+    found = real.scheduler.find_jobs([task.id, other.id, 999_999])
+    assert found.keys() == {task.id, other.id}
+    assert (found[task.id].state, found[task.id].restarts) == ("PENDING", 1)
+    assert real.scheduler.find_jobs([999_999]) == {}
+    assert real.scheduler.start_now(task.id, []).kind is OutcomeKind.ACCEPTED
+    real.cancel(array)
+
+
 def test_tasks_that_are_still_one_record_are_refused(real: RealBed) -> None:
     array = real.submit(options=["--array=1-3", "--begin=now+3600"])
     assert real.scheduler.start_now(array, []).code == "array_whole"
