@@ -1,7 +1,7 @@
 """Which jobs to ask slurmctld for by their ids, because a list of all jobs leaves them out.
 
-squeue lists the waiting tasks of an array as one job. A task that was requeued disappears in it, and
-still has its own record, its own delay and its own nodes to avoid.
+squeue lists the waiting tasks of an array as one job. A task that was requeued disappears in it,
+and still has its own record, its own delay and its own nodes to avoid.
 """
 
 from collections.abc import Collection

@@ -177,7 +177,8 @@ class Observer:
         try:
             seen, health = self._read_slurm(state, health)
             if absent := find_absent_jobs(seen, self._slurm, state):
-                seen = add_jobs(seen, self._scheduler.find_jobs(absent).values())
+                found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
+                seen = carry_nodes(self._slurm, found)
             if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
@@ -376,8 +377,8 @@ def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime)
 
 
 def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
-    """Keep the nodes of a job's last run, which Slurm forgets: all of them when it requeues the
-    job, those that have finished (or died) one by one while the job is completing.
+    """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
+    requeues the job, those that have finished (or died) one by one while it is completing.
 
     Without it nobody could say which job Slurm itself took off a node that went down. Lost with
     a restart of the daemon, when such a job merely waits out Slurm's own delay.
@@ -389,5 +390,6 @@ def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
             continue
         old = before.jobs.get(job.id)
         if old is not None and len(old.nodes) > len(job.nodes):
-            carried[job.id] = replace(job, nodes=old.nodes)
+            started = old.ran_from or old.start if requeued else None
+            carried[job.id] = replace(job, nodes=old.nodes, ran_from=started)
     return replace(after, jobs={**after.jobs, **carried}) if carried else after

@@ -92,7 +92,11 @@ def _reported_trouble(event: JobReported) -> Trouble:
 
 
 def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
-    """A job that somebody else put back in the queue, and that sits out Slurm's begin delay."""
+    """Return why a job was requeued that waits out Slurm's begin delay: its supervisor or a node.
+
+    None where it was preempted or requeued by an operator: that is no failure of the run, so it
+    is not counted, not held and not started ahead of its delay.
+    """
     delayed = job.eligible is not None and now < job.eligible and not put_off(job)
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
@@ -109,8 +113,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
     else:
-        why = "somebody put it back in the queue, and told nothing"
-        trouble = Trouble(Kind.KILLED, now, why, "requeued")
+        return None
     return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
 
 
@@ -118,9 +121,11 @@ def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
     """Whether a node came back without the job before slurmctld had called it DOWN: the slurmd
     registers after a boot, and slurmctld requeues at once what it no longer runs.
 
-    The requeue sets the submit time anew.
+    The requeue sets the submit time anew. A slurmd that started before the run did is none of it.
     """
     if node is None or node.boot_time is None or node.slurmd_start is None:
+        return False
+    if job.ran_from is not None and node.slurmd_start <= job.ran_from:
         return False
     since, till = later(job.submit, -_REGISTERS_S), later(job.submit, 1)
     booted = later(job.submit, -_BOOTS_S) < node.boot_time <= till

@@ -73,7 +73,8 @@ class SlurmJob(Struct, frozen=True):
     `nodes` are those of the current or last run. `excluded` is the job's own ExcNodeList.
     `requeue` is Slurm's Requeue=1; `batch` is false for salloc and srun jobs, which cannot be.
     `wants`: how many nodes a pending job needs at least, all its array's waiting tasks together;
-    `asks` says more, None where Slurm does not. `uid` is its owner's number.
+    `asks` says more, None where Slurm does not. `uid` is its owner's number. `ran_from`: when the
+    last run of a job that waits for another began; None where hpctl did not see it.
     """
 
     id: JobId
@@ -98,6 +99,7 @@ class SlurmJob(Struct, frozen=True):
     uid: int | None = None
     wants: int = 0
     asks: Demand | None = None
+    ran_from: datetime | None = None
 
     @property
     def attempt(self) -> Attempt:

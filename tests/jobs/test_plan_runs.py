@@ -222,8 +222,17 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     assert (found.start_at, found.exclude) == (None, (HOST,))
 
 
-def test_a_job_that_somebody_requeued_without_a_word():
-    assert opens(QUEUED).trouble.kind is Kind.KILLED
+def test_a_job_that_was_preempted_or_requeued_by_an_operator_is_left_alone():
+    assert decided(QUEUED) is None
+
+
+def test_a_node_that_booted_before_the_run_began_did_not_end_it():
+    back = slurm_node(1, boot_time=at(-100), slurmd_start=at(-10))
+    shown = replace(QUEUED, nodes=(HOST,))
+    scheduler = SchedulerView(at(0), {HOST: back}, {7: shown})
+    assert opens(shown, scheduler=scheduler).trouble.kind is Kind.NODE
+    ran_later = replace(shown, ran_from=at(-5))
+    assert decided(ran_later, scheduler=SchedulerView(at(0), {HOST: back}, {7: ran_later})) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Job arrays: each task is treated as the job that it is to slurmctld."""
+
+import pytest
+
+from tests.daemon.chaos import Chaos, cluster
+from tests.live import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+SLEEPER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
+
+
+@pytest.fixture(scope="module")
+def live():
+    with cluster(nodes=4) as live:
+        yield live
+
+
+def find_task(live: Chaos, array: int, task: int) -> tuple[int, str, str]:
+    """Return the job id, the state and the node of a task, by squeue with each task by itself."""
+    rows = live.sandbox.run(["squeue", "-hrj", str(array), "-o", "%K|%A|%t|%N"]).stdout
+    for row in rows.splitlines():
+        number, job, state, node = row.split("|")
+        if number == str(task):
+            return int(job), state, node
+    raise KeyError(task)
+
+
+def list_tasks(live: Chaos, array: int) -> list[str]:
+    """Return the tasks of an array as squeue joins them."""
+    return live.sandbox.run(["squeue", "-hj", str(array), "-o", "%K"]).stdout.split()
+
+
+def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live: Chaos):
+    """Other tasks wait for their first run, so that squeue joins this one with them."""
+    array = live.submit("sleep 600", "--array=1-3", "--nodes=1", header=SLEEPER)
+    more = live.submit("sleep 600", "--array=1-3", "--nodes=1", header=SLEEPER)
+    until(lambda: find_task(live, array, 3)[1] == "R", 20, "three tasks run")
+    until(lambda: find_task(live, more, 1)[1] == "R", 20, "the first task of the other runs")
+    job, _, victim = find_task(live, more, 1)
+    live.xid(victim)
+    until(lambda: live.state().open_jobs.get(job) is not None, 20, "a recovery opens")
+    until(lambda: "1-3" in list_tasks(live, more), 20, "squeue joins it with the others")
+    # The other array holds all other nodes.
+    live.sandbox.run(["scancel", str(array)])
+    until(lambda: live.running(job, 1), 40, "the task runs again")
+    (recovery,) = [r for r in live.job_recoveries() if r.attempt.job == job]
+    assert recovery.bad_nodes == (victim,)
+    until(lambda: live.state().jobs[recovery.id].phase == "resumed", 20, "its recovery ends")
+    live.sandbox.run(["scancel", str(more)])
