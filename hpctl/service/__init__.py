@@ -3,11 +3,12 @@
 The room promises that a peer which is slow, hostile or absent costs the loop nothing: it is served
 by another process or another thread.
 
-- `intake`: the HTTP endpoint of agents, jobs, operators and Prometheus, in a process of its own.
+- `intake`: the HTTP endpoint of agents, jobs, operators and Prometheus, in a process of its own;
+  `intake/line.py` is what the daemon says to it.
 - `metrics`: counts in the loop; a scrape only prints. `observability/` holds alert rules and
   dashboards, which `observability_command` writes out.
 - `alerts`: findings from Prometheus by Alertmanager's webhook, closed unless a token is
-  configured.
+  configured; `node_directory` knows which nodes they may name, on a leader and on a standby.
 - `notify`: who is told what, by an outbox in the journal's database.
 - `page`: the read-only web page, in a process of its own that reads as the commands do.
 

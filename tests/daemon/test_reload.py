@@ -16,7 +16,9 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.values import T0, Clock
 
 
@@ -111,13 +113,14 @@ def test_a_full_disk_puts_the_audit_off(head):
 
 
 def test_a_reload_takes_rules_policy_and_run_policies(head):
-    policies = head.live.run_policies
+    registered = SlurmJob(JobId(7), "RUNNING", T0, comment='hpctl:{"ckpt":"/nowhere"}')
+    before = head.live.run_policies.ruled(registered)
     text = "mode: assist\nages: {silent_s: 777}\nrun_policy: {hang_floor_s: 5}"
     assert not head.reloads(text)
     assert head.live.policy.mode is Mode.ASSIST
     assert head.live.rules.silent_after.total_seconds() == 777
-    assert head.live.run_policies is not policies
-    assert [file.hang_floor_s for file in head.live.config.run_policy_layers("")] == [5]
+    after = head.live.run_policies.ruled(registered)
+    assert before.policy.hang_floor_s != after.policy.hang_floor_s == 5
     head.page.reload.assert_called_once_with()
 
 
