@@ -12,13 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
 from msgspec import Meta, Struct
 
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.errors import FileProblems, HpctlError
-from hpctl.toolkit.yaml_files import Reads
+from hpctl.toolkit.yaml_files import Place, Reads
 from hpctl.vocabulary.log_presets import PRESETS
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
@@ -143,35 +142,34 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
     """Validate YAML text. Raises RulesError with every problem it has."""
     data = yaml_files.load(text, path, RulesError)
     try:
-        entries, lines = _entries(data), _lines(text)
+        place, entries = _entries(data)
     except ValueError as error:
         raise RulesError(path, [str(error)]) from error
-    problems: list[str] = []
+    problems: list[tuple[Place, str]] = []
     rules: list[LogRule] = []
     seen: set[str] = set()
-    for number, entry in enumerate(entries, 1):
+    for number, entry in enumerate(entries):
+        here = (*place, number)
         name = entry.get("name") if isinstance(entry, Mapping) else None
-        line = lines[number - 1] if len(lines) == len(entries) else 0
-        place = f"rule {number}" + (f" {name!r}" if name else "")
-        place += f" (line {line})" if line else ""
         if isinstance(name, str):
             if name in seen:
-                problems.append(f"{place}: another rule has that name")
+                problems.append(((*here, "name"), f"another rule has the name {name!r} already"))
             seen.add(name)
         rule, wrong = yaml_files.build(LogRule, entry)
         rules += [rule] if rule is not None else []
-        for key, text in wrong:
-            problems.append(": ".join(filter(None, [place, ".".join(map(str, key)), text])))
+        problems += [((*here, *key), why) for key, why in wrong]
     if problems:
-        raise RulesError(path, problems)
+        raise RulesError(path, yaml_files.placed(problems, text))
     return RuleSet(tuple(rules))
 
 
-def _entries(data: Any) -> list[Any]:
-    """The list of rules: bare, under `rules`, or under the operator's key, however deep."""
+def _entries(data: Any) -> tuple[Place, list[Any]]:
+    """The list of rules and its place: bare, under `rules`, or under the operator's key, however
+    deep. Raises ValueError where there is none."""
+    place: Place = ()
     for key in ("spec", "runPolicy"):
         if isinstance(data, Mapping) and key in data:
-            data = data[key]
+            data, place = data[key], (*place, key)
     if isinstance(data, Mapping):
         keys = [key for key in ("rules", BLOCK) if key in data]
         # A whole HyperPodPyTorchJob has other keys beside the block: they are not ours to judge.
@@ -180,22 +178,10 @@ def _entries(data: Any) -> list[Any]:
             near = [n for key in others for n in difflib.get_close_matches(key, ["rules", BLOCK])]
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"needs one list of rules, under `rules` or `{BLOCK}`{guess}")
-        data = data[keys[0]]
+        data, place = data[keys[0]], (*place, keys[0])
     if not isinstance(data, list) or not data:
         raise ValueError("holds no list of rules")
-    return data
-
-
-def _lines(text: str) -> list[int]:
-    """Where the entries of the first list stand, to name the place of an error."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    while isinstance(node, yaml.MappingNode):
-        wanted = ("spec", "runPolicy", "rules", BLOCK)
-        inner = [value for key, value in node.value if key.value in wanted]
-        node = inner[0] if inner else None
-    if not isinstance(node, yaml.SequenceNode):
-        return []
-    return [item.start_mark.line + 1 for item in node.value]
+    return place, data
 
 
 class NoSuchPreset(HpctlError):

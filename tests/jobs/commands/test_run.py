@@ -18,7 +18,7 @@ def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(tmp_path, monke
         result = CliRunner().invoke(cli, ["run", "--log-rules", rules, "--", "true"])
         return f"{result.exception} {result.output}"
 
-    assert "rule 1 'bad'" in said("rules.yaml"), "it was read"
+    assert "0.logPattern (line 1)" in said("rules.yaml"), "it was read"
     assert "no preset is called 'rulse.yaml'" in said("rulse.yaml")
     (tmp_path / "rules.yaml").write_text("- {name: good, logPattern: 'loss is nan', kind: nan}\n")
     for right in ("rules.yaml", "./rules.yaml", "megatron"):

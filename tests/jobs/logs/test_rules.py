@@ -57,13 +57,13 @@ def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> No
     with pytest.raises(RulesError) as caught:
         parse(text, "r.yaml")
     message = caught.value.problems
-    assert "rule 1 'one' (line 2): logPatern: no such key; did you mean 'logPattern'?" in message
-    assert "rule 1 'one' (line 2): logPattern: is required" in message
-    assert any("rule 2 'two' (line 5): logPattern: " in s and "linear time" in s for s in message)
+    assert "rules.0.logPatern (line 3): no such key; did you mean 'logPattern'?" in message
+    assert "rules.0.logPattern (line 2): is required" in message
+    assert any("rules.1.logPattern (line 6): " in s and "linear time" in s for s in message)
     assert any("operator" in s and "did you mean 'gteq'?" in s for s in message)
-    assert "rule 3 'one' (line 9): another rule has that name" in message
-    assert any("rule 3" in s and "put it in (...)" in s for s in message)
-    assert any("rule 4 (line 12): name" in s for s in message)
+    assert "rules.2.name (line 9): another rule has the name 'one' already" in message
+    assert any("rules.2 (line 9)" in s and "put it in (...)" in s for s in message)
+    assert "rules.3.name (line 12): is required" in message
     assert str(caught.value).startswith("r.yaml: ")
 
 
