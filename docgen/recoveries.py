@@ -47,8 +47,12 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "`vacate_deadline_s`",
     ),
     "returned": ("back in service", ""),
+    "removed": ("its instance was deleted by an operator's order", ""),
     "escalated": ("a person has to look; the node stays drained", ""),
-    "cancelled": ("an operator took over, or the fault was a mass event's", ""),
+    "cancelled": (
+        "an operator took over, the fault was a mass event's, or an order was taken back",
+        "",
+    ),
 }
 _JOB_INTRO = """## A job
 

@@ -55,14 +55,20 @@ class Target(Struct, frozen=True):
     slurmd: str = ""
 
 
+def node_name(target: Target) -> NodeName:
+    """Return the name that a target's recovery has: Slurm's, or its place where it has none."""
+    return NodeName(target.row.node or target.instance)
+
+
 class Plan(Struct, frozen=True):
-    """An order for nodes of a cluster. `refusal` is why none of it may be given."""
+    """An order for nodes of a cluster, and who gives it. `refusal` is why none of it may be."""
 
     verb: Verb
     cluster: str
     targets: tuple[Target, ...]
     refusal: str = ""
     arn: str = ""
+    by: str = ""
 
     @property
     def refused(self) -> bool:
@@ -109,7 +115,7 @@ def plan(
     if status != "InService":
         refusal = f"the cluster is {status}: the service takes such orders only while InService"
     cluster, arn = str(description.get("ClusterName", "")), str(description.get("ClusterArn", ""))
-    return Plan(verb, cluster, tuple(targets), refusal, arn)
+    return Plan(verb, cluster, tuple(targets), refusal, arn, by)
 
 
 def _target(

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.order_terms import BAD_STATUS, GONE, IN_USE, OPERATIONS, Verb
+from hpctl.clusters.order_terms import OPERATIONS, Verb
 from hpctl.toolkit.errors import InDoubt, Refused
+from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.ports import Service
 

@@ -1,6 +1,11 @@
 """The orders for named nodes: their operations, limits and what the service answers."""
 
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
 from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 
 
 class Verb(StrEnum):
@@ -18,33 +23,31 @@ OPERATIONS = {
 }
 
 
-BATCH = {Verb.REPLACE: 25, Verb.REBOOT: 25, Verb.DELETE: 50}
-"""Ids in one call. BatchDeleteClusterNodes: the model says 3 000, its text 99, and 50 together
-with logical ids; the least of them is safe.
+EVERY_S = 5.0
+
+TIMEOUT_S = {Verb.REPLACE: 5400.0, Verb.REBOOT: 1800.0, Verb.DELETE: 1800.0}
+"""After the order: a replacement takes 20 to 30 minutes, with deep health checks up to two hours.
 """
 
 
-IN_USE = frozenset({"InstanceIdInUse", "NodeIdInUse"})
+class OrderOptions(Struct, frozen=True):
+    """How an order is carried out.
 
+    With `now` no job is waited for: slurmctld sets the node DOWN as soon as the service has
+    accepted the order. Without `wait` the order ends when the service has accepted it. `floor`:
+    groups that keep so many instances, even where others remove some meanwhile. Times in seconds;
+    `timeout_s` 0 is the verb's own.
+    """
 
-GONE = frozenset({"InstanceIdNotFound", "NodeIdNotFound"})
-
-
-BAD_STATUS = frozenset({"InvalidInstanceStatus", "InvalidNodeStatus"})
-
-
-MOVING = IN_USE | BAD_STATUS
-"""A node refused so may be about to go, by another's order: no job shall start there."""
+    now: bool = False
+    wait: bool = True
+    every_s: float = EVERY_S
+    timeout_s: float = 0.0
+    floor: Mapping[str, int] = field(default_factory=dict)
 
 
 DOUBT_S = 20.0
-"""How long a doubtful order is looked for before it is taken for lost."""
-
-
-LOOK_S = 2.0
-
-
-STATUS_GONE = "gone"
+"""How long an order in doubt is looked for before it counts as lost."""
 
 
 _MENDS = {

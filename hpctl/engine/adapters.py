@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpctl.engine.journal.source import file_url
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.ports import Aws, ByHand, Provider
+from hpctl.vocabulary.ports import Aws, Provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,13 +159,6 @@ def choose_scheduler(
     if wanted == "pyslurm":
         raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
     return cli, f"cli (slurm.adapter: auto), for {why_not}"
-
-
-def make_by_hand(config: Config) -> ByHand:
-    """Slurm for an operator's drains: by its commands alone, for they are few."""
-    from hpctl.slurm.cli import SlurmByHand
-
-    return SlurmByHand(make_scheduler(config))
 
 
 def make_provider(config: Config) -> Provider:

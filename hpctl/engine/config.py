@@ -272,7 +272,8 @@ class Config(Struct, frozen=True):
 
     def policy(self) -> Policy:
         """The numbers, as the core takes them."""
-        return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
+        of_file = [name for name in Policy.__struct_fields__ if name != "attended"]
+        return Policy(**{name: getattr(self, name) for name in of_file})
 
 
 def _check_url(url: str) -> None:

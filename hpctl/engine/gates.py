@@ -191,6 +191,8 @@ def provider_acts(c: Candidate, view: View, t: Tally, policy: Policy, now: datet
     """
     if policy.mode is Mode.ASSIST and not c.manual and _lost(c):
         return None
+    if c.fault.ladder == (Remedy.DELETE,):
+        return None  # the service takes a deletion in every state
     instance = view.instance(c.node.name)
     if instance is None:
         return None

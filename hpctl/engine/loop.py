@@ -16,11 +16,9 @@ from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReporte
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Kind
-from hpctl.engine.observe import Observer
 from hpctl.engine.plan import plan, plan_after, quarantined
-from hpctl.engine.request_intake import RequestDesk
 from hpctl.engine.requests import collect_orders, taken
-from hpctl.engine.view import View, jobs_on
+from hpctl.engine.view import Request, View, jobs_on
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.policy import Mode, Policy
@@ -39,6 +37,20 @@ class NextCycle(Struct, frozen=True):
     until: datetime | None
 
 
+class Observer(Protocol):
+    """What reads the world for one cycle."""
+
+    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+        """Return the world now. `acts`: the mode lets hpctl act on what is seen."""
+
+
+class Requests(Protocol):
+    """What operators asked for."""
+
+    def pending(self) -> Sequence[Request]:
+        """Return the requests that are not taken yet."""
+
+
 class JobReports(Protocol):
     """What the supervisors of jobs told."""
 
@@ -54,7 +66,7 @@ class Loop:
         memory: JournaledState,
         executor: Executor,
         observer: Observer,
-        requests: RequestDesk,
+        requests: Requests,
         jobs: JobReports,
         clock: Clock,
         kinds: Sequence[Kind],

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from hpctl.faults.hma_marks import CHECK, MARKS
+from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
@@ -59,3 +60,26 @@ def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
     kinds = [step.kind for step in rec.steps]
     last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
     return rec.steps[last:]
+
+
+ORDERS: Final = {
+    Remedy.REPLACE: StepKind.REPLACE,
+    Remedy.REBOOT: StepKind.REBOOT,
+    Remedy.DELETE: StepKind.REMOVE,
+}
+"""The remedies that are orders to the cloud, and their steps."""
+
+
+def find_order(rec: NodeRecovery) -> StepRecord | None:
+    """Return the newest order to the cloud for the instance that is treated."""
+    kind = ORDERS.get(rec.remedy)
+    mine = [s for s in rec.steps if s.kind is kind and s.target == rec.generation.instance]
+    return mine[-1] if mine else None
+
+
+def was_in_doubt(rec: NodeRecovery) -> bool:
+    """Return whether an order for this instance was sent whose outcome is not known."""
+    kind = ORDERS.get(rec.remedy)
+    return any(
+        s.in_doubt for s in rec.steps if s.kind is kind and s.target == rec.generation.instance
+    )

@@ -80,6 +80,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
     NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
     NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
     NodeSignal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
+    NodeSignal.INSTANCE_GONE: ("The instance of {node} was deleted", Mark.DONE),
     NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
     NodeSignal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
     NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
@@ -172,6 +173,7 @@ REMEDIES: Final[dict[Remedy, str]] = {
     Remedy.RESET_GPU: "reset the GPU",
     Remedy.REBOOT: "reboot",
     Remedy.REPLACE: "replace",
+    Remedy.DELETE: "delete",
     Remedy.AWAIT: "wait for the replacement",
     Remedy.ASK_HUMAN: "escalate to on-call",
 }

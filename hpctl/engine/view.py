@@ -53,6 +53,8 @@ class View(Struct, frozen=True):
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
     silent_at: datetime | None = None
     """When the next node is silent for too long unless it is heard: somebody must look then."""
+    withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
+    """The nodes for which an order by hand is taken back before it was given, and why."""
     stopped: str = ""
     """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
     ruled: Mapping[JobId, Ruled] = field(default_factory=dict)

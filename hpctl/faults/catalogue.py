@@ -118,6 +118,8 @@ def _overridden(default: FaultClass, change: Override) -> FaultClass:
             f"rule {mine.rule}: urgency {mine.urgency} needs a ladder of remedies for the node, "
             f"not {'/'.join(mine.ladder)}"
         )
+    if Remedy.DELETE in mine.ladder:
+        raise ValueError(f"rule {mine.rule}: a node is deleted by an operator's order alone")
     if not (mine.settle_s >= 0 and mine.escalate_window_s >= 0):
         raise ValueError(f"rule {mine.rule}: settle_s and escalate_window_s must not be negative")
     return mine

@@ -9,15 +9,17 @@ transition table are in `hpctl.vocabulary.node_recovery`.
 - `facts` takes what a recovery needs from the view; `actors` reads what HyperPod and operators did
   to the node meanwhile; `advance` returns the next move, step or wait, one function for each
   phase.
+- `by_hand` returns what an order is answered that a command carries out itself.
 - `acceptance` tests a node before it serves again; `culprit` searches a group for the node that is
   slow or hangs.
 - `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
 - `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon.
 
-`facts`, `actors`, `advance` and `kind` are pure and run in the daemon, whose engine executes the
-steps (`hpctl/engine/execute.py`). `gpu_reset` runs in the agent, as root; `culprit` is pure and
-runs in `hpctl accept culprit`. The commands of `orders_command` append requests and change nothing
-themselves.
+`facts`, `actors`, `by_hand`, `advance` and `kind` are pure and run in the daemon, whose engine
+executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and
+`delete-nodes`, which run the same loop (`hpctl/clusters/order_loop.py`). `gpu_reset` runs in the
+agent, as root; `culprit` is pure and runs in `hpctl accept culprit`. The commands of
+`orders_command` append requests and change nothing themselves.
 
 Begin with `advance.py` beside the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No
 decision calls a port. A phase looks first whether its effect can be seen already, and only then

@@ -11,6 +11,7 @@ from msgspec import Struct
 from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
+    find_order,
     let_go,
     lost,
     returning,
@@ -50,6 +51,7 @@ class NodeFacts(Struct, frozen=True):
     does where several might. `running` and `completing` are the jobs that hold the node.
     `movable` are the running ones whose own job recovery is ready to let them be stopped.
     `heard` is the generation the agent speaks for.
+    `withdrawn` says why an order by hand is taken back. Empty where it is not.
     `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
     and now it answers. Empty where it is.
     `blocked` says why its remedy waits though it stays closed.
@@ -72,6 +74,7 @@ class NodeFacts(Struct, frozen=True):
     completing: tuple[SlurmJob, ...] = ()
     movable: frozenset[int] = frozenset()
     correlated: str = ""
+    withdrawn: str = ""
     blocked: str = ""
     taken_away: bool = False
     able_since: datetime | None = None
@@ -188,17 +191,27 @@ def seized(c: NodeCase) -> Move | None:
     ours_to_close = c.rec.phase is NodePhase.OPEN and not was_marked(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
         return None
+    if c.policy.attended and _was_ordered(c.rec):
+        # The operator who waits wants to know when the node is back, whoever has it by then.
+        return None
     how = taken_over(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
+def _was_ordered(rec: NodeRecovery) -> bool:
+    order = find_order(rec)
+    return rec.phase in _UNDER_REMEDY or (order is not None and order.accepted)
+
+
+_UNDER_REMEDY = (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
+
+
 def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
     """Whether the node serves again as another boot or instance than the one that was treated."""
     node, instance = facts.slurm, facts.instance
-    left = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
-    if not left or node is None or not node.in_service:
+    if rec.phase not in _UNDER_REMEDY or node is None or not node.in_service:
         return False
     another = instance is not None and instance.id != rec.opened_for.instance
     return another or (node.boot_time is not None and node.boot_time > rec.opened)

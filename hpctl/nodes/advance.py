@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hpctl.engine import test_reservation
 from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.node_history import returning, unasked
+from hpctl.engine.node_history import ORDERS, find_order, returning, unasked
 from hpctl.faults import health
 from hpctl.nodes.acceptance import decide
 from hpctl.nodes.actors import (
@@ -25,6 +25,7 @@ from hpctl.nodes.actors import (
     replacement_asked,
     seized,
 )
+from hpctl.nodes.by_hand import find_refusal, settle_order
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -75,17 +76,21 @@ _OURS: Final = {
 
 
 def _withdraw(c: NodeCase) -> Next | None:
-    """Give the node back where its fault is a mass event's and no remedy has begun."""
+    """Give the node back where its fault is a mass event's and no remedy has begun, or where an
+    order by hand is taken back or refused."""
     rec, facts, back = c.rec, c.facts, returning(c.rec)
+    why = facts.correlated or facts.withdrawn or find_refusal(c)
     early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
-    if not early or facts.mark or not (facts.correlated or back):
+    if not early or facts.mark or not (why or back):
         return None
     if rec.phase is NodePhase.OPEN:
         started = c.last(StepKind.DRAIN) is not None
-        return None if started else Move(NodeSignal.WITHDRAWN, facts.correlated)
+        return None if started else Move(NodeSignal.WITHDRAWN, why)
     node = facts.slurm
     if back and node is not None and node.in_service:
-        return Move(NodeSignal.WITHDRAWN, facts.correlated or "given back")
+        return Move(NodeSignal.WITHDRAWN, why or "given back")
+    if c.policy.attended and node is not None and not node.responding:
+        return Move(NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained")
     return moved(attempt(c, StepKind.RETURN), "resume the node")
 
 
@@ -112,6 +117,8 @@ def _cordoned(c: NodeCase) -> Next:
     lost = node is not None and (node.down or not node.responding)
     if not c.facts.running and not c.facts.completing:
         return Move(NodeSignal.JOBS_GONE, "no job holds the node")
+    if c.policy.attended and c.rec.urgency is Urgency.NOW:
+        return Move(NodeSignal.JOBS_GONE, "its jobs are not waited for")
     if c.rec.urgency is not Urgency.NOW and not c.facts.taken_away:
         return c.wait(f"{len(c.facts.running)} job(s) may finish on the node")
     if node is not None and node.down and not c.facts.running:
@@ -194,30 +201,49 @@ def _reset(c: NodeCase) -> Next:
 
 
 def _remedy(c: NodeCase) -> Next:
-    """Reboot or replace, by instance id: the id is the idempotency token the API lacks."""
-    kind = StepKind.REPLACE if c.rec.remedy is Remedy.REPLACE else StepKind.REBOOT
-    sick, instance, last = c.rec.generation.instance, c.facts.instance, c.last(kind)
-    if instance is not None and instance.id != sick:
-        return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
-    mine = last if last is not None and last.target == sick else None
-    if mine and mine.accepted:
-        return Move(NodeSignal.REMEDY_ACCEPTED, f"the service accepted to {kind} {sick}")
-    if mine and mine.outcome and not mine.in_doubt and mine.outcome.code == "InstanceIdInUse":
-        return Move(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
-    if kind is StepKind.REBOOT and mine and _rebooted(c.rec, c.facts):
-        return Move(
-            NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
-        )
-    if instance is None or instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE):
+    """Reboot, replace or delete, by instance id: the id is the idempotency token the API lacks."""
+    if answer := _find_effect(c) or settle_order(c):
+        return answer
+    kind, sick, instance = ORDERS[c.rec.remedy], c.rec.generation.instance, c.facts.instance
+    takes = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+    waits = instance is None or instance.status not in takes
+    if waits and kind is not StepKind.REMOVE:
         state = instance.status if instance else "not in the cloud's list"
         return c.wait(c.facts.unjoined or f"instance {sick} is {state}", Look.SLOWLY)
     ripe = later(c.rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not c.rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")
-    answer = c.attempt(kind, sick, c.rec.meaning)
-    if not isinstance(answer, Outcome):
-        return answer
-    return _refused(c, kind, answer)
+    sent = c.attempt(kind, sick, c.rec.meaning)
+    return _refused(c, kind, sent) if isinstance(sent, Outcome) else sent
+
+
+def _find_effect(c: NodeCase) -> Move | None:
+    """What shows that the service has the order, or acts on the instance already."""
+    sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_order(c.rec)
+    if mine and mine.accepted:
+        why = f"the service accepted to {mine.kind} {sick}"
+        return Move(NodeSignal.REMEDY_ACCEPTED, why)
+    if c.rec.remedy is Remedy.DELETE:
+        return _find_deletion(c)
+    if instance is not None and instance.id != sick:
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
+    ours = mine is not None and (mine.in_doubt or not c.policy.attended)
+    if ours and c.rec.remedy is Remedy.REBOOT and _rebooted(c.rec, c.facts):
+        return Move(
+            NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
+        )
+    in_use = mine and not mine.in_doubt and mine.outcome and mine.outcome.code == "InstanceIdInUse"
+    if in_use and not c.policy.attended:
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
+    return None
+
+
+def _find_deletion(c: NodeCase) -> Move | None:
+    """What shows that an instance was deleted, or never will be, by an order in doubt."""
+    left = _left_cluster(c)
+    if left is not None and left.signal is NodeSignal.INSTANCE_GONE:
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the reply was lost; {left.why}")
+    return left
 
 
 def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
@@ -234,12 +260,32 @@ def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
     return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
 
 
+def _left_cluster(c: NodeCase) -> Move | None:
+    """The end of a deletion: its instance is listed no more, or another one took its place."""
+    sick, instance = c.rec.generation.instance, c.facts.instance
+    if not c.facts.provider_fresh:
+        return None
+    if instance is None and find_order(c.rec) is not None:
+        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is not listed any more")
+    if instance is not None and instance.id != sick:
+        why = f"it was replaced, not deleted: {instance.id} is in its place"
+        return Move(NodeSignal.NEEDS_HUMAN, why)
+    return None
+
+
 def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
     heard, old = facts.heard, rec.generation
     return heard is not None and heard.instance == old.instance and heard.boot != old.boot
 
 
 def _remedying(c: NodeCase) -> Next:
+    node = c.facts.slurm
+    at_once = c.policy.attended and c.rec.urgency is Urgency.NOW and c.facts.running
+    if at_once and not taken_over(node, c.rec.id) and node is not None and not node.down:
+        # Only now that the service has accepted: what it refuses ends no job.
+        return moved(attempt(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over")
+    if c.rec.remedy is Remedy.DELETE:
+        return _left_cluster(c) or c.wait(f"{c.rec.generation.instance} is listed", Look.SLOWLY)
     fresh = new_generation(c.rec, c.facts)
     if fresh is not None:
         return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
@@ -276,9 +322,18 @@ def _rejoining(c: NodeCase) -> Next:
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
         return c.wait(f"the cloud calls the instance {state}", Look.SLOWLY)
-    if node is None or node.down or not node.responding:
+    if node is None or not node.responding or (node.down and not _registered_anew(c)):
         return c.wait("its slurmd has not registered yet", Look.SLOWLY)
     return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
+
+
+def _registered_anew(c: NodeCase) -> bool:
+    """Whether another slurmd speaks for a node that was set DOWN: with ReturnToService 0 or 1
+    slurmctld leaves it so, and only a RESUME ends that."""
+    node, ordered = c.facts.slurm, c.last(ORDERS.get(c.rec.remedy, StepKind.REBOOT))
+    if not c.policy.attended or node is None or node.slurmd_start is None or ordered is None:
+        return False
+    return node.slurmd_start > ordered.started
 
 
 def _verifying(c: NodeCase) -> Next:

@@ -46,6 +46,7 @@ def node_facts(
         running=tuple(j for j in here if j.running),
         completing=tuple(j for j in here if j.completing and not j.running),
         movable=frozenset(movable),
+        withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
         booted=view.scheduler.booted,

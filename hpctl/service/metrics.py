@@ -74,10 +74,14 @@ OPERATIONS: Final = (
     "UpdateCluster",
 )
 RESULTS: Final = ("ok", "throttled", "error")
-_KINDS: Final[Mapping[str, tuple[type[StrEnum], Container[str]]]] = {
-    "node": (node_recovery.NodePhase, node_recovery.ENDS),
-    "job": (job_recovery.JobPhase, job_recovery.ENDS),
-    "change": (change.ChangePhase, change.ENDS),
+_NODE_PHASES: Final = tuple(
+    phase for phase in node_recovery.NodePhase if phase is not node_recovery.NodePhase.REMOVED
+)
+"""A daemon deletes no node by an operator's order: a command does, which has no metrics."""
+_KINDS: Final[Mapping[str, tuple[tuple[StrEnum, ...], Container[str]]]] = {
+    "node": (_NODE_PHASES, node_recovery.ENDS),
+    "job": (tuple(job_recovery.JobPhase), job_recovery.ENDS),
+    "change": (tuple(change.ChangePhase), change.ENDS),
 }
 
 _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}

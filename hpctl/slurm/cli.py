@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
-from hpctl.slurm.rules import NO_SUCH_NODE
 from hpctl.slurm.run import UNAVAILABLE, outcome
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import Unavailable
@@ -29,8 +28,7 @@ from hpctl.toolkit.hostlist import batches, fold, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmNode
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -276,6 +274,10 @@ class CliScheduler(Reader):
         """`scancel` by name, of our own jobs alone."""
         return self.order("scancel", f"--name={name}", f"--user={_me()}")
 
+    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+        """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
+        return self.order("scontrol", "update", f"NodeName={fold(nodes)}", f"Weight={weight}")
+
     def order(self, *args: str) -> Outcome:
         """Send one command, once."""
         return outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
@@ -311,66 +313,3 @@ class CliScheduler(Reader):
 
 def _unavailable(error: Unavailable) -> Outcome:
     return Outcome.rejected(UNAVAILABLE, str(error), transient=True)
-
-
-class SlurmByHand:
-    """`hpctl.vocabulary.ports.ByHand` over Slurm's own commands."""
-
-    def __init__(self, cli: CliScheduler) -> None:
-        self._cli = cli
-
-    def view(self) -> SchedulerView:
-        """See ports.ByHand."""
-        return self._cli.view()
-
-    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """See ports.ByHand."""
-        return self._cli.update(nodes, "DRAIN", close)
-
-    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """See ports.ByHand."""
-        return self._cli.update(nodes, "DOWN", down)
-
-    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """See ports.ByHand."""
-        return self._cli.update(nodes, "RESUME", reopen)
-
-    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
-        """See ports.ByHand."""
-        return self._cli.order("scontrol", "update", f"NodeName={fold(nodes)}", f"Weight={weight}")
-
-
-def close(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """A node that somebody closed (DRAIN, FAIL, or DOWN by hand) is closed: that is enough."""
-    if node is None:
-        return NO_SUCH_NODE
-    if not reason.isprintable() or not reason or reason_owner(reason) is not None:
-        return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
-    if node.drained and _ours(node, reason):
-        return Outcome.accepted("it is drained already")
-    if node.closed or rules.downed_by_hand(node):
-        return Outcome.rejected("closed", f"{node.name} is closed already: {node.reason}")
-    return None
-
-
-def down(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """Only a node that is DRAIN with this Reason."""
-    if node is None:
-        return NO_SUCH_NODE
-    if not (node.drained and _ours(node, reason)):
-        return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    return Outcome.accepted("it is down already") if node.down else None
-
-
-def reopen(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """Only with this Reason, and a slurmd that answers."""
-    if node is None:
-        return NO_SUCH_NODE
-    if not node.in_service and not _ours(node, reason):
-        return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    return rules.resumable(node)
-
-
-def _ours(node: SlurmNode, reason: str) -> bool:
-    """slurmctld appends ` : Not responding` and the like to a Reason."""
-    return node.reason == reason or node.reason.startswith(f"{reason} : ")

@@ -20,6 +20,8 @@ class Remedy(StrEnum):
     RESET_GPU = "reset_gpu"
     REBOOT = "reboot"
     REPLACE = "replace"
+    DELETE = "delete"
+    """Only ever by an operator's order: no fault class names it."""
     AWAIT = "await"
     ASK_HUMAN = "ask_human"
 

@@ -34,6 +34,16 @@ class InstanceStatus(StrEnum):
     NOT_FOUND = "NotFound"
 
 
+IN_USE = frozenset({"InstanceIdInUse", "NodeIdInUse"})
+"""The codes of a refusal because another operation works on the instance."""
+
+GONE = frozenset({"InstanceIdNotFound", "NodeIdNotFound"})
+"""The codes of a refusal because the instance is not there any more."""
+
+BAD_STATUS = frozenset({"InvalidInstanceStatus", "InvalidNodeStatus"})
+"""The codes of a refusal because the instance is between two states."""
+
+
 class Instance(Struct, frozen=True):
     """One cluster node as the provider lists it; `node`, until `join`, is a guess from its host.
 

@@ -22,7 +22,7 @@ from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
 
 
 class NodePhase(StrEnum):
-    """Where a node recovery stands. The last three are ends."""
+    """Where a node recovery stands. The last four are ends."""
 
     OPEN = "open"
     CORDONED = "cordoned"
@@ -33,13 +33,16 @@ class NodePhase(StrEnum):
     ACCEPTING = "accepting"
     UNRESERVING = "unreserving"
     RETURNED = "returned"
+    REMOVED = "removed"
     ESCALATED = "escalated"
     CANCELLED = "cancelled"
 
 
 IN_TEST: Final = (NodePhase.ACCEPTING, NodePhase.UNRESERVING)
 """A node is resumed here inside a reservation of hpctl's."""
-ENDS: Final = frozenset({NodePhase.RETURNED, NodePhase.ESCALATED, NodePhase.CANCELLED})
+ENDS: Final = frozenset(
+    {NodePhase.RETURNED, NodePhase.REMOVED, NodePhase.ESCALATED, NodePhase.CANCELLED}
+)
 
 
 class NodeSignal(StrEnum):
@@ -51,6 +54,7 @@ class NodeSignal(StrEnum):
     NOTHING_TO_REMEDY = "nothing_to_remedy"
     RESET_SEEN = "reset_seen"
     NEW_GENERATION_SEEN = "new_generation_seen"
+    INSTANCE_GONE = "instance_gone"
     REJOINED = "rejoined"
     FAULT_AGAIN = "fault_again"
     RESET_IN_VAIN = "reset_in_vain"
@@ -96,6 +100,8 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
     (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
     (NodePhase.REMEDYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    # A deletion: the instance leaves, and no other takes its place.
+    (NodePhase.REMEDYING, NodeSignal.INSTANCE_GONE): NodePhase.REMOVED,
     (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
     # A second new generation while we wait for the first: the provider tried again by itself.
     (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
@@ -125,7 +131,8 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.UNRESERVING, NodeSignal.FAULT_AGAIN): NodePhase.UNRESERVING,
     (NodePhase.UNRESERVING, NodeSignal.UNRESERVED): NodePhase.VACATED,
     (NodePhase.UNRESERVING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
-    # A mass event, seen before any instance felt anything: the node was given back.
+    # A mass event, or an order that was taken back or refused, before any instance felt
+    # anything: the node was given back.
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
@@ -135,7 +142,7 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
 
 
 MARKS: Final = frozenset({NodeSignal.MARKED, NodeSignal.REPLACE_ASKED})
-_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE})
+_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE})
 _CLIMBS: Final = frozenset(
     {
         NodeSignal.FAULT_AGAIN,
@@ -223,7 +230,8 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def withdrawn(self) -> bool:
-        """Ended because its fault was a mass event's: the node was given back untreated."""
+        """Ended before any remedy took effect, for a mass event or an order that was taken back or
+        refused: the node was given back untreated."""
         return bool(self.trail) and self.trail[-1].signal == NodeSignal.WITHDRAWN
 
     @property

@@ -252,3 +252,5 @@ class Policy(Struct, frozen=True):
     acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""
+    attended: bool = False
+    """An operator waits for the recoveries, which a command carries out: `hpctl.nodes.by_hand`."""

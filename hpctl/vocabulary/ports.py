@@ -148,37 +148,6 @@ class Scheduler(Protocol):
         """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
-class ByHand(Protocol):
-    """Slurm, as an operator's command drains nodes: under a Reason that is not the daemon's.
-
-    The daemon holds off a node that somebody else has drained, so the two never meet.
-    """
-
-    def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable."""
-
-    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """DRAIN each node with its Reason. Convergent.
-
-        One that is closed already with another Reason is Rejected("closed") and left alone.
-        """
-
-    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """Set DOWN each node that is drained with exactly this Reason; else Rejected("not_ours").
-
-        slurmctld kills or requeues its jobs at once.
-        """
-
-    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
-        """RESUME each node whose Reason still is this one; else Rejected("not_ours").
-
-        Rejected("not_responding", transient) while its slurmd does not answer.
-        """
-
-    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
-        """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
-
-
 class Provider(Protocol):
     """The cloud that owns the instances."""
 

@@ -3,15 +3,18 @@
 import itertools
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
 
 from hpctl.clusters.fleet_joining import with_slurm
 from hpctl.clusters.fleet_reading import node_rows, read_fleet
 from hpctl.clusters.node_lookup import resolve_all
 from hpctl.clusters.node_order_plan import Plan, plan
-from hpctl.clusters.order_terms import Verb
-from hpctl.clusters.order_walk import Walk
+from hpctl.clusters.order_loop import OrderRun
+from hpctl.clusters.order_ports import OrderPorts
+from hpctl.clusters.order_terms import OrderOptions, Verb
 from tests.clusters.bed import CLUSTER, AwsBed
-from tests.clusters.paper_slurm import PaperSlurm
+from tests.clusters.paper_slurm import BEGUN, PaperSlurm
 
 
 class Desk:
@@ -31,18 +34,26 @@ class Desk:
         rows = resolve_all(with_slurm(fleet.rows, view), names)
         return plan(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
-    def walk(self, order: Plan, *, now: bool = False, wait: bool = True, **more: float) -> Walk:
-        return Walk(
-            order, self.bed.aws, self.slurm, time.monotonic, self.sleep, now, wait, 0.02, **more
-        )
+    def begin(self, order: Plan, **how: Any) -> OrderRun:
+        options = OrderOptions(every_s=2.0, **how)
+        return OrderRun(order, self.ports(), options)
+
+    def ports(self) -> OrderPorts:
+        return OrderPorts(self.bed.aws, self.slurm, self, self.sleep)
+
+    def now(self) -> datetime:
+        """The desk's own clock, which goes on while it sleeps."""
+        return BEGUN + timedelta(seconds=self.slept)
+
+    def monotonic(self) -> float:
+        return self.slept
 
     def sleep(self, seconds: float) -> None:
         self.slept += seconds
         time.sleep(min(seconds, 0.02))
 
-    def carry_out(self, order, *, now=False, wait=True, **more):
-        walk = self.walk(order, now=now, wait=wait, **more)
-        looks = [*itertools.islice(walk.looks(), 500)]
+    def carry_out(self, order, **how):
+        looks = [*itertools.islice(self.begin(order, **how).looks(), 500)]
         assert all(one.ended for one in looks[-1]), looks[-1]
         return list(looks[-1])
 

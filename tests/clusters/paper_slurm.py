@@ -1,11 +1,10 @@
 """Slurm on paper, as an operator's command sees it: the real rules over values."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.slurm import cli
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import NodeName
@@ -16,7 +15,7 @@ BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class PaperSlurm:
-    """`hpctl.vocabulary.ports.ByHand`. What a look does to the world is in `at_look`."""
+    """What an order needs of `CliScheduler`. What a look does to the world is in `at_look`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes = {
@@ -27,6 +26,7 @@ class PaperSlurm:
         self.blind = 0
         self.denied = False
         self.downed: list[str] = []
+        self.updates: list[tuple[str, tuple[str, ...]]] = []
 
     def view(self) -> SchedulerView:
         if self.blind:
@@ -56,26 +56,20 @@ class PaperSlurm:
         node = self.nodes[name]
         self.nodes[node.name] = replace(node, state=state, reason=reason, flags=frozenset(flags))
 
-    def close(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
-        if self.denied:
+    def update(self, nodes, state, rule):
+        if state == "DRAIN" and self.denied:
             return dict.fromkeys(nodes, Outcome.rejected("ESLURM_ACCESS_DENIED", "denied"))
+        if state == "DOWN":
+            self.downed += nodes
+        self.updates.append((state, tuple(nodes)))
 
-        def drain(node: SlurmNode, reason: str) -> SlurmNode:
-            return replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
-
-        return self._each(nodes, cli.close, drain)
-
-    def down(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
-        self.downed += nodes
-        return self._each(nodes, cli.down, lambda node, _: replace(node, state="DOWN"))
-
-    def reopen(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
-        def resume(node: SlurmNode, _: str) -> SlurmNode:
+        def do(node: SlurmNode, reason: str) -> SlurmNode:
+            if state == "DRAIN":
+                return replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
+            if state == "DOWN":
+                return replace(node, state="DOWN")
             return replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
 
-        return self._each(nodes, cli.reopen, resume)
-
-    def _each(self, nodes, rule, do):
         answers = {}
         for name, reason in nodes.items():
             node = self.nodes.get(name)

@@ -41,7 +41,6 @@ class Shell:
             f" endpoint_url: '{self.bed.emulator.endpoint_url}'}}\n"
         )
         self.patch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: slurm)
-        self.patch.setattr("hpctl.engine.adapters.make_by_hand", lambda _: slurm)
         return slurm
 
     def run(self, *args: str, stdin: str = "", of: str = "cluster") -> Result:

@@ -1,14 +1,15 @@
 """What others do while a command looks, asks or waits: no node goes that nobody chose."""
 
+import itertools
 import signal
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters import apply
+from hpctl.clusters import apply, order_cloud
 from hpctl.clusters.apply import there
+from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import Verb
-from hpctl.clusters.order_walk import OrderPhase
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
@@ -17,20 +18,19 @@ from tests.clusters.test_apply import PATIENCE, change
 pytestmark = pytest.mark.integration
 
 
-def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk):
+def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk, monkeypatch):
     """The service may have taken it: a node given back would get jobs, and then go under them."""
     idle, busy = desk.workers[:2]
     desk.slurm.run(7, busy)
-    desk.bed.emulator.faults.add("drop_reply", calls=1, operations=["BatchDeleteClusterNodes"])
-    walk = desk.walk(desk.plan(Verb.DELETE, idle, busy))
+    run = desk.begin(desk.plan(Verb.DELETE, idle, busy))
 
-    def interrupted(_: float) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    walk.sleep = interrupted
+    monkeypatch.setattr(order_cloud, "call_service", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        next(walk.looks())
-    left = {one.node: one for one in walk.let_go()}
+        next(run.looks())
+    left = {one.node: one for one in run.let_go()}
     assert (left[idle].phase, left[busy].phase) == (OrderPhase.IN_DOUBT, OrderPhase.LET_GO)
     assert left[idle].left_drained == desk.slurm.nodes[idle].reason
     assert desk.slurm.nodes[idle].drained
@@ -80,9 +80,10 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     """The first may have been taken: that may be what speaks against the second."""
     faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
     faults.add("internal_error", calls=1, operations=only, accepted=False)
-    walk = desk.walk(desk.plan(Verb.DELETE, desk.workers[0]))
-    walk.sleep = lambda _: faults.add("access_denied", operations=only)
-    (one,) = next(walk.looks())
+    looks = desk.begin(desk.plan(Verb.DELETE, desk.workers[0])).looks()
+    assert next(looks)[0].phase is OrderPhase.ORDERED
+    faults.add("access_denied", operations=only)
+    (one,) = [*itertools.islice(looks, 50)][-1]
     assert (one.phase, one.code) == (OrderPhase.IN_DOUBT, "AccessDeniedException")
     assert one.left_drained
     assert desk.slurm.nodes[desk.workers[0]].drained

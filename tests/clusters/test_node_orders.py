@@ -1,20 +1,24 @@
 """Orders for named nodes over HTTP: drained, ordered by instance id, waited for, given back."""
 
 import itertools
-import time
 from collections import Counter
 
 import pytest
 
-from hpctl.clusters import failures, node_orders, order_terms
+from hpctl.clusters import failures, order_terms
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.node_order_plan import plan
+from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import Verb
-from hpctl.clusters.order_walk import OrderPhase
+from hpctl.nodes import advance
 from hpctl.toolkit.errors import Refused
+from hpctl.vocabulary.node_recovery import NodePhase
 from tests.clusters.bed import CLUSTER, AwsBed
+from tests.clusters.desk import Desk
+from tests.sagemaker.contract.beds import add
 from tests.tables import beside
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -96,7 +100,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
         batches = [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
         seen.append((OrderPhase.JOBS, node.reason, batches))
 
-    desk.later(look, look, lambda: desk.slurm.end(7), nothing, nothing, desk.rejoin(name))
+    desk.later(nothing, look, look, lambda: desk.slurm.end(7), nothing, nothing, desk.rejoin(name))
     (one,) = desk.carry_out(order)
     assert one.phase is OrderPhase.DONE
     assert seen == [(OrderPhase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
@@ -108,7 +112,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
 
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
-    looks = desk.walk(desk.plan(Verb.REPLACE, name)).looks()
+    looks = desk.begin(desk.plan(Verb.REPLACE, name)).looks()
     coming = (OrderPhase.ORDERED, OrderPhase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
     assert first.phase is OrderPhase.JOINING
@@ -122,7 +126,7 @@ def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
 def test_let_go_gives_back_what_was_not_ordered(desk):
     busy, idle = desk.workers[:2]
     desk.slurm.run(7, busy)
-    walk = desk.walk(desk.plan(Verb.REPLACE, busy, idle))
+    walk = desk.begin(desk.plan(Verb.REPLACE, busy, idle))
     next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
     assert (left[busy].phase, left[idle].phase) == (OrderPhase.LET_GO, OrderPhase.LEFT)
@@ -158,16 +162,14 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
 def test_many_nodes_go_out_in_calls_that_the_service_takes():
     bed = AwsBed(workers=60)
     try:
-        rows = [r for r in node_rows(bed.aws, CLUSTER, details=False) if r.role == "compute"]
-        sagemaker = bed.aws.service("sagemaker")
-        node_orders.send(sagemaker, CLUSTER, Verb.REBOOT, rows, sleep=time.sleep)
-        bed.emulator.wait_in_service(CLUSTER)
-        outcomes = node_orders.send(sagemaker, CLUSTER, Verb.DELETE, rows, sleep=time.sleep)
-        assert {o.kind.value for o in outcomes.values()} == {"accepted"}
+        desk = Desk(bed)
+        for verb in (Verb.REBOOT, Verb.DELETE):
+            desk.carry_out(desk.plan(verb, *desk.workers), wait=False)
+            bed.emulator.wait_in_service(CLUSTER)
         sizes = [(op, len(ids)) for op, ids in ordered(bed) if op.startswith("Batch")]
         assert sizes == [
             *[("BatchRebootClusterNodes", n) for n in (25, 25, 10)],
-            *[("BatchDeleteClusterNodes", n) for n in (50, 10)],
+            *[("BatchDeleteClusterNodes", n) for n in (25, 25, 10)],
         ]
     finally:
         bed.close()
@@ -192,7 +194,7 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     order = desk.plan(Verb.REPLACE, name)
     assert [(t.adopted, t.under_way) for t in order.targets] == [(True, False)]
     desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[old], code="InstanceIdInUse")
-    walk = desk.walk(order)
+    walk = desk.begin(order)
     (one,) = next(walk.looks())
     assert one.phase is OrderPhase.ORDERED
 
@@ -202,3 +204,68 @@ def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk):
     with pytest.raises(Refused, match="cannot be drained: denied; nothing was ordered"):
         desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
+
+
+def test_a_place_without_an_instance_is_deleted_by_its_logical_id(desk):
+    desk.bed.emulator.faults.add("no_capacity", operations=["Create"])
+    add(desk.bed.emulator, CLUSTER)
+    until(lambda: any(not r.instance_id for r in node_rows(desk.bed.aws, CLUSTER, details=False)))
+    rows = node_rows(desk.bed.aws, CLUSTER, details=False)
+    (place,) = [row.logical_id for row in rows if not row.instance_id]
+    (one,) = desk.carry_out(desk.plan(Verb.DELETE, place))
+    assert (one.phase, one.instance_id) == (OrderPhase.DONE, place)
+    sent = desk.bed.emulator.calls.all("BatchDeleteClusterNodes")[-1].request
+    assert sent["NodeLogicalIds"] == [place]
+    assert "NodeIds" not in sent
+
+
+def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
+    desk.slurm.run(7, desk.workers[0])
+    looks = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0])).looks()
+    next(looks)
+    desk.bed.forget_calls()
+    for _ in range(5):
+        assert next(looks)[0].phase is OrderPhase.JOBS
+    assert desk.bed.operations() == []
+
+
+def test_a_silent_slurmctld_is_shown_and_changes_nothing(desk):
+    desk.slurm.run(7, desk.workers[0])
+    run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
+    looks = run.looks()
+    next(looks)
+    desk.slurm.blind = 1
+    assert next(looks)[0].text == "slurmctld does not answer"
+    assert next(looks)[0].text == ""
+    assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
+
+
+def test_a_node_that_cannot_be_given_back_on_ctrl_c_is_shown_with_its_reason(desk):
+    desk.slurm.run(7, desk.workers[0])
+    run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
+    next(run.looks())
+    desk.slurm.blind = 9
+    (one,) = run.let_go()
+    assert (one.phase, one.left_drained) == (OrderPhase.LET_GO, desk.slurm.nodes[one.node].reason)
+    assert "not given back: slurmctld does not answer" in one.text
+
+
+def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
+    broken, sound = desk.workers[:2]
+    taken = advance.advance
+
+    def advances(rec, *facts):
+        if rec.node == broken and rec.phase is NodePhase.VACATED:
+            raise ZeroDivisionError("a bug")
+        return taken(rec, *facts)
+
+    monkeypatch.setattr(advance, "advance", advances)
+    run = desk.begin(desk.plan(Verb.DELETE, broken, sound))
+    looks = itertools.islice(run.looks(), 500)
+    last = next(look for look in looks if sum(one.ended for one in look) == 1)
+    found = {one.node: one for one in last}
+    assert "ZeroDivisionError" in found[broken].text
+    assert found[sound].phase is OrderPhase.DONE
+    monkeypatch.undo()
+    assert {one.phase for one in run.let_go()} == {OrderPhase.LET_GO, OrderPhase.DONE}
+    assert not desk.slurm.nodes[broken].drained

@@ -42,6 +42,14 @@ class Reads(Struct):
             raise Unavailable("it does not answer", "look at its log")
         return self.answer
 
+    def update(self, nodes, state, rule):
+        """Slurm as an order of `hpctl cluster` changes it."""
+        paper = PaperSlurm([])
+        paper.nodes = dict(self.answer.nodes)
+        answers = paper.update(nodes, state, rule)
+        self.answer = replace(self.answer, nodes=paper.nodes)
+        return answers
+
     def version(self) -> tuple[int, int, int]:
         raise Unavailable("it does not answer", "look at its log")
 
@@ -74,12 +82,6 @@ class Head(Struct):
         store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
         store.close()
 
-    def by_hand(self) -> PaperSlurm:
-        """Slurm as an order of `hpctl cluster` drains it."""
-        paper = PaperSlurm([])
-        paper.nodes, paper.jobs = dict(self.slurm.nodes), dict(self.slurm.jobs)
-        return paper
-
     def run(self, *args: str, width: int = 80, stdin: str | IO[bytes] = "") -> Result:
         """Run hpctl as from the shell, on a terminal so wide."""
         return run(*args, width=width, stdin=stdin, env={"HPCTL_CONFIG": str(self.config)})
@@ -100,7 +102,6 @@ def head(tmp_path, monkeypatch) -> Head:
     )
     monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: Reads(made.cloud))
     monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: made.aws)
-    monkeypatch.setattr("hpctl.engine.adapters.make_by_hand", lambda _: made.by_hand())
     monkeypatch.setattr("hpctl.clusters.commands.maintenance.EVERY_S", 0.0)
     monkeypatch.setattr(output, "now", lambda: worlds.NOW)
     for name in ("SUDO_USER", "HPCTL_CLUSTER"):

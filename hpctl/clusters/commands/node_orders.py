@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from msgspec import Struct
@@ -35,7 +36,7 @@ from hpctl.clusters.commands.waiting import (
 )
 from hpctl.clusters.node_lookup import resolve_all
 from hpctl.clusters.node_order_plan import Plan, Target, plan
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_terms import OrderOptions, Verb
 from hpctl.engine.request_client import JobHere, fate, invoking_user
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
@@ -54,7 +55,11 @@ if TYPE_CHECKING:
     from hpctl.clusters.commands.waiting import Waiting
     from hpctl.clusters.fleet import Fleet
     from hpctl.clusters.node_order_plan import Pick, Plan
-    from hpctl.clusters.order_walk import NodeProgress, Walk
+    from hpctl.clusters.order_follow import OrderFollow
+    from hpctl.clusters.order_loop import OrderRun
+    from hpctl.clusters.order_progress import NodeProgress
+    from hpctl.engine.config import Config
+    from hpctl.engine.journal.state import State
 
 
 HEARTBEAT_S = 60.0
@@ -105,13 +110,25 @@ def take_out(
 
     `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
     """
-    every_s, timeout_s = min(5.0, waiting.every_s), waiting.timeout_s
-    how = {"now": now, "wait": waiting.wait, "every_s": every_s, "timeout_s": timeout_s}
-    walk = _walk(here, order, floor=floor, **how)
-    return carry_out(walk)
+    options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
+    return carry_out(_begin(here, order, options))
 
 
-def carry_out(walk: Walk) -> tuple[dict[str, NodeProgress], bool]:
+class Looks(Protocol):
+    """An order on its way, carried out here or by the daemon."""
+
+    progress: dict[str, NodeProgress]
+    on_interrupt: str
+    """What becomes of the order on a Ctrl-C."""
+
+    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+        """Yield the nodes after every look, until each has ended."""
+
+    def let_go(self) -> tuple[NodeProgress, ...]:
+        """Stop waiting."""
+
+
+def carry_out(run: Looks) -> tuple[dict[str, NodeProgress], bool]:
     """What became of each node of an order, and whether somebody pressed Ctrl-C.
 
     Told on standard error: a line for each thing that changes, and one a minute while nothing does.
@@ -119,13 +136,13 @@ def carry_out(walk: Walk) -> tuple[dict[str, NodeProgress], bool]:
     """
     try:
         with _ended_by(signal.SIGTERM, signal.SIGHUP):
-            _tell(walk.looks())
+            _tell(run.looks())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
-            output.echo("hpctl: interrupted; giving back what was not ordered ...", err=True)
-        walk.let_go()
-        return walk.progress, True
-    return walk.progress, False
+            output.echo(f"hpctl: interrupted; {run.on_interrupt} ...", err=True)
+        run.let_go()
+        return run.progress, True
+    return run.progress, False
 
 
 @contextlib.contextmanager
@@ -309,8 +326,8 @@ def replace(**options: Any) -> None:
     """Replace nodes' instances: drained first, given back to Slurm when the new ones are there.
 
     NODE is any name of a node, or a hostlist. Whatever is only on the instance's disks is lost.
-    Where hpctl's daemon runs in mode own it does it, as by `hpctl replace`; its answer ends this.
-    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    Where hpctl's daemon runs in mode own it carries the order out, and this command follows it.
+    Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
     _run(Verb.REPLACE, **options)
@@ -322,9 +339,9 @@ def replace(**options: Any) -> None:
 def reboot(**options: Any) -> None:
     """Reboot nodes' instances: drained first, given back to Slurm when they have come up.
 
-    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own it does it, as
-    by `hpctl reboot`; its answer ends this.
-    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own it carries the
+    order out, and this command follows it.
+    Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
     _run(Verb.REBOOT, **options)
@@ -356,12 +373,16 @@ def _run(
         return
     output.on_stderr(lambda out, v: draw_plan(out, v, now=now), shown)
     confirm(f"{verb} {len(order.targets)} node(s)?", yes)
-    if by_daemon:
-        _hand_over(here, order, now=now, wait=wait, as_json=as_json)
+    options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
+    run: Looks | None = None
+    if not by_daemon:
+        run = _begin(here, order, options)
+    else:
+        run = _hand_over(here, order, options, as_json=as_json)
+    if run is None:
         return
-    walk = _walk(here, order, now=now, wait=wait, every_s=every_s, timeout_s=timeout_s or 0.0)
-    done, interrupted = carry_out(walk)
-    view = order_view(order, output.now(), why_not=why_not, done=done)
+    done, interrupted = carry_out(run)
+    view = order_view(order, output.now(), by_daemon=by_daemon, why_not=why_not, done=done)
     output.show("cluster-order", view, as_json, draw_result)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
@@ -400,22 +421,59 @@ def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:
     return True, ""
 
 
-def _hand_over(here: Place, order: Plan, *, now: bool, wait: bool, as_json: bool) -> None:
-    """Ask the daemon for each node, as `hpctl replace` does; its answer ends the command."""
+def _hand_over(
+    here: Place, order: Plan, options: OrderOptions, *, as_json: bool
+) -> OrderFollow | None:
+    """Ask the daemon for each node, as `hpctl replace` does; return what follows its recoveries.
+
+    Return None where it is not waited for, or does not answer: its answers end the command.
+    """
+    from hpctl.clusters.order_follow import OrderFollow
+    from hpctl.clusters.order_ports import OrderPorts
+    from hpctl.engine import adapters
+    from hpctl.engine.clock import SystemClock
     from hpctl.engine.request_client import ANSWER_S, ask, report
 
+    settings = here.settings()
     targets = [str(NodeName(target.row.node)) for target in order.targets]
-    verb = order.verb + NOW if now else order.verb
-    view = ask(here.settings(), verb, targets, wait_s=ANSWER_S if wait else 0.0)
-    report(view, as_json, waited=wait)
+    verb = order.verb + NOW if options.now else order.verb
+    view = ask(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
+    if not all(request.answered for request in view.requests):
+        report(view, as_json, waited=options.wait)
+        return None
+    refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
+    return OrderFollow(
+        order,
+        refusals,
+        _make_reader(settings),
+        OrderPorts(here.aws, adapters.make_scheduler(settings), SystemClock(), time.sleep),
+        options,
+    )
 
 
-def _walk(here: Place, order: Plan, **how: Any) -> Walk:
-    from hpctl.clusters.order_walk import Walk
-    from hpctl.engine.adapters import make_by_hand
+def _make_reader(settings: Config) -> Callable[[], State]:
+    """Return what reads the daemon's journal, each time only what is new to it."""
+    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.world import Followed
 
-    by_hand = make_by_hand(here.settings()) if here.slurm else None
-    return Walk(order, here.aws, by_hand, time.monotonic, time.sleep, **how)
+    followed = Followed(None)
+
+    def read() -> State:
+        with contextlib.closing(open_reader(settings)) as store:
+            deque(followed.news(store), maxlen=0)
+        return followed.state
+
+    return read
+
+
+def _begin(here: Place, order: Plan, options: OrderOptions) -> OrderRun:
+    from hpctl.clusters.order_loop import OrderRun
+    from hpctl.clusters.order_ports import OrderPorts
+    from hpctl.engine import adapters
+    from hpctl.engine.clock import SystemClock
+
+    slurm = adapters.make_scheduler(here.settings()) if here.slurm else None
+    return OrderRun(order, OrderPorts(here.aws, slurm, SystemClock(), time.sleep), options)
 
 
 def _exit(view: NodeOrderView, *, wait: bool) -> Exit:

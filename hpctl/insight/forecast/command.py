@@ -146,13 +146,13 @@ def _weigh(
     loaded: Config, w: World, names: Collection[NodeName], dry_run: bool
 ) -> Mapping[int, Sequence[NodeName]]:
     """Set the weights of these nodes, or of all that Slurm has. Raises HpctlError."""
-    from hpctl.engine.adapters import make_by_hand
+    from hpctl.engine.adapters import make_scheduler
 
     if w.slurm is None:
         raise Unavailable(w.slurm_error, "No weight was set.")
     nodes = [n for n in names or w.slurm.nodes if n in w.slurm.nodes]
     found = weights(forecasts(w.state, nodes, w.health, w.now, of=nodes))
-    slurm = make_by_hand(loaded)
+    slurm = make_scheduler(loaded)
     for weight, these in () if dry_run else found.items():
         outcome = slurm.weigh(these, weight)
         if outcome.kind is not OutcomeKind.ACCEPTED:

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from hpctl.sandbox.api import Sandbox
+from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.node_recovery import NodePhase
 from tests.live import EAGER, FAST, Live
 from tests.waiting import until
 
@@ -87,10 +89,27 @@ def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Liv
     until(lambda: row(live, name)["slurm_flags"] == [], 30)
 
 
-def test_an_idle_node_is_handed_to_the_daemon(live: Live) -> None:
+def test_an_idle_node_is_handed_to_the_daemon_and_followed(live: Live) -> None:
     name = live.sandbox.nodes[1]
     out, err = hpctl(live, "reboot", name, "--yes")
     assert "hpctl's daemon does it" in err
-    assert "opened" in out
-    until(lambda: [r for r in live.state().nodes.values() if r.node == name and r.ended], 60)
+    assert "done: back in service" in " ".join(out.split())
+    (recovery,) = [r for r in live.state().nodes.values() if r.node == name]
+    assert (recovery.phase, recovery.remedy) == (NodePhase.RETURNED, Remedy.REBOOT)
     assert not live.node(name).drained
+
+
+def test_a_deletion_at_once_ends_the_job_only_when_the_service_has_accepted(live: Live) -> None:
+    name = live.sandbox.nodes[1]
+    job = live.submit("sleep 300", "-w", name)
+    until(lambda: live.job(job).state == "RUNNING", 60)
+    live.sandbox.inject_api("access-denied", operations="BatchDeleteClusterNodes")
+    out, _ = hpctl(live, "delete-nodes", name, "--now", *QUICK, code=1)
+    assert "AccessDeniedException" in " ".join(out.split())
+    assert live.job(job).state == "RUNNING"
+    assert not live.node(name).drained
+    live.sandbox.inject_api("clear")
+    out, _ = hpctl(live, "delete-nodes", name, "--now", *QUICK)
+    assert "done: deleted" in " ".join(out.split())
+    assert live.job(job).state != "RUNNING"
+    live.sandbox.run(["scancel", str(job)])

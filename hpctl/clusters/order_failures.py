@@ -1,0 +1,36 @@
+"""Why the new instance of an order failed."""
+
+from hpctl.clusters import failures
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.node_order_plan import Target
+from hpctl.clusters.progress import FAILURE
+from hpctl.sagemaker.failure_causes import Cause, Where, understand
+from hpctl.vocabulary.ports import Aws
+
+
+class InstanceFailures:
+    """Explains each failed instance once: its log is read over the network."""
+
+    def __init__(self, aws: Aws, arn: str, cluster: str) -> None:
+        self._aws, self._arn, self._cluster = aws, arn, cluster
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def explain(self, target: Target, row: NodeRow | None) -> tuple[str, str]:
+        """Return what a failure was, with the line of its lifecycle log, and its fix.
+
+        Two empty texts where there is no new instance, or it has not failed.
+        """
+        if row is None or row.status not in FAILURE or row.instance_id == target.instance:
+            return "", ""
+        if row.instance_id not in self._known:
+            self._known[row.instance_id] = self._read(row)
+        return self._known[row.instance_id]
+
+    def _read(self, row: NodeRow) -> tuple[str, str]:
+        cause = understand(row.message, Where((row.instance_type,)))
+        text = row.message or "the new instance failed"
+        if cause.cause is Cause.LIFECYCLE:
+            where = failures.log_place(self._arn, self._cluster, row.group, row.instance_id)
+            read = failures.failed_line(self._aws, where)
+            text = f"{text} The log {where}: {read.line or read.unread}"
+        return text, cause.fix

@@ -1,0 +1,104 @@
+"""An order that the daemon carries out, followed in its journal."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from hpctl.clusters.node_order_plan import Plan, Target, node_name
+from hpctl.clusters.order_cloud import OrderProvider
+from hpctl.clusters.order_failures import InstanceFailures
+from hpctl.clusters.order_lateness import OrderLateness
+from hpctl.clusters.order_ports import OrderPorts
+from hpctl.clusters.order_progress import NodeProgress, OrderFacts, describe, describe_unopened
+from hpctl.clusters.order_terms import OrderOptions
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import jobs_on
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.node_recovery import NodeRecovery
+
+
+class OrderFollow:
+    """Looks at the daemon's recoveries until each has ended. Changes nothing."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        refusals: Mapping[NodeName, str],
+        read_state: Callable[[], State],
+        ports: OrderPorts,
+        options: OrderOptions,
+    ) -> None:
+        """`refusals`: the nodes whose order the daemon refused, and why."""
+        self._plan, self._refusals, self._slurm = plan, refusals, ports.slurm
+        self._read_state, self._sleep, self._options = read_state, ports.sleep, options
+        self._targets = {node_name(target): target for target in plan.targets}
+        self._provider = OrderProvider(plan, self._targets, ports.aws, ports.clock.now)
+        self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
+        self._recoveries: dict[NodeName, RecoveryId] = {}
+        self._state = State()
+        self._trouble = ""
+        self._jobs: Mapping[NodeName, tuple[int, ...]] = {}
+        self._lateness = OrderLateness(plan.verb, options, ports.clock)
+        self._interrupted = False
+        self.on_interrupt = "the daemon goes on"
+        self.progress: dict[str, NodeProgress] = {}
+        """The newest of each node, by the instance that the order is for."""
+
+    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+        """Yield the nodes after every look, `every_s` apart, until each has ended."""
+        while True:
+            self._read()
+            self._note()
+            yield tuple(self.progress.values())
+            if all(one.ended for one in self.progress.values()):
+                return
+            self._sleep(self._options.every_s)
+
+    def let_go(self) -> tuple[NodeProgress, ...]:
+        """Stop following. The daemon goes on."""
+        self._interrupted = True
+        self._note()
+        return tuple(self.progress.values())
+
+    def _read(self) -> None:
+        try:
+            self._state = self._read_state()
+            self._provider.view()
+            jobs = self._slurm.view().jobs if self._slurm is not None else {}
+            running = jobs_on(list(self._targets), jobs)
+            self._jobs = {
+                name: tuple(sorted(int(j.id) for j in here if j.running or j.completing))
+                for name, here in running.items()
+            }
+            self._trouble = ""
+        except Unavailable as error:
+            self._trouble = str(error)
+        for name in self._targets:
+            rid = self._state.last_of_node.get(name)
+            if rid is not None:
+                self._recoveries.setdefault(name, rid)
+
+    def _note(self) -> None:
+        for name, target in self._targets.items():
+            rid = self._recoveries.get(name)
+            if name in self._refusals or rid is None:
+                one = describe_unopened(target, self._refusals.get(name, ""))
+            else:
+                rec = self._state.nodes[rid]
+                one = describe(target, rec, self._facts(name, target, rec))
+            self.progress[target.instance] = one
+
+    def _facts(self, name: NodeName, target: Target, rec: NodeRecovery) -> OrderFacts:
+        row = self._provider.rows.get(name)
+        failure, mend = self._failures.explain(target, row)
+        return OrderFacts(
+            verb=self._plan.verb,
+            row=row,
+            old=self._provider.listed.get(target.instance),
+            jobs=() if self._options.now else self._jobs.get(name, ()),
+            trouble=self._trouble,
+            late=self._lateness.find(rec),
+            interrupted=self._interrupted,
+            failure=failure,
+            failure_fix=mend,
+            by_daemon=True,
+        )

@@ -1,0 +1,299 @@
+"""An order for nodes that a command carries out: the daemon's loop, in the command's process.
+
+Each node is a recovery of the one table (`hpctl.vocabulary.node_recovery`), opened by a request and
+executed by the one Executor. What differs is who reads and acts: Slurm under the operator's own
+Reason (`order_slurm`), the service with the operator's own credentials (`order_cloud`), and no
+agent reports: the start time of the slurmd takes its place (`order_view`). The journal lasts as
+long as the command: what outlives it is the Reason in Slurm, from which `node_order_plan` finds
+what an earlier command has ordered.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.clusters.node_order_plan import Plan, Target, node_name
+from hpctl.clusters.order_cloud import OrderProvider
+from hpctl.clusters.order_failures import InstanceFailures
+from hpctl.clusters.order_lateness import OrderLateness
+from hpctl.clusters.order_ports import OrderPorts
+from hpctl.clusters.order_progress import NodeProgress, OrderFacts, describe, describe_unopened
+from hpctl.clusters.order_slurm import OrderScheduler
+from hpctl.clusters.order_terms import DOUBT_S, OrderOptions, Verb
+from hpctl.clusters.order_view import OrderObserver
+from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.journal.events import (
+    Event,
+    JobReported,
+    NodeRecoveryOpened,
+    RequestTaken,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+)
+from hpctl.engine.journal.in_process import InProcessJournal
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.kinds import Order
+from hpctl.engine.loop import Loop
+from hpctl.engine.node_history import ORDERS as STEPS
+from hpctl.engine.requests import NOW, ORDERS
+from hpctl.engine.view import Request, View
+from hpctl.faults.catalogue import rules as make_rules
+from hpctl.nodes.kind import NODES
+from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
+from hpctl.toolkit.errors import Refused
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.policy import Mode, NodePolicy, Policy, Unrecoverable
+from hpctl.vocabulary.recovery import StepKind, last_step, recovery_id
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+CYCLES: Final = 12
+"""The most cycles at one look: a recovery has fewer steps that follow at once."""
+
+REMEDIES: Final = {
+    Verb.REPLACE: Remedy.REPLACE,
+    Verb.REBOOT: Remedy.REBOOT,
+    Verb.DELETE: Remedy.DELETE,
+}
+
+
+class OrderRequests:
+    """The order as requests to the loop: one for each node, once."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = list(requests)
+
+    def pending(self) -> Sequence[Request]:
+        """Return the requests; the loop takes all of them at once."""
+        pending, self._requests = self._requests, []
+        return pending
+
+
+class NoJobReports:
+    """No supervisor of a job reports to a command."""
+
+    def news(self) -> Sequence[JobReported]:
+        """Return no reports."""
+        return ()
+
+
+class OrderRun:
+    """One order on its way. Iterate over `looks`; on a Ctrl-C call `let_go`."""
+
+    def __init__(self, plan: Plan, ports: OrderPorts, options: OrderOptions) -> None:
+        """Read the service once. Raises as reads do."""
+        clock = ports.clock
+        self._plan, self._clock, self._sleep = plan, clock, ports.sleep
+        self._options = options
+        self._targets = {node_name(target): target for target in plan.targets}
+        self._scheduler = OrderScheduler(self._targets, ports.slurm, clock.now)
+        self._provider = OrderProvider(plan, self._targets, ports.aws, clock.now)
+        self._observer = OrderObserver(self._targets, self._scheduler, self._provider, options)
+        self._journal = InProcessJournal()
+        self._memory = JournaledState(self._journal)
+        executor = Executor(Effectors(self._scheduler, self._provider), self._memory, clock)
+        self._policy, self._rules = order_policy(options), make_rules()
+        self._loop = Loop(
+            self._memory,
+            executor,
+            self._observer,
+            OrderRequests(self._requests()),
+            NoJobReports(),
+            clock,
+            (replace(NODES, orders=DELETIONS),),
+        )
+        self._lateness = OrderLateness(plan.verb, options, clock)
+        self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
+        self.on_interrupt = "giving back what was not ordered"
+        self.progress: dict[str, NodeProgress] = {}
+        """The newest of each node, by the instance that the order is for."""
+
+    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+        """Yield the nodes after every look, `every_s` apart, until each has ended.
+
+        Raises Refused where a node cannot be drained: nothing was ordered then, and what was
+        drained for it is given back. Raises as reads do where the very first fails.
+        """
+        self._memory.append(self._find_under_way())
+        self._loop.cycle(self._policy, self._rules)
+        self._check_drains()
+        while True:
+            self._turn()
+            self._note()
+            yield tuple(self.progress.values())
+            if all(one.ended for one in self.progress.values()):
+                return
+            self._sleep(self._options.every_s)
+
+    def let_go(self) -> tuple[NodeProgress, ...]:
+        """Stop waiting: give back what is surely not ordered, and tell what goes on."""
+        self._withdraw()
+        self._note()
+        return tuple(self.progress.values())
+
+    def _requests(self) -> list[Request]:
+        verb = str(self._plan.verb) + (NOW if self._options.now else "")
+        names = [name for name, target in self._targets.items() if not target.under_way]
+        by, proof = self._plan.by, "the operator's own command"
+        return [
+            Request(number, self._clock.now(), verb, name, by, proof)
+            for number, name in enumerate(names, 1)
+        ]
+
+    def _find_under_way(self) -> list[Event]:
+        """What an earlier command has done, as the events that its journal had."""
+        fault = ORDERS.get(self._plan.verb, _DELETION).fault
+        found: list[Event] = []
+        for name, target in self._targets.items():
+            if not target.under_way:
+                continue
+            generation = Generation(name, InstanceId(target.instance), BootId(target.slurmd))
+            rid = recovery_id("n", name, generation, fault.rule)
+            found += _earlier_events(rid, generation, fault, self._clock.now(), self._plan.by)
+        return found
+
+    def _turn(self) -> None:
+        """Cycle as long as steps follow each other at once."""
+        for _ in range(CYCLES):
+            if not self._loop.cycle(self._policy, self._rules).acted:
+                return
+
+    def _withdraw(self) -> None:
+        """Give back every node that is not ordered, as far as Slurm lets us."""
+        self._observer.interrupted = True
+        for _ in range(CYCLES):
+            if not any(not rec.remedied for rec in self._open()):
+                return
+            if not self._loop.cycle(self._policy, self._rules).acted:
+                return
+
+    def _open(self) -> list[NodeRecovery]:
+        state = self._memory.state
+        return [state.nodes[rid] for rid in state.open_nodes.values()]
+
+    def _check_drains(self) -> None:
+        """Order nothing where one of the nodes cannot be drained. Raises Refused."""
+        for rec in self._open():
+            drain = last_step(rec.steps, StepKind.DRAIN)
+            outcome = drain.outcome if drain is not None else None
+            if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
+                self._withdraw()
+                raise Refused(
+                    f"{rec.node} cannot be drained: {outcome.detail or outcome.code};"
+                    " nothing was ordered",
+                    "only root, SlurmUser and Slurm's administrators may drain a node",
+                    code=outcome.code,
+                )
+
+    def _note(self) -> None:
+        for name, target in self._targets.items():
+            rid = self._memory.state.last_of_node.get(name)
+            if rid is None:
+                one = describe_unopened(target, self._answer_to(name))
+            else:
+                rec = self._memory.state.nodes[rid]
+                one = describe(target, rec, self._facts(name, target, rec))
+            self.progress[target.instance] = one
+
+    def _answer_to(self, name: NodeName) -> str:
+        """Why the loop refused the request for a node."""
+        answers = [
+            event.answer
+            for event in self._journal.events()
+            if isinstance(event, RequestTaken) and event.target == name
+        ]
+        return answers[-1] if answers else ""
+
+    def _facts(self, name: NodeName, target: Target, rec: NodeRecovery) -> OrderFacts:
+        observer, row = self._observer, self._provider.rows.get(name)
+        failure, mend = self._failures.explain(target, row)
+        return OrderFacts(
+            verb=self._plan.verb,
+            row=row,
+            old=self._provider.listed.get(target.instance),
+            jobs=() if self._options.now else observer.jobs.get(name, ()),
+            tracked=self._scheduler.tracks(name),
+            closed_by=self._scheduler.closed_by_others.get(name, ""),
+            trouble=self._find_trouble(name),
+            late=self._lateness.find(rec),
+            waits=self._options.wait,
+            interrupted=observer.interrupted,
+            failure=failure,
+            failure_fix=mend,
+        )
+
+    def _find_trouble(self, name: NodeName) -> str:
+        """Why a node does not go on: Slurm or the service was not read, or hpctl itself failed."""
+        for flaw in self._loop.flaws:
+            if flaw.target == name:
+                return f"internal error: {flaw.error}"
+        return self._observer.slurm_trouble or self._observer.cloud_trouble
+
+
+def order_policy(options: OrderOptions) -> Policy:
+    """Return the numbers by which a command carries an order out.
+
+    Nothing has a deadline but the command's own, and nothing waits for other nodes' faults.
+    """
+    node = NodePolicy(
+        cordon_deadline_s=MAX_SECONDS,
+        disturb_after_s=0.0,
+        vacate_deadline_s=MAX_SECONDS,
+        vacate_after_jobs_deadline_s=MAX_SECONDS,
+        remedy_after_s=0.0,
+        reboot_deadline_s=MAX_SECONDS,
+        replace_deadline_s=MAX_SECONDS,
+        rejoin_deadline_s=MAX_SECONDS,
+        verify_deadline_s=MAX_SECONDS,
+        verify_healthy_s=0.0,
+        unrecoverable_jobs=Unrecoverable.KILL,
+        step_retry_s=max(options.every_s, 0.01),
+        step_attempts=1_000_000,
+        doubt_window_s=DOUBT_S,
+    )
+    return Policy(mode=Mode.OWN, node=node, attended=True)
+
+
+def _earlier_events(
+    rid: RecoveryId, generation: Generation, fault: FaultClass, now: datetime, by: str
+) -> list[Event]:
+    """A recovery whose order was accepted at a time that is not known."""
+    step, target = STEPS[fault.ladder[0]], generation.instance
+    why = "an earlier command did it"
+    return [
+        NodeRecoveryOpened(
+            now, rid, generation, fault.rule, fault.meaning, fault.urgency, fault.ladder, why,
+            Mode.OWN, by=by,
+        ),
+        SignalSeen(now, rid, NodeSignal.CORDON_SEEN, why),
+        SignalSeen(now, rid, NodeSignal.JOBS_GONE, why),
+        StepStarted(EARLIEST, rid, step, 1, target),
+        StepResolved(EARLIEST, rid, step, 1, Outcome.accepted(why)),
+    ]  # fmt: skip
+
+
+def _refuse_nothing(node: SlurmNode, view: View) -> str:  # noqa: ARG001
+    return ""
+
+
+_DELETION: Final = Order(
+    FaultClass(
+        RuleId("operator-delete"),
+        "an operator asked for its deletion",
+        Urgency.AFTER_JOBS,
+        (Remedy.DELETE,),
+        source="an operator",
+    ),
+    _refuse_nothing,
+)
+
+DELETIONS: Final = {
+    "delete": _DELETION,
+    f"delete{NOW}": Order(replace(_DELETION.fault, urgency=Urgency.NOW), _refuse_nothing),
+}
+"""Orders that a command alone carries out: a daemon deletes no node by request."""

@@ -1,0 +1,129 @@
+"""What the loop of an order sees: Slurm, the service, and of each slurmd when it began."""
+
+from collections.abc import Mapping, Sequence
+
+from hpctl.clusters.node_order_plan import Target, began
+from hpctl.clusters.order_call import key
+from hpctl.clusters.order_cloud import OrderProvider
+from hpctl.clusters.order_slurm import OrderScheduler
+from hpctl.clusters.order_terms import OrderOptions
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import View, jobs_on
+from hpctl.faults.catalogue import Rules
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.slurm_facts import SchedulerView
+
+
+class OrderObserver:
+    """What the loop of an order sees: Slurm, the service, and of each slurmd when it began."""
+
+    def __init__(
+        self,
+        targets: Mapping[NodeName, Target],
+        scheduler: OrderScheduler,
+        provider: OrderProvider,
+        options: OrderOptions,
+    ) -> None:
+        """Read the service once. Raises as reads do."""
+        self._targets = targets
+        self._scheduler, self._provider, self._options = scheduler, provider, options
+        self._slurm: SchedulerView | None = None
+        self._cloud = provider.view()
+        self.interrupted = False
+        self.slurm_trouble = ""
+        self.cloud_trouble = ""
+        self.jobs: Mapping[NodeName, Sequence[int]] = {}
+        """The jobs that hold each node."""
+
+    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+        """Return the world now; Slurm and the service as they were where they do not answer.
+
+        Raises Unavailable where Slurm was never read.
+        """
+        slurm = self._read_slurm(state)
+        running = jobs_on(list(self._targets), slurm.jobs)
+        self.jobs = {
+            name: tuple(sorted(int(j.id) for j in jobs if j.running or j.completing))
+            for name, jobs in running.items()
+        }
+        if self._needs_cloud(state):
+            self._read_cloud()
+        return View(
+            scheduler=slurm,
+            provider=self._cloud,
+            health=self._hear(state, slurm),
+            assessments={},
+            state=state,
+            instances=self._provider.find_instances(),
+            current=not self.slurm_trouble,
+            withdrawn=self._find_withdrawn(state),
+        )
+
+    def _read_slurm(self, state: State) -> SchedulerView:
+        try:
+            self._slurm = self._scheduler.show(state.open_nodes)
+            self.slurm_trouble = ""
+        except Unavailable as error:
+            if self._slurm is None:
+                raise
+            self.slurm_trouble = str(error)
+        return self._slurm
+
+    def _needs_cloud(self, state: State) -> bool:
+        """Whether a node is ordered, or is about to be: the service is not asked before."""
+        recoveries = [state.nodes[rid] for rid in state.open_nodes.values()]
+        return any(rec.remedied or self._is_ready(rec.node) for rec in recoveries)
+
+    def _is_ready(self, name: NodeName) -> bool:
+        return self._options.now or not self.jobs.get(name)
+
+    def _read_cloud(self) -> None:
+        try:
+            self._cloud = self._provider.view()
+            self.cloud_trouble = ""
+        except Unavailable as error:
+            self.cloud_trouble = str(error)
+
+    def _hear(self, state: State, slurm: SchedulerView) -> dict[NodeName, Health]:
+        """A slurmd that answers speaks for its node: when it began tells one boot from another."""
+        heard: dict[NodeName, Health] = {}
+        for name, target in self._targets.items():
+            row = self._provider.rows.get(name)
+            node = slurm.nodes.get(name)
+            instance = InstanceId(key(row) if row else target.instance)
+            boot = target.slurmd
+            if name in state.open_nodes:
+                if row is None or node is None or not node.responding:
+                    continue
+                boot = began(node) if self._scheduler.tracks(name) else ""
+            # Where Slurm does not tell when its slurmd began, another instance is another boot.
+            boot = boot or f"of {instance}"
+            heard[name] = Health(Generation(name, instance, BootId(boot)), slurm.as_of)
+        return heard
+
+    def _find_withdrawn(self, state: State) -> dict[NodeName, str]:
+        waiting = [
+            name
+            for name in self._targets
+            if (rec := state.node_recovery(name)) is not None and not rec.remedied
+        ]
+        if self.interrupted:
+            return dict.fromkeys(waiting, "nothing was ordered for it")
+        if self.cloud_trouble:
+            return {}
+        return self._above_floor([name for name in waiting if self._is_ready(name)])
+
+    def _above_floor(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
+        """The nodes that would bring a group below its floor."""
+        counts = self._provider.targets_of_groups
+        room = {group: counts.get(group, 0) - keep for group, keep in self._options.floor.items()}
+        kept: dict[NodeName, str] = {}
+        for name in ready:
+            group = self._targets[name].row.group
+            if room.get(group, 1) <= 0:
+                kept[name] = f"others have brought {group} down to {counts.get(group, 0)}"
+            if group in room:
+                room[group] -= 1
+        return kept

@@ -1,0 +1,30 @@
+"""A journal that lasts as long as its process: for a loop whose record is elsewhere."""
+
+from collections.abc import Mapping, Sequence
+
+from hpctl.engine.journal.events import Event
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.model import Health
+
+
+class InProcessJournal:
+    """`hpctl.engine.journal.port.Journal` in memory."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Keep these events."""
+        self._events.extend(events)
+
+    def events(self) -> Sequence[Event]:
+        """Return every event, in order."""
+        return tuple(self._events)
+
+    def retired(self) -> frozenset[RecoveryId]:
+        """Return no ids: nothing is retired here."""
+        return frozenset()
+
+    def health(self) -> Mapping[NodeName, Health]:
+        """Return nothing: no agent reports here."""
+        return {}

@@ -1,0 +1,72 @@
+"""What an operator who waits for an order gets of it: a refusal at once, and no second reboot.
+
+`Policy.attended` is true in a command that carries an order out itself. At a daemon no operator
+waits: it waits out what is refused for now and repeats what is in doubt.
+"""
+
+from typing import Final
+
+from hpctl.engine.node_history import find_order, was_in_doubt
+from hpctl.nodes.actors import NodeCase
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE, InstanceStatus
+from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.outcome import OutcomeKind
+from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait, answer_text
+
+MOVING: Final = IN_USE | BAD_STATUS
+"""A node refused with one of these may be about to go by another's order: no job starts there."""
+
+
+def find_refusal(c: NodeCase) -> str:
+    """Return why the service refused an order by hand, where the node is as it was; "" elsewhere.
+
+    Such a node is given back. After an order in doubt a refusal proves nothing, and a node on
+    which another operation works may be about to go.
+    """
+    if not c.policy.attended or c.rec.phase is not NodePhase.VACATED:
+        return ""
+    step = find_order(c.rec)
+    if step is None or step.outcome is None or step.outcome.kind is not OutcomeKind.REJECTED:
+        return ""
+    if was_in_doubt(c.rec) or step.outcome.code in MOVING:
+        return ""
+    return f"cannot {step.kind} {step.target}: {answer_text(step.outcome)}"
+
+
+def settle_order(c: NodeCase) -> Next | None:
+    """Return what an attended order that was not accepted comes to; None where it is sent now."""
+    step = find_order(c.rec)
+    if not c.policy.attended or step is None:
+        return None
+    what = f"{step.kind} {step.target}"
+    if not step.in_doubt and step.outcome is not None:
+        if was_in_doubt(c.rec) and step.outcome.code in IN_USE | GONE:
+            why = "the reply was lost; the service reports that it is under way"
+            return Move(NodeSignal.REMEDY_ACCEPTED, why)
+        return Move(NodeSignal.NEEDS_HUMAN, f"cannot {what}: {answer_text(step.outcome)}")
+    if sign := _sign_of_order(c):
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the reply was lost; {sign}")
+    # An accepted reboot leaves no trace in the API, and a second one would hit fresh work.
+    most = 1 if step.kind is StepKind.REBOOT else 2
+    if step.attempt < most:
+        return None
+    until = later(step.resolved or step.started, c.policy.node.doubt_window_s)
+    if c.now < until:
+        return Wait(until, f"it is unknown whether the service accepted to {what}", Look.SLOWLY)
+    detail = step.outcome.detail if step.outcome else "there was no reply"
+    return Move(NodeSignal.NEEDS_HUMAN, f"it is unknown whether the service accepted: {detail}")
+
+
+def _sign_of_order(c: NodeCase) -> str:
+    """What the instance shows of an order whose reply was lost; empty for nothing."""
+    instance = c.facts.instance
+    if instance is None:
+        return ""
+    if c.rec.remedy is Remedy.DELETE:
+        # It may have been Pending all along.
+        shows = instance.status is InstanceStatus.SHUTTING_DOWN
+    else:
+        shows = instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+    return f"the instance is {instance.status}" if shows else ""

@@ -1,0 +1,96 @@
+"""Slurm where none is reachable; the base of what orders nodes and no jobs."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+
+REFUSED = Outcome.rejected("no_slurm", "Slurm is not reachable from here")
+UNREAD = "Slurm is not reachable from here"
+
+
+class NoSlurm:
+    """`hpctl.vocabulary.ports.Scheduler` that reads nothing and refuses every order."""
+
+    def view(self) -> SchedulerView:
+        """Raise Unavailable."""
+        raise Unavailable(UNREAD)
+
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
+        """Raise Unavailable."""
+        raise Unavailable(UNREAD)
+
+    def marks(self) -> Mapping[NodeName, str]:
+        """Return no marks."""
+        return {}
+
+    def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
+        """Raise Unavailable."""
+        raise Unavailable(UNREAD)
+
+    def booted(self) -> datetime | None:
+        """Return None: it is not known."""
+        return None
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
+        """Refuse for each node."""
+        return dict.fromkeys(nodes, REFUSED)
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """Refuse for each node."""
+        return dict.fromkeys(nodes, REFUSED)
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        """Refuse for each node."""
+        return dict.fromkeys(nodes, REFUSED)
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def start_now(
+        self,
+        job: JobId,
+        exclude: Sequence[NodeName],
+        forgive: Sequence[NodeName] = (),
+        after_s: float = 0.0,
+        elastic: bool = False,
+    ) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+        """Return no reservations."""
+        return {}
+
+    def leaves(self) -> Mapping[NodeName, str]:
+        """Return no topology."""
+        return {}
+
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def test(self, test: NodeTest) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def end_test(self, name: str) -> Outcome:
+        """Refuse."""
+        return REFUSED

@@ -1,0 +1,135 @@
+"""An order that the daemon carries out, followed in its journal."""
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.clusters.order_follow import OrderFollow
+from hpctl.clusters.order_progress import OrderPhase
+from hpctl.clusters.order_terms import OrderOptions, Verb
+from hpctl.engine.journal.events import NodeRecoveryOpened, SignalSeen, StepResolved, StepStarted
+from hpctl.engine.journal.state import State
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.node_recovery import NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.recovery import StepKind
+from tests.clusters.bed import CLUSTER
+
+pytestmark = pytest.mark.integration
+
+
+class Daemon:
+    """A journal to which a test appends what a daemon would."""
+
+    def __init__(self, desk) -> None:
+        self.desk, self.state, self.rid = desk, State(), "n-1"
+        self.name, self.old = NodeName(desk.workers[0]), InstanceId(desk.bed.worker())
+
+    def opens(self) -> None:
+        generation = Generation(self.name, self.old, BootId("a"))
+        self.state.fold(
+            NodeRecoveryOpened(
+                self.desk.now(), self.rid, generation, "operator-replace", "asked for",
+                Urgency.AFTER_JOBS, (Remedy.REPLACE,), "asked for by ana", "own", by="ana",
+            )
+        )  # fmt: skip
+
+    def sees(self, *signals: NodeSignal, why: str = "seen") -> None:
+        for signal in signals:
+            self.state.fold(SignalSeen(self.desk.now(), self.rid, signal, why))
+
+    def orders(self, outcome: Outcome) -> None:
+        at, step = self.desk.now(), StepKind.REPLACE
+        self.state.fold(StepStarted(at, self.rid, step, 1, self.old))
+        self.state.fold(StepResolved(at, self.rid, step, 1, outcome))
+
+    def follow(self, refusals=None, **how) -> OrderFollow:
+        order = self.desk.plan(Verb.REPLACE, self.name)
+        options = OrderOptions(every_s=2.0, **how)
+        return OrderFollow(order, refusals or {}, lambda: self.state, self.desk.ports(), options)
+
+
+@pytest.fixture
+def daemon(desk) -> Daemon:
+    made = Daemon(desk)
+    made.opens()
+    return made
+
+
+def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon, desk):
+    desk.slurm.run(7, daemon.name)
+    looks = daemon.follow().looks()
+    (one,) = next(looks)
+    assert (one.phase, one.jobs) == (OrderPhase.JOBS, (7,))
+    desk.slurm.end(7)
+    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.orders(Outcome.accepted())
+    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
+    assert next(looks)[0].phase is OrderPhase.ORDERED
+    request = {"ClusterName": CLUSTER, "NodeIds": [daemon.old]}
+    desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
+    desk.bed.emulator.wait_in_service(CLUSTER, 10)
+    assert next(looks)[0].phase is OrderPhase.JOINING
+    fresh = Generation(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
+    seen = SignalSeen(desk.now(), daemon.rid, NodeSignal.NEW_GENERATION_SEEN, "booted", fresh)
+    daemon.state.fold(seen)
+    daemon.sees(NodeSignal.REJOINED, NodeSignal.RETURN_SEEN)
+    (one,) = next(looks)
+    assert (one.phase, one.new_instance_id) == (OrderPhase.DONE, desk.bed.worker())
+    assert one.left_drained == ""
+    assert next(looks, None) is None
+
+
+def test_an_escalation_is_a_failure_with_the_reason_that_stays(daemon):
+    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.orders(Outcome.rejected("ValidationException", "no such cluster"))
+    daemon.sees(NodeSignal.NEEDS_HUMAN, why="cannot replace it")
+    (one,) = [*daemon.follow().looks()][-1]
+    assert (one.phase, one.code, one.text) == (
+        OrderPhase.REFUSED, "ValidationException", "no such cluster",
+    )  # fmt: skip
+
+
+def test_a_deadline_is_a_failure_and_the_node_stays_drained(daemon):
+    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.orders(Outcome.accepted())
+    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
+    daemon.sees(NodeSignal.DEADLINE, why="remedying for too long")
+    (one,) = [*daemon.follow().looks()][-1]
+    assert (one.phase, one.text) == (OrderPhase.FAILED, "remedying for too long")
+    assert one.left_drained.startswith("hpctl:n-1 ")
+
+
+def test_ctrl_c_leaves_the_order_to_the_daemon(daemon, desk):
+    desk.slurm.run(7, daemon.name)
+    follow = daemon.follow()
+    next(follow.looks())
+    (one,) = follow.let_go()
+    assert one.phase is OrderPhase.LEFT
+    assert desk.slurm.updates == []
+
+
+def test_what_the_daemon_refuses_is_said_in_its_words(daemon):
+    refusals = {daemon.name: "held by foreign_drain: drained by bob"}
+    (one,) = [*daemon.follow(refusals).looks()][-1]
+    assert (one.phase, one.text) == (OrderPhase.REFUSED, "held by foreign_drain: drained by bob")
+
+
+def test_the_time_that_the_command_waits_is_the_commands_own(daemon):
+    daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
+    daemon.orders(Outcome.accepted())
+    daemon.sees(NodeSignal.REMEDY_ACCEPTED)
+    (one,) = [*itertools.islice(daemon.follow(timeout_s=5.0).looks(), 20)][-1]
+    assert (one.phase, one.text) == (OrderPhase.LEFT, "not back after 5 s")
+
+
+def test_an_earlier_recovery_of_the_node_is_not_followed(daemon, desk):
+    daemon.sees(NodeSignal.OPERATOR_CANCELLED)
+    daemon.rid = "n-2"
+    daemon.opens()
+    desk.slurm.run(7, daemon.name)
+    (one,) = next(daemon.follow().looks())
+    assert one.phase is OrderPhase.JOBS
+    assert replace(one, jobs=()).text == ""
