@@ -6,13 +6,14 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
 from hpctl.engine.timeline import change_text, headline
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.tables import BAD, DIM, WARN, heading, styled, table, word, wrapped
 from hpctl.toolkit.view_copy import copied
@@ -152,6 +153,15 @@ class ChangeView(Struct, frozen=True):
     phase: str
     ended: datetime | None
     why: str
+
+    columns: ClassVar[Columns] = (
+        Column("CHANGE", "id"),
+        Column("BEGUN", "{at:%m-%d %H:%M:%S}"),
+        Column("WHAT", "what", fold=True),
+        Column("PHASE", "phase"),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("kind", "group", "ended")
 
 
 def change_view(change: Change) -> ChangeView:

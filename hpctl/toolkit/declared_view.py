@@ -115,7 +115,8 @@ class Line(Part, frozen=True):
 class Lines(Part, frozen=True):
     """One line for each item of the cell `items`: by `form`, a template or a function of it.
 
-    In a template `{}` is the item, and `{name}` a field of it.
+    In a template `{}` is the item, and `{name}` a field of it. What rich draws by itself, such as
+    a text of several styles, is shown as it is.
     """
 
     items: Cell

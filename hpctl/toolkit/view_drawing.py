@@ -7,6 +7,7 @@ from datetime import datetime
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from rich.console import ConsoleRenderable
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +32,7 @@ from hpctl.toolkit.durations import duration
 from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, moment, plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 
 def draw_view(out: Console, view: DeclaredView) -> None:
@@ -182,7 +183,7 @@ def _begin(out: Console, part: Part, view: object) -> None:
         out.print(_said(part.title, view), style=HEAD)
 
 
-def _moved(what: Any, part: Part) -> Any:
+def _moved(what: RenderableType, part: Part) -> RenderableType:
     return Padding(what, (0, 0, 0, part.indent)) if part.indent else what
 
 
@@ -239,16 +240,16 @@ def _draw_lines(out: Console, part: Line | Lines, view: object) -> None:
         out.print(_moved(line, part), soft_wrap=part.unbroken)
 
 
-def _one_line(part: Line, view: object) -> list[str | Text]:
+def _one_line(part: Line, view: object) -> list[RenderableType]:
     text = _said(part.text, view)
     return [_styled(shown(text), part.style, view)] if text else []
 
 
-def _items(part: Lines, view: object) -> list[str | Text]:
-    found = read(part.items, view, view) or ()
-    items = found if isinstance(found, tuple | list) else [found]
-    lines = []
-    for item in items:
-        line = item if isinstance(item, Text) else _said(part.form, item)
-        lines.append(_styled(shown(line), part.style, item))
+def _items(part: Lines, view: object) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for item in read(part.items, view, view) or ():
+        if isinstance(item, ConsoleRenderable):
+            lines.append(item)
+        else:
+            lines.append(_styled(shown(_said(part.form, item)), part.style, item))
     return lines
