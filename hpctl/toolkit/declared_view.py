@@ -39,7 +39,7 @@ Cell: TypeAlias = str | Callable[[Any], object] | Since
 
 
 class Column(Struct, frozen=True):
-    """One column of a row class.
+    """One column of a row class. `heading` may be a template of the view's fields.
 
     `wide`: shown only where the screen is wide. `right`: aligned right, for numbers. `fold`:
     broken over several lines where the screen is narrow. `empty`: shown for an empty text.

@@ -100,7 +100,18 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
         return [], []
     columns = _columns(section, rows, view)
     texts = [[str(_cell(column, row, view)) for column in columns] for row in rows]
-    return [column.heading for column in columns], texts
+    return [heading_text(column, view) for column in columns], texts
+
+
+def fact_texts(part: Facts, view: object) -> list[tuple[str, str]]:
+    """The names of facts with their values as plain text, without those that have none."""
+    texts = [(fact.name, str(shown(read(fact.cell, view, view)))) for fact in part.facts]
+    return [(name, text) for name, text in texts if text]
+
+
+def heading_text(column: Column, view: object) -> str:
+    """The heading of a column of a view's table."""
+    return filled(column.heading, view)
 
 
 def _time_since(cell: Since, row: object, view: object) -> str:
@@ -188,7 +199,7 @@ def _moved(what: RenderableType, part: Part) -> RenderableType:
 
 
 def _draw_facts(out: Console, part: Facts, view: object) -> None:
-    table = _table([Column("", "name", style=DIM), Column("", "value", fold=True)])
+    table = _table([Column("", "name"), Column("", "value", fold=True)], view)
     for fact in part.facts:
         if fact == BREAK:
             table.add_row("", "")
@@ -210,21 +221,21 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     columns = [one for one in _columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
         texts = [tuple(str(_cell(one, row, view)) for one in columns) for row in rows]
-        lines = plain([tuple(one.heading for one in columns), *texts])
+        lines = plain([tuple(heading_text(one, view) for one in columns), *texts])
         out.print(lines, no_wrap=True, crop=False)
         return
-    table = _table(columns)
+    table = _table(columns, view)
     for row in rows:
         table.add_row(*(_cell(one, row, view) for one in columns))
     out.print(_moved(table, part))
 
 
-def _table(columns: Sequence[Column]) -> Table:
+def _table(columns: Sequence[Column], view: object) -> Table:
     table = Table(box=None, pad_edge=False, header_style=HEAD, padding=(0, 2, 0, 0))
     table.show_header = any(column.heading for column in columns)
     for column in columns:
         table.add_column(
-            column.heading,
+            heading_text(column, view),
             justify="right" if column.right else "left",
             no_wrap=not column.fold,
             overflow="fold" if column.fold else "ellipsis",
