@@ -21,7 +21,7 @@ from hpctl.toolkit.declared_view import (
     Line,
     Lines,
     Section,
-    number,
+    number_column,
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
@@ -55,11 +55,11 @@ class GroupScaleView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("GROUP", "group"),
         Column("LIMITS", "{min_count}-{max_count}"),
-        number("TARGET", "target"),
-        number("RUNNING", "running", wide=True),
-        number("IDLE", "idle", wide=True),
-        number("COMING", "arriving", wide=True),
-        number("SPARES", "spares", wide=True),
+        number_column("TARGET", "target"),
+        number_column("RUNNING", "running", wide=True),
+        number_column("IDLE", "idle", wide=True),
+        number_column("COMING", "arriving", wide=True),
+        number_column("SPARES", "spares", wide=True),
         Column("ANSWER", lambda row: f"{row.answer} {row.count}" if row.count else row.answer),
         Column("WHY", lambda row: f"{row.rule}: {row.why}" if row.rule else row.why, fold=True),
     )
@@ -76,7 +76,7 @@ class WaitingView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("JOB", "job"),
         Column("PARTITION", lambda row: ",".join(row.partitions)),
-        number("NODES", "nodes"),
+        number_column("NODES", "nodes"),
         Column("SINCE", "since"),
     )
 

@@ -17,7 +17,15 @@ from hpctl.detection.config import CONFIG
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.plugins import DIRECTORY
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section, state
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    JsonOnly,
+    Layout,
+    Line,
+    Section,
+    state_column,
+)
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.wire.heads import AGENT_METRICS_PORT
 
@@ -202,7 +210,7 @@ class CheckText(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("CHECK", "check"),
-        state("STATE", "state"),
+        state_column("STATE", "state"),
         Column("DEVICE", "device"),
         Column("WHAT", "what", fold=True),
     )

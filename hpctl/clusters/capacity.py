@@ -20,7 +20,7 @@ from hpctl.toolkit.declared_view import (
     Line,
     Lines,
     Section,
-    number,
+    number_column,
 )
 from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
 from hpctl.toolkit.tables import BAD
@@ -88,10 +88,10 @@ class PlanCapacity(Struct, frozen=True):
         Column("TYPE", "instance_type", wide=True),
         Column("STARTS", "{starts:%Y-%m-%d}", wide=True),
         Column("ZONE", lambda plan: plan.zone or None),
-        number("RESERVED", "total"),
-        number("IN USE", "in_use"),
-        number("FREE", "available"),
-        number("UNHEALTHY", "unhealthy"),
+        number_column("RESERVED", "total"),
+        number_column("IN USE", "in_use"),
+        number_column("FREE", "available"),
+        number_column("UNHEALTHY", "unhealthy"),
         Column("STATUS", "status"),
         Column("ENDS", "{ends:%Y-%m-%d}"),
     )
@@ -118,14 +118,14 @@ class ZoneText(Struct, frozen=True):
         Column("TYPE", "instance_type", wide=True),
         Column("STATUS", "status", wide=True),
         Column("ZONE", "zone"),
-        number("TARGET", "target"),
-        number("RUNNING", "running"),
-        number("SPARE", "spare", when="slurm_was_asked"),
-        number("IDLE", "idle", when="slurm_was_asked"),
-        number("BUSY", "busy", when="slurm_was_asked"),
-        number("OUT", "out", when="slurm_was_asked"),
-        number("FAILED", "failed"),
-        number("COMING", "coming"),
+        number_column("TARGET", "target"),
+        number_column("RUNNING", "running"),
+        number_column("SPARE", "spare", when="slurm_was_asked"),
+        number_column("IDLE", "idle", when="slurm_was_asked"),
+        number_column("BUSY", "busy", when="slurm_was_asked"),
+        number_column("OUT", "out", when="slurm_was_asked"),
+        number_column("FAILED", "failed"),
+        number_column("COMING", "coming"),
     )
 
 

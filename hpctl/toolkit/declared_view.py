@@ -157,11 +157,15 @@ class DeclaredView(Protocol):
     layout: ClassVar[Layout]
 
 
-def number(heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None) -> Column:
+def number_column(
+    heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
+) -> Column:
     """A column of numbers."""
     return Column(heading, cell, wide=wide, right=True, when=when)
 
 
-def state(heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None) -> Column:
+def state_column(
+    heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
+) -> Column:
     """A column of states, each in the color of its meaning; `-` for an empty one."""
     return Column(heading, cell, wide=wide, style=STYLES, empty="-", when=when)

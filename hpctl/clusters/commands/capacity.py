@@ -16,7 +16,16 @@ from hpctl.clusters.commands.context import fleet_of, known, place, place_option
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NameType, aws_options
-from hpctl.toolkit.declared_view import Column, Each, JsonOnly, Layout, Line, Lines, Section, number
+from hpctl.toolkit.declared_view import (
+    Column,
+    Each,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+    number_column,
+)
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
@@ -76,8 +85,8 @@ def _fee(bill: Mapping[str, Any]) -> str:
 
 PLAN_COLUMNS = (
     Column("TRAINING PLAN", "TrainingPlanName", fold=True),
-    number("INSTANCES", "TotalInstanceCount"),
-    number("IN USE", "InUseInstanceCount"),
+    number_column("INSTANCES", "TotalInstanceCount"),
+    number_column("IN USE", "InUseInstanceCount"),
     Column("STATUS", "Status"),
     Column("STARTS", lambda plan: _minute(plan.get("StartTime"))),
     Column("ENDS", lambda plan: _minute(plan.get("EndTime"))),

@@ -29,7 +29,7 @@ from hpctl.toolkit.declared_view import (
     Lines,
     Section,
     Since,
-    state,
+    state_column,
 )
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, STYLES, styled
@@ -58,14 +58,16 @@ class GroupView(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("GROUP", "name"),
-        state("ROLE", "role"),
+        state_column("ROLE", "role"),
         Column("TYPE", "types", fold=True, empty="-"),
         Column("NODES", "counts"),
-        state("STATUS", "status"),
-        state("PARTITION", lambda group: ",".join(group.partitions), wide=True),
+        state_column("STATUS", "status"),
+        state_column("PARTITION", lambda group: ",".join(group.partitions), wide=True),
         Column("CAPACITY", "plan_or_capacity", wide=True),
-        state("IMAGE", lambda group: f"{group.image} {group.image_status}".strip(), wide=True),
-        state("UPDATE", "software_update", wide=True),
+        state_column(
+            "IMAGE", lambda group: f"{group.image} {group.image_status}".strip(), wide=True
+        ),
+        state_column("UPDATE", "software_update", wide=True),
     )
     json_only: ClassVar[JsonOnly] = ("nodes",)
 
@@ -219,7 +221,7 @@ class ClusterLine(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("NAME", "name"),
-        state("STATUS", "status"),
+        state_column("STATUS", "status"),
         Column("AGE", Since("created")),
         Column("ARN", "arn", wide=True),
     )

@@ -24,7 +24,7 @@ from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
 from hpctl.clusters.node_lookup import find_group, resolve_all
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section, state
+from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section, state_column
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, DIM, WARN, styled, word
 
@@ -48,19 +48,19 @@ def _jobs(row: NodeRow) -> str:
 
 
 NODE_COLUMNS = (
-    state("NODE", "node"),
-    state("INSTANCE", "instance_id"),
-    state("NAME", "instance_name", wide=True, when="has_instance_names"),
-    state("LOGICAL ID", "logical_id", wide=True),
-    state("IP", "ip", wide=True),
-    state("GROUP", "group", wide=True),
-    state("ZONE", "zone", wide=True, when="details"),
-    state("IMAGE", "image", wide=True, when="details"),
-    state("STATUS", "status"),
+    state_column("NODE", "node"),
+    state_column("INSTANCE", "instance_id"),
+    state_column("NAME", "instance_name", wide=True, when="has_instance_names"),
+    state_column("LOGICAL ID", "logical_id", wide=True),
+    state_column("IP", "ip", wide=True),
+    state_column("GROUP", "group", wide=True),
+    state_column("ZONE", "zone", wide=True, when="details"),
+    state_column("IMAGE", "image", wide=True, when="details"),
+    state_column("STATUS", "status"),
     # The one column whose words run long: states are a base and any number of flags.
     Column("SLURM", _slurm, fold=True, when="has_slurm_states"),
-    state("JOBS", _jobs, when="has_slurm_states"),
-    state("HEALTH", "health", when="has_health"),
+    state_column("JOBS", _jobs, when="has_slurm_states"),
+    state_column("HEALTH", "health", when="has_health"),
 )
 
 

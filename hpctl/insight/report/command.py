@@ -19,7 +19,16 @@ from hpctl.insight.report.decide import report as figures
 from hpctl.insight.report.html import page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
-from hpctl.toolkit.declared_view import Column, Fact, Facts, Layout, Line, Lines, Section, number
+from hpctl.toolkit.declared_view import (
+    Column,
+    Fact,
+    Facts,
+    Layout,
+    Line,
+    Lines,
+    Section,
+    number_column,
+)
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.tables import DIM
@@ -114,10 +123,10 @@ TABLES = (
         lambda view: (view.report.all, *view.report.classes),
         (
             Column("CLASS", "name"),
-            number("FAILURES", "failures"),
-            number("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
-            number("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
-            number("{currency}", _cost, when="currency"),
+            number_column("FAILURES", "failures"),
+            number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
+            number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
+            number_column("{currency}", _cost, when="currency"),
             Column("PUBLISHED", lambda row: published(row.published), fold=True, wide=True),
         ),
         title="Failures",
@@ -134,9 +143,9 @@ TABLES = (
         _stages,
         (
             Column("OF", "of"),
-            number("STAGE", lambda row: row.stage.name.replace("_", " ")),
-            number("COUNT", "stage.count"),
-            number("MEAN", lambda row: duration(row.stage.mean_s)),
+            number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
+            number_column("COUNT", "stage.count"),
+            number_column("MEAN", lambda row: duration(row.stage.mean_s)),
             Column("MEDIAN", lambda row: duration(row.stage.median_s), fold=True),
         ),
         title="Time to repair",
@@ -145,9 +154,9 @@ TABLES = (
         "report.again",
         (
             Column("NODE", "node"),
-            number("INSTANCE", "instance"),
-            number("BREAKS", "breaks"),
-            number("30 D", "{month:.0%}"),
+            number_column("INSTANCE", "instance"),
+            number_column("BREAKS", "breaks"),
+            number_column("30 D", "{month:.0%}"),
             Column("WHY", "why", fold=True),
         ),
         title="Instances that break again",
@@ -156,8 +165,8 @@ TABLES = (
         "report.spares",
         (
             Column("GROUP", "group"),
-            number("FEWEST", "fewest"),
-            number("MOST", "most"),
+            number_column("FEWEST", "fewest"),
+            number_column("MOST", "most"),
             Column("NOW", "last", fold=True),
         ),
         title="Spares",
