@@ -19,6 +19,7 @@ from hpctl.toolkit.declared_view import (
     Column,
     DeclaredView,
     Each,
+    Fact,
     Facts,
     Inner,
     Line,
@@ -105,8 +106,7 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
 
 def fact_texts(part: Facts, view: object) -> list[tuple[str, str]]:
     """The names of facts with their values as plain text, without those that have none."""
-    texts = [(fact.name, str(shown(read(fact.cell, view, view)))) for fact in part.facts]
-    return [(name, text) for name, text in texts if text]
+    return [(fact.name, str(value)) for fact, value in _known(part, view) if value]
 
 
 def heading_text(column: Column, view: object) -> str:
@@ -198,13 +198,18 @@ def _moved(what: RenderableType, part: Part) -> RenderableType:
     return Padding(what, (0, 0, 0, part.indent)) if part.indent else what
 
 
+def _known(part: Facts, view: object) -> list[tuple[Fact, str | Text]]:
+    """The facts that have a value, each with it, and the breaks between them."""
+    values = [
+        (fact, "" if fact == BREAK else shown(read(fact.cell, view, view))) for fact in part.facts
+    ]
+    return [(fact, value) for fact, value in values if value or fact == BREAK]
+
+
 def _draw_facts(out: Console, part: Facts, view: object) -> None:
     table = _table([Column("", "name"), Column("", "value", fold=True)], view)
-    for fact in part.facts:
-        if fact == BREAK:
-            table.add_row("", "")
-        elif value := shown(read(fact.cell, view, view)):
-            table.add_row(Text(fact.name, DIM), _styled(value, fact.style, view))
+    for fact, value in _known(part, view):
+        table.add_row(Text(fact.name, DIM), _styled(value, fact.style, view))
     if table.row_count:
         _begin(out, part, view)
         out.print(_moved(table, part))
@@ -222,7 +227,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     if len(rows) > MANY:
         texts = [tuple(str(_cell(one, row, view)) for one in columns) for row in rows]
         lines = plain([tuple(heading_text(one, view) for one in columns), *texts])
-        out.print(lines, no_wrap=True, crop=False)
+        out.print(lines, soft_wrap=True)
         return
     table = _table(columns, view)
     for row in rows:
