@@ -13,16 +13,7 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.views import ChangeView, change_view
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import (
-    Column,
-    Columns,
-    JsonOnly,
-    Layout,
-    Line,
-    Lines,
-    Section,
-    number_column,
-)
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
 
@@ -105,7 +96,6 @@ class AutoscaleView(Struct, frozen=True):
         Section("changes", gap=True),
         Lines("unknown", "Not known: {}"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
     @property
     def headline(self) -> str:

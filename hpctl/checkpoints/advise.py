@@ -25,7 +25,7 @@ from hpctl.engine.world import fold
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, complete_file
 from hpctl.toolkit.bounds import natural
-from hpctl.toolkit.declared_view import BREAK, Each, Fact, Facts, Layout, Line, Lines
+from hpctl.toolkit.declared_view import BREAK, Each, Fact, Facts, JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary import job_recovery
@@ -97,6 +97,7 @@ class AdviceView(Struct, frozen=True):
         Lines("interval_lines"),
         Each("notes", (Line("{}", gap=True),)),
     )
+    json_only: ClassVar[JsonOnly] = ("failures", "node_days", "failures_per_1000_node_days")
 
     @property
     def format_names(self) -> str:

@@ -17,15 +17,7 @@ from hpctl.detection.config import CONFIG
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.plugins import DIRECTORY
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import (
-    Column,
-    Columns,
-    JsonOnly,
-    Layout,
-    Line,
-    Section,
-    state_column,
-)
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section, state_column
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.wire.heads import AGENT_METRICS_PORT
 
@@ -243,7 +235,6 @@ class AgentCheckView(Struct, frozen=True):
         Section(lambda view: [text for row in view.checks for text in _texts(row)]),
         Line("{lost} records of {kmsg} were lost before they were read", when="lost"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
 
 def look(

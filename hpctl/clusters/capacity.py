@@ -12,16 +12,7 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.toolkit.declared_view import (
-    Column,
-    Columns,
-    JsonOnly,
-    Layout,
-    Line,
-    Lines,
-    Section,
-    number_column,
-)
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
 from hpctl.toolkit.tables import BAD
 from hpctl.vocabulary.identity import NodeName
@@ -184,7 +175,6 @@ class CapacityView(Struct, frozen=True):
         Lines("problems", style=BAD),
         Lines("unknown", "Not known: {}"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
     @property
     def slurm_was_asked(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import DIM, counted, styled, word
 
@@ -69,7 +69,6 @@ class DoctorView(Struct, frozen=True):
     checks: tuple[CheckView, ...]
 
     layout: ClassVar[Layout] = CHECKLIST
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
 
 def verdict(view: DoctorView) -> Exit:

@@ -1,8 +1,8 @@
 """How a view is shown as text, declared once beside the fields that are its JSON.
 
 A row class declares `columns`, a view declares `layout`: its parts from top to bottom. A field of
-either that no part shows is named in `json_only`. `hpctl.toolkit.view_drawing` makes the text, so
-that a command without text, and `--json`, never pays for rich.
+either that no part shows, `as_of` aside, is named in `json_only`. `hpctl.toolkit.view_drawing`
+makes the text, so that `--json` never pays for rich.
 
 A cell is the name of a field or property (`"node"`, `"link.path"`), a template of them
 (`"{current}/{target}"`), or a function of the row. None is shown as `-`, a time in UTC to the

@@ -16,16 +16,7 @@ from hpctl.clusters.commands.context import fleet_of, known, place, place_option
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NameType, aws_options
-from hpctl.toolkit.declared_view import (
-    Column,
-    Each,
-    JsonOnly,
-    Layout,
-    Line,
-    Lines,
-    Section,
-    number_column,
-)
+from hpctl.toolkit.declared_view import Column, Each, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
@@ -135,7 +126,6 @@ class TrainingPlansView(Struct, frozen=True):
         Each("plans", PLAN_PARTS, when="whole"),
         Lines("unknown", "Not known: {}"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
 
 def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -88,7 +88,7 @@ class ClusterEventsView(Struct, frozen=True):
             when=lambda view: 0 < len(view.events) < view.total,
         ),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of", "cluster")
+    json_only: ClassVar[JsonOnly] = ("cluster",)
 
     @property
     def texts(self) -> list[EventText]:

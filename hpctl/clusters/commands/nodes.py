@@ -24,7 +24,7 @@ from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
 from hpctl.clusters.node_lookup import find_group, resolve_all
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section, state_column
+from hpctl.toolkit.declared_view import Column, Layout, Line, Lines, Section, state_column
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, DIM, WARN, styled, word
 
@@ -87,7 +87,6 @@ class ClusterNodesView(Struct, frozen=True):
         Lines("remarks"),
         Lines("errors", style=WARN),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
     @property
     def has_instance_names(self) -> bool:

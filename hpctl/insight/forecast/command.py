@@ -118,7 +118,6 @@ class ForecastView(Struct, frozen=True):
         Line("Predicted and happened lie {error:.2%} apart on average.", when=_has_past),
         Line(DRY_RUN, when="dry_run"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
     @property
     def weight_lines(self) -> list[str]:

@@ -43,7 +43,7 @@ class StacksView(Struct, frozen=True):
         Each("ranks_by_stack", (Line("{title}", gap=True, style=HEAD), Lines("frames", indent=2))),
         Line("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of", "job", "user", "nodes", "missing", "silent", "idle")
+    json_only: ClassVar[JsonOnly] = ("job", "user", "nodes", "missing", "silent", "idle")
 
     @property
     def ranks_by_stack(self) -> list[RanksView]:

@@ -93,7 +93,7 @@ class LogsTestView(Struct, frozen=True):
         Lines("notes", "note: {}"),
         Line("{lines} lines, {bytes} bytes{span}"),
     )
-    json_only: ClassVar[JsonOnly] = ("as_of", "file")
+    json_only: ClassVar[JsonOnly] = ("file",)
 
     @property
     def span(self) -> str:

@@ -182,7 +182,6 @@ class AcceptancesView(Struct, frozen=True):
     tests: tuple[AcceptanceView, ...]
 
     layout: ClassVar[Layout] = (Section("tests", otherwise="No node was tested."),)
-    json_only: ClassVar[JsonOnly] = ("as_of",)
 
 
 class MeasuredTestsView(AcceptancesView, frozen=True):
