@@ -70,6 +70,8 @@ def read(cell: Cell, row: object, view: object) -> Any:
         return cell(row)
     if "{" in cell:
         return filled(cell, row)
+    if "." not in cell:
+        return _field(row, cell)
     value = row
     for name in cell.split("."):
         value = _field(value, name)
@@ -100,7 +102,7 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
     if not rows:
         return [], []
     columns = _columns(section, rows, view)
-    texts = [[str(_cell(column, row, view)) for column in columns] for row in rows]
+    texts = [[str(_value(column, row, view)) for column in columns] for row in rows]
     return [heading_text(column, view) for column in columns], texts
 
 
@@ -169,9 +171,12 @@ def _styled(value: str | Text, style: Style, row: object) -> str | Text:
     return Text(value, style) if style else value
 
 
+def _value(column: Column, row: object, view: object) -> str | Text:
+    return shown(read(column.cell, row, view)) or column.empty
+
+
 def _cell(column: Column, row: object, view: object) -> str | Text:
-    value = shown(read(column.cell, row, view))
-    return _styled(value or column.empty, column.style, row)
+    return _styled(_value(column, row, view), column.style, row)
 
 
 def _rows(section: Section, view: object) -> list[object]:
@@ -225,7 +230,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     is_wide = out.width >= WIDE
     columns = [one for one in _columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
-        texts = [tuple(str(_cell(one, row, view)) for one in columns) for row in rows]
+        texts = [tuple(_on_one_line(_value(one, row, view)) for one in columns) for row in rows]
         lines = plain([tuple(heading_text(one, view) for one in columns), *texts])
         out.print(lines, soft_wrap=True)
         return
@@ -233,6 +238,11 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     for row in rows:
         table.add_row(*(_cell(one, row, view) for one in columns))
     out.print(_moved(table, part))
+
+
+def _on_one_line(cell: str | Text) -> str:
+    text = str(cell)
+    return "; ".join(text.splitlines()) if "\n" in text else text
 
 
 def _table(columns: Sequence[Column], view: object) -> Table:

@@ -27,15 +27,12 @@ from tests.architecture.source import python_files, tree
 
 DRAWN_BY_HAND = {
     "hpctl/cli/explain.py": "explain",
-    "hpctl/cli/nodes.py": "nodes",
-    "hpctl/cli/recoveries.py": "recoveries, jobs",
     "hpctl/cli/status.py": "status",
     "hpctl/cli/top.py": "top",
     "hpctl/clusters/commands/change_view.py": "cluster-change",
     "hpctl/clusters/commands/maintenance.py": "cluster-maintenance",
     "hpctl/clusters/commands/node_orders.py": "cluster-order, cluster-order",
     "hpctl/clusters/commands/validate.py": "cluster-validate",
-    "hpctl/detection/triage.py": "triage",
 }
 """The schemas that a file shows by a function of its own, which says why at the site."""
 
