@@ -404,6 +404,7 @@ def top(view: str, delay: float, config: str) -> None:
     gc.enable()
     out = output.console()
     if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
+        # By hand: a screen of panels that share its height.
         output.show("top", (reader.model, view), False, draw_once)
         return
     # The terminal is put back whoever ends it.

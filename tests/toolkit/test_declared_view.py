@@ -1,6 +1,8 @@
 """A view that declares its columns, facts and lines is drawn from the declaration alone."""
 
 import re
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -226,6 +228,18 @@ def test_the_json_has_the_fields_and_nothing_of_the_declaration() -> None:
     text = drawn(Fleet(NOW, "llm"), as_json=True)
     assert '"schema": "hpctl.fleet/1"' in text
     assert not re.search("layout|columns|json_only|size", text)
+
+
+def test_json_and_declarations_import_no_rich() -> None:
+    code = (
+        "import sys, hpctl.cli.recoveries as r\n"
+        "from datetime import datetime\n"
+        "from hpctl.toolkit import output\n"
+        "output.show('recoveries', r.RecoveriesView(datetime.now(), (), (), 0), True)\n"
+        "assert 'rich' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
 
 
 def test_facts_and_tables_are_there_as_plain_text_for_a_page() -> None:
