@@ -29,7 +29,6 @@ DRAWN_BY_HAND = {
     "hpctl/cli/explain.py": "explain",
     "hpctl/cli/status.py": "status",
     "hpctl/cli/top.py": "top",
-    "hpctl/clusters/commands/maintenance.py": "cluster-maintenance",
     "hpctl/clusters/commands/node_orders.py": "cluster-order, cluster-order",
     "hpctl/clusters/commands/validate.py": "cluster-validate",
 }
