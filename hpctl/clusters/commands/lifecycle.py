@@ -264,16 +264,17 @@ class PushView(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         Line("s3 uri  {source_s3_uri}", unbroken=True),
         Line("digest  {digest}", unbroken=True),
-        Line("{sent_text} files; {unchanged} lie there already", unbroken=True),
+        Line("sent    {counts}", unbroken=True, when=lambda view: not view.dry_run),
+        Line("would send {counts}", unbroken=True, when="dry_run"),
         Lines("sent", "  {}", unbroken=True, when="dry_run"),
         Line("{left_over_text}", unbroken=True),
         Line(DRY_RUN, when="dry_run"),
     )
 
     @property
-    def sent_text(self) -> str:
-        """How many were sent, or would be."""
-        return f"{'would send' if self.dry_run else 'sent   '} {len(self.sent)}"
+    def counts(self) -> str:
+        """How many files are sent, and how many need not be."""
+        return f"{len(self.sent)} files; {self.unchanged} lie there already"
 
     @property
     def left_over_text(self) -> str:
