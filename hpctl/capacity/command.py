@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.views import ChangeView, change_table, change_view
+from hpctl.engine.views import ChangeView, change_view
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import moment, numbers, table, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.capacity.autoscale import Decision, ScaledGroup
     from hpctl.engine.config import Config
     from hpctl.engine.world import World
@@ -45,6 +43,18 @@ class GroupScaleView(Struct, frozen=True):
     rule: str
     why: str
 
+    columns: ClassVar[Columns] = (
+        Column("GROUP", "group"),
+        Column("LIMITS", "{min_count}-{max_count}"),
+        number_column("TARGET", "target"),
+        number_column("RUNNING", "running", wide=True),
+        number_column("IDLE", "idle", wide=True),
+        number_column("COMING", "arriving", wide=True),
+        number_column("SPARES", "spares", wide=True),
+        Column("ANSWER", lambda row: f"{row.answer} {row.count}" if row.count else row.answer),
+        Column("WHY", lambda row: f"{row.rule}: {row.why}" if row.rule else row.why, fold=True),
+    )
+
 
 class WaitingView(Struct, frozen=True):
     """A job that waits for nodes and for nothing else."""
@@ -53,6 +63,13 @@ class WaitingView(Struct, frozen=True):
     partitions: tuple[str, ...]
     nodes: int
     since: datetime
+
+    columns: ClassVar[Columns] = (
+        Column("JOB", "job"),
+        Column("PARTITION", lambda row: ",".join(row.partitions)),
+        number_column("NODES", "nodes"),
+        Column("SINCE", "since"),
+    )
 
 
 class AutoscaleView(Struct, frozen=True):
@@ -71,6 +88,24 @@ class AutoscaleView(Struct, frozen=True):
     waiting: tuple[WaitingView, ...]
     changes: tuple[ChangeView, ...]
     unknown: tuple[str, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Line("{headline}"),
+        Section("groups", otherwise="No group is named in autoscale.groups."),
+        Section("waiting", gap=True),
+        Section("changes", gap=True),
+        Lines("unknown", "Not known: {}"),
+    )
+
+    @property
+    def headline(self) -> str:
+        """Whether autoscaling is on, and what it may still add."""
+        if not self.enabled:
+            return "Autoscaling is off (autoscale.enabled): nothing is added or removed."
+        observe = "; mode observe: nothing is done" if self.mode == "observe" else ""
+        hours = "" if self.hours_left is None else f", {self.hours_left:g} instance-hours"
+        left = f"{self.adds_left} instances{hours} may be added within these 24 hours"
+        return f"Autoscaling is on{observe}. {left}."
 
 
 @click.group()
@@ -112,7 +147,7 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
     view = autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))
-    output.show("autoscale", view, as_json, draw)
+    output.show("autoscale", view, as_json)
     output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
 
 
@@ -186,42 +221,3 @@ def _group(
         rule=rule,
         why=answer.why if answer is not None else "",
     )
-
-
-def draw(out: Console, view: AutoscaleView) -> None:
-    """Each group with its answer, then what waits, then the changes."""
-    hours = "" if view.hours_left is None else f", {view.hours_left:g} instance-hours"
-    left = f"{view.adds_left} instances{hours} may be added within these 24 hours"
-    observe = "; mode observe: nothing is done" if view.mode == "observe" else ""
-    if view.enabled:
-        out.print(f"Autoscaling is on{observe}. {left}.")
-    else:
-        out.print("Autoscaling is off (autoscale.enabled): nothing is added or removed.")
-    if not view.groups:
-        out.print("No group is named in autoscale.groups.")
-    else:
-        _draw_groups(out, view)
-    if view.waiting:
-        out.print()
-        waiting = (
-            (one.job, ",".join(one.partitions), one.nodes, moment(one.since))
-            for one in view.waiting
-        )
-        table(out, ("JOB", "PARTITION", *numbers("NODES"), "SINCE"), waiting)
-    if view.changes:
-        out.print()
-        change_table(out, view.changes)
-    for why in view.unknown:
-        out.print(f"Not known: {why}")
-
-
-def _draw_groups(out: Console, view: AutoscaleView) -> None:
-    wide = ("RUNNING", "IDLE", "COMING", "SPARES")
-    heads = ("GROUP", "LIMITS", *numbers("TARGET", *wide), "ANSWER", wrapped("WHY"))
-    rows = []
-    for g in view.groups:
-        answer = f"{g.answer} {g.count}" if g.count else g.answer
-        why = f"{g.rule}: {g.why}" if g.rule else g.why
-        counts = (g.target, g.running, g.idle, g.arriving, g.spares)
-        rows.append((g.group, f"{g.min_count}-{g.max_count}", *counts, answer, why))
-    table(out, heads, rows, wide)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import datetime
-from itertools import zip_longest
 from pathlib import Path
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -27,6 +25,8 @@ from hpctl.engine.world import fold
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, complete_file
 from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.declared_view import BREAK, Each, Fact, Facts, JsonOnly, Layout, Line, Lines
+from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
@@ -34,10 +34,6 @@ from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 RESTART_S = 300.0
 """Taken where no restart was ever seen: requeue, start of the program and loading."""
@@ -49,6 +45,14 @@ class AtView(Struct, frozen=True):
     interval_s: float
     steps: int | None
     ratio: float
+
+
+def _steps(steps: int | None) -> str:
+    return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
+
+
+def _interval(seconds: float, steps: int | None, ratio: float) -> str:
+    return f"{duration(seconds)}{_steps(steps)}: {ratio:.2%} effective"
 
 
 class AdviceView(Struct, frozen=True):
@@ -75,6 +79,60 @@ class AdviceView(Struct, frozen=True):
     now_ratio: float | None
     table: tuple[AtView, ...]
     notes: tuple[str, ...]
+
+    layout: ClassVar[Layout] = (
+        Facts(
+            (
+                Fact("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
+                Fact("save", lambda v: f"{duration(v.save_s)}, {v.save_from}"),
+                Fact("restart", lambda v: f"{duration(v.restart_s)}, {v.restart_from}"),
+                Fact("failures", "failures_from"),
+                Fact("job", "{nodes_text}: a failure every {mtbf}"),
+                BREAK,
+                Fact("save every", "best"),
+                Fact("now", "now"),
+            )
+        ),
+        Line("            INTERVAL      LOST TIME", gap=True),
+        Lines("interval_lines"),
+        Each("notes", (Line("{}", gap=True),)),
+    )
+    json_only: ClassVar[JsonOnly] = ("failures", "node_days", "failures_per_1000_node_days")
+
+    @property
+    def format_names(self) -> str:
+        """The formats of the checkpoints, in parentheses."""
+        return f" ({', '.join(self.formats)})" if self.formats else ""
+
+    @property
+    def nodes_text(self) -> str:
+        """`2 nodes`."""
+        return f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
+
+    @property
+    def mtbf(self) -> str:
+        """The mean time between failures of the job."""
+        return duration(self.mtbf_s)
+
+    @property
+    def best(self) -> str:
+        """The interval that loses the least time."""
+        return _interval(self.interval_s, self.interval_steps, self.ratio)
+
+    @property
+    def now(self) -> str:
+        """The interval that the job has now; empty where it is not known."""
+        if self.now_s is None or self.now_ratio is None:
+            return ""
+        return _interval(self.now_s, self.now_steps, self.now_ratio)
+
+    @property
+    def interval_lines(self) -> list[str]:
+        """Half the best interval, the best and its double, with the time that each loses."""
+        return [
+            f"{name:<10}  {duration(row.interval_s):<12}  {1 - row.ratio:.2%}"
+            for name, row in zip(("half", "best", "double"), self.table, strict=True)
+        ]
 
 
 @click.command()
@@ -116,40 +174,7 @@ def advise(config: str, as_json: bool, **asked: Any) -> None:
     Where nothing is known, published numbers are taken, and the answer says so.
     """
     view = advice_view(Asked(**asked), config, output.now())
-    output.show("advise", view, as_json, draw)
-
-
-def draw(out: Console, v: AdviceView) -> None:
-    """The same for people."""
-    from hpctl.toolkit.durations import duration as long
-
-    formats = f" ({', '.join(v.formats)})" * bool(v.formats)
-    rows = [
-        ("checkpoints", f"{v.checkpoints} whole in {v.directory}{formats}"),
-        ("save", f"{long(v.save_s)}, {v.save_from}"),
-        ("restart", f"{long(v.restart_s)}, {v.restart_from}"),
-        ("failures", v.failures_from),
-        ("job", f"{v.nodes} node{'s' * (v.nodes != 1)}: a failure every {long(v.mtbf_s)}"),
-        ("", ""),
-        ("save every", f"{long(v.interval_s)}{_steps(v.interval_steps)}: {v.ratio:.2%} effective"),
-    ]
-    if v.now_s is not None and v.now_ratio is not None:
-        rows.append(("now", f"{long(v.now_s)}{_steps(v.now_steps)}: {v.now_ratio:.2%} effective"))
-    for name, text in rows:
-        lines = wrap(text, max(40, out.width - 13)) or [""]
-        for head, line in zip_longest([name], lines, fillvalue=""):
-            out.print(f"{head:<12} {line}".rstrip())
-    out.print()
-    out.print("            INTERVAL      LOST TIME")
-    for name, row in zip(("half", "best", "double"), v.table, strict=True):
-        out.print(f"{name:<10}  {long(row.interval_s):<12}  {1 - row.ratio:.2%}")
-    for note in v.notes:
-        out.print()
-        out.print(note)
-
-
-def _steps(steps: int | None) -> str:
-    return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
+    output.show("advise", view, as_json)
 
 
 class Asked(Struct, frozen=True):
@@ -346,14 +371,12 @@ def _failures_from(known: Rate, history: History) -> str:
 def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
     if fast is None:
         return ()
-    from hpctl.toolkit.durations import duration as long
-
     partners = "its partner" if fast.replicas == 1 else "both its partners"
     return (
         f"The job saves to its nodes ({fast.dir}) too: the checkpoints above are flushes, every"
-        f" {long(fast.flush_s)}. A node's loss costs the work since the newest save that `hpctl"
+        f" {duration(fast.flush_s)}. A node's loss costs the work since the newest save that `hpctl"
         f" checkpoint ls --job` shows as complete; that of a node with {partners}, on average"
-        f" half a flush interval, {long(fast.flush_s / 2)}.",
+        f" half a flush interval, {duration(fast.flush_s / 2)}.",
     )
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 from msgspec import Struct
@@ -17,13 +17,11 @@ from hpctl.detection.config import CONFIG
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.plugins import DIRECTORY
 from hpctl.toolkit import output
-from hpctl.toolkit.tables import table, word, wrapped
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section, state_column
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.wire.heads import AGENT_METRICS_PORT
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.detection.check_once import CheckRow
     from hpctl.detection.runner import Check
 
@@ -183,12 +181,46 @@ def check(as_json: bool, **given: Any) -> None:
     Xid. Exit code: 0 fine or only notes and warnings, 1 a check failed, 3 a check cannot tell.
     """
     view = look(**given)
-    output.show("agent-check", view, as_json, draw)
+    output.show("agent-check", view, as_json)
     output.leave(output.worst(row.state for row in view.checks))
 
 
 FIRST_SWEEP_S = 30.0
 """How long a driver may take to say its first word: initialising eight GPUs takes seconds."""
+
+
+QUIET = ("ok", "absent")
+
+
+class CheckText(Struct, frozen=True):
+    """The text of a check, or of one thing that it found."""
+
+    check: str
+    state: str
+    device: str
+    what: str
+
+    columns: ClassVar[Columns] = (
+        Column("CHECK", "check"),
+        state_column("STATE", "state"),
+        Column("DEVICE", "device"),
+        Column("WHAT", "what", fold=True),
+    )
+
+
+def _texts(row: CheckRow) -> list[CheckText]:
+    """One row for the check where it is all that there is to say, one for each finding."""
+    from hpctl.detection.check_once import LOG
+
+    rows = []
+    # What the kernel's lines amount to together stands before them.
+    if row.state in QUIET or not row.findings or row.check == LOG:
+        rows.append(CheckText(row.check, row.state, "", row.why))
+    for found in row.findings:
+        times = f" ({found.count} times)" if found.count > 1 else ""
+        what = ": ".join(filter(None, (found.code, found.detail, found.evidence))) + times
+        rows.append(CheckText(found.check, found.verdict, found.device, what))
+    return rows
 
 
 class AgentCheckView(Struct, frozen=True):
@@ -198,6 +230,11 @@ class AgentCheckView(Struct, frozen=True):
     kmsg: str
     lost: int
     checks: tuple[CheckRow, ...]
+
+    layout: ClassVar[Layout] = (
+        Section(lambda view: [text for row in view.checks for text in _texts(row)]),
+        Line("{lost} records of {kmsg} were lost before they were read", when="lost"),
+    )
 
 
 def look(
@@ -257,26 +294,3 @@ def _no_check(word: str, names: list[str]) -> click.UsageError:
 
 def _named(word: str, name: str) -> bool:
     return name == word or name.startswith(f"{word}.")
-
-
-QUIET = ("ok", "absent")
-
-
-def draw(out: Console, view: AgentCheckView) -> None:
-    """Print one line a check, and one for each thing that a check found.
-
-    What the kernel's lines amount to together stands before them.
-    """
-    from hpctl.detection.check_once import LOG
-
-    rows = []
-    for row in view.checks:
-        if row.state in QUIET or not row.findings or row.check == LOG:
-            rows.append((row.check, word(row.state), "", row.why))
-        for f in row.findings:
-            times = f" ({f.count} times)" if f.count > 1 else ""
-            what = ": ".join(filter(None, (f.code, f.detail, f.evidence))) + times
-            rows.append((f.check, word(f.verdict), f.device, what))
-    table(out, ("CHECK", "STATE", "DEVICE", wrapped("WHAT")), rows)
-    if view.lost:
-        out.print(f"{view.lost} records of {view.kmsg} were lost before they were read")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -12,10 +12,9 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import JsonOnly, Layout, Line, Lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.journal.audit_chain import AuditRow
 
 
@@ -33,10 +32,22 @@ class AuditEntry(Struct, frozen=True):
     digest: str
 
 
+def _entry(e: AuditEntry) -> str:
+    answer = f": {e.answer}" if e.answer else ""
+    refused = "" if e.ok else " (refused)"
+    proof = f" ({e.proof})" if e.proof else ""
+    return f"{e.at:%Y-%m-%d %H:%M:%S}  {e.by}{proof}  {e.what}{refused}{answer}"
+
+
 class AuditView(Struct, frozen=True):
     """What `hpctl audit` shows, oldest first."""
 
     entries: tuple[AuditEntry, ...]
+
+    layout: ClassVar[Layout] = (
+        Lines("entries", _entry, unbroken=True),
+        Line("There are no requests yet.", when=lambda view: not view.entries),
+    )
 
 
 class AuditVerifyView(Struct, frozen=True):
@@ -48,6 +59,22 @@ class AuditVerifyView(Struct, frozen=True):
     broken_at: int | None
     expected: bool | None
     digest: str
+
+    layout: ClassVar[Layout] = (Line("{verdict}"),)
+    json_only: ClassVar[JsonOnly] = ("ok",)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the trail is whole, and where it is not."""
+        if self.broken_at is not None:
+            return (
+                f"Row {self.broken_at} does not follow from the rows before it: the trail was"
+                " changed there. Compare with a backup of the journal and the daemon's log"
+                " (digest=)."
+            )
+        if self.expected is False:
+            return "The chain is intact but lacks this digest: it was rebuilt or truncated."
+        return f"{self.rows} rows, each follows from the one before. Newest: {self.digest}"
 
 
 def entries(trail: list[AuditRow]) -> list[AuditEntry]:
@@ -78,17 +105,6 @@ def _difference(before: dict[str, str], after: dict[str, str]) -> str:
     return "configuration: " + ("; ".join(moved) or "all defaults")
 
 
-def _draw(out: Console, view: AuditView) -> None:
-    for e in view.entries:
-        answer = f": {e.answer}" if e.answer else ""
-        refused = "" if e.ok else " (refused)"
-        proof = f" ({e.proof})" if e.proof else ""
-        line = f"{e.at:%Y-%m-%d %H:%M:%S}  {e.by}{proof}  {e.what}{refused}{answer}"
-        out.print(line, soft_wrap=True)
-    if not view.entries:
-        out.print("There are no requests yet.")
-
-
 def _trail(config: str) -> list[AuditRow]:
     from hpctl.engine.adapters import open_reader
 
@@ -106,7 +122,7 @@ def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool
     if ctx.invoked_subcommand is not None:
         return
     rows = [e for e in entries(_trail(config)) if since is None or e.at >= since]
-    output.show("audit", AuditView(tuple(rows)), as_json, _draw)
+    output.show("audit", AuditView(tuple(rows)), as_json)
 
 
 @audit.command()
@@ -131,18 +147,6 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
         expected=known,
         digest=trail[-1].digest if trail else FIRST,
     )
-    output.show("audit-verify", view, as_json, _draw_verify)
+    output.show("audit-verify", view, as_json)
     if not view.ok:
         output.leave(output.Exit.PROBLEM)
-
-
-def _draw_verify(out: Console, view: AuditVerifyView) -> None:
-    if view.broken_at is not None:
-        out.print(
-            f"Row {view.broken_at} does not follow from the rows before it: the trail was changed"
-            " there. Compare with a backup of the journal and the daemon's log (digest=)."
-        )
-    elif view.expected is False:
-        out.print("The chain is intact but lacks this digest: it was rebuilt or truncated.")
-    else:
-        out.print(f"{view.rows} rows, each follows from the one before. Newest: {view.digest}")

@@ -24,7 +24,7 @@ from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, draw_checks, verdict
+from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
@@ -52,7 +52,7 @@ def doctor(config: str, as_json: bool) -> None:
     at = output.now()
     loaded, first = read_config(config)
     view = DoctorView(at, (first, *examine(loaded, at)))
-    output.show("doctor", view, as_json, draw_checks)
+    output.show("doctor", view, as_json)
     output.leave(verdict(view))
 
 

@@ -42,6 +42,7 @@ def explain(target: str, config: str, as_json: bool) -> None:
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
     that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
     """
+    # By hand: a story whose headings and lines depend on what happened.
     output.show("explain", explained(config_loading.load_config(config), target), as_json, draw)
 
 

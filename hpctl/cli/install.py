@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 import click
@@ -18,19 +18,28 @@ from hpctl.cli.install_layout import Step, StepView, machine_at, walk
 from hpctl.cli.install_steps import Wish, for_slurms_user, installing, site_parameters
 from hpctl.cli.uninstall_steps import uninstalling
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, draw_checks, verdict
+from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, verdict
+from hpctl.toolkit.declared_view import Blank, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import styled
+from hpctl.toolkit.tables import BAD, GOOD, WARN, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifecycle.machine import Machine
-    from rich.console import Console
+    from rich.text import Text
 
 
 PORT = 8470
+
+
+STYLES = {"done": GOOD, "failed": BAD, "would": WARN, "skipped": WARN}
+
+
+def _step(step: StepView) -> Text:
+    line = styled(f"{step.state:8}", STYLES.get(step.state, ""))
+    return line.append(f"  {step.name:14}{step.what}", "default")
 
 
 class InstallView(Struct, frozen=True):
@@ -39,6 +48,13 @@ class InstallView(Struct, frozen=True):
     dry_run: bool
     steps: tuple[StepView, ...]
     checks: tuple[CheckView, ...]
+
+    layout: ClassVar[Layout] = (
+        Lines("steps", _step, unbroken=True),
+        Line(DRY_RUN, when="dry_run"),
+        Blank(when="checks"),
+        *CHECKLIST,
+    )
 
 
 _options = output.together(
@@ -182,7 +198,7 @@ def _show(
     taken = tuple(walk(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
-    output.show("install", view, as_json, _draw)
+    output.show("install", view, as_json)
     found = verdict(DoctorView(output.now(), view.checks))
     output.leave(Exit.PROBLEM if failed else found)
 
@@ -206,15 +222,3 @@ def _reached(url: str) -> CheckView:
         hint = "install the daemon there, and let this node reach its port"
         return CheckView("head", "fail", f"nobody listens at {url}: {error}", hint)
     return CheckView("head", "ok", f"a daemon listens at {url}", "")
-
-
-def _draw(out: Console, view: InstallView) -> None:
-    styles = {"done": "green", "failed": "red", "would": "yellow", "skipped": "yellow"}
-    for step in view.steps:
-        line = styled(f"{step.state:8}", styles.get(step.state, ""))
-        out.print(line.append(f"  {step.name:14}{step.what}", "default"), soft_wrap=True)
-    if view.dry_run:
-        out.print(DRY_RUN)
-    if view.checks:
-        out.print()
-        draw_checks(out, DoctorView(output.now(), view.checks))

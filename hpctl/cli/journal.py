@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Inner, JsonOnly, Layout, Line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.journal.check import Checked, Tell
 
 
@@ -28,6 +27,11 @@ class ProblemView(Struct, frozen=True):
     row: str
     why: str
     fix: str
+
+    @property
+    def place(self) -> str:
+        """The table and the row's key."""
+        return f"{self.table} {self.row}".strip()
 
 
 class JournalView(Struct, frozen=True):
@@ -44,6 +48,30 @@ class JournalView(Struct, frozen=True):
     digest: str
     problem: ProblemView | None
 
+    layout: ClassVar[Layout] = (
+        Line("{journal}: {verdict}", unbroken=True),
+        Line("  schema {schema_version}; rows: {counts}", unbroken=True, when="rows"),
+        Line(
+            "  newest event {newest:%Y-%m-%d %H:%M:%S} UTC;"
+            " {open_recoveries} recoveries and changes open",
+            when="newest",
+        ),
+        Line("  {problem.place}: {problem.why}", unbroken=True, when="problem"),
+        Line("  fix: {problem.fix}", unbroken=True, when="problem"),
+    )
+    json_only: ClassVar[JsonOnly] = ("audit_digest", "digest")
+
+    @property
+    def verdict(self) -> str:
+        """Whether the journal is whole."""
+        return "whole" if self.ok else "DAMAGED"
+
+    @property
+    def counts(self) -> str:
+        """The tables that have rows, each with their number."""
+        named = [f"{count} {name}" for name, count in self.rows.items() if count]
+        return ", ".join(named) or "none"
+
 
 class RestoreView(Struct, frozen=True):
     """A backup and where it goes. `events`, `lost`: those of the journal there, and how many of
@@ -54,6 +82,20 @@ class RestoreView(Struct, frozen=True):
     events: int
     lost: int
     done: bool
+
+    layout: ClassVar[Layout] = (
+        Inner("backup"),
+        Line("{journal}: {present}", unbroken=True),
+        Line("Restored. Start the daemons.", when="done"),
+    )
+
+    @property
+    def present(self) -> str:
+        """What the journal there holds."""
+        if not self.events:
+            return "empty"
+        lost = f"of which {self.lost} are newer than the backup and will be lost"
+        return f"{self.events} events, {lost}"
 
 
 @contextmanager
@@ -85,19 +127,6 @@ def _view(found: Checked) -> JournalView:
     )  # fmt: skip
 
 
-def _draw(out: Console, view: JournalView) -> None:
-    out.print(f"{view.journal}: {'whole' if view.ok else 'DAMAGED'}", soft_wrap=True)
-    if view.rows:
-        counts = ", ".join(f"{count} {name}" for name, count in view.rows.items() if count)
-        out.print(f"  schema {view.schema_version}; rows: {counts or 'none'}", soft_wrap=True)
-    if view.newest is not None:
-        newest = f"{view.newest:%Y-%m-%d %H:%M:%S} UTC"
-        out.print(f"  newest event {newest}; {view.open_recoveries} recoveries and changes open")
-    if view.problem is not None:
-        place = f"{view.problem.table} {view.problem.row}".strip()
-        out.print(f"  {place}: {view.problem.why}\n  fix: {view.problem.fix}", soft_wrap=True)
-
-
 def _check(url: str, what: str) -> JournalView:
     from hpctl.engine.journal.check import check
 
@@ -124,7 +153,7 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
 
     url = file_url(file) if file else readable_url(config_loading.load_config(config))
     view = _check(url, "checking")
-    output.show("journal-check", view, as_json, _draw)
+    output.show("journal-check", view, as_json)
     output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 
 
@@ -145,7 +174,7 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     with _bar("copying") as tell:
         journal_backup.backup(readable_url(config_loading.load_config(config)), file, tell)
     view = _check(file_url(file), "checking")
-    output.show("journal-check", view, as_json, _draw)
+    output.show("journal-check", view, as_json)
     output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 
 
@@ -170,29 +199,21 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
         source = journal_restore.prepared(file, Path(directory))
         found = replace(_check(source, "checking"), journal=str(file))
         if not found.ok:
-            output.show("journal-check", found, as_json, _draw)
+            output.show("journal-check", found, as_json)
             output.leave(output.Exit.PROBLEM)
         there = journal_restore.target(source, url, output.now())
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
-            output.show("journal-restore", view, as_json, _draw_restore)
+            output.show("journal-restore", view, as_json)
             if not as_json:
                 output.echo(output.DRY_RUN)
             return
         if not yes:
-            output.on_stderr(_draw_restore, view)
+            output.on_stderr(output.draw_declared, view)
             output.confirm(f"replace {there.events} events?", abort=True)
         with _bar("restoring") as tell:
             journal_restore.restore(source, url, output.now(), tell)
-    output.show("journal-restore", replace(view, done=True), as_json, _draw_restore)
-
-
-def _draw_restore(out: Console, view: RestoreView) -> None:
-    _draw(out, view.backup)
-    there = f"{view.events} events, of which {view.lost} are newer than the backup and will be lost"
-    out.print(f"{view.journal}: {there if view.events else 'empty'}", soft_wrap=True)
-    if view.done:
-        out.print("Restored. Start the daemons.")
+    output.show("journal-restore", replace(view, done=True), as_json)
 
 
 @journal.command()

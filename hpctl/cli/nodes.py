@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.engine.world import gather, known_nodes
-from hpctl.insight.nodes_view import NodesView, NodeView, nodes_view
+from hpctl.insight.nodes_view import nodes_view
 from hpctl.toolkit import output
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import MANY, WARN, WIDE, ago, columns, plain, styled, word, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.command()
@@ -35,37 +29,6 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
         if name not in known:
             raise output.no_such("nodes", name, [str(n) for n in known])
     view = nodes_view(world, tuple(n for n in known if not names or n in names))
-    output.show("nodes", view, as_json, draw)
+    output.show("nodes", view, as_json)
     blind = world.slurm is None or (not no_cloud and world.cloud is None)
     output.leave(Exit.CANNOT_TELL if blind else Exit.FINE)
-
-
-def treatment(n: NodeView) -> str:
-    """What is done to a node, or what keeps it from being done."""
-    return f"{n.recovery} {n.phase}" if n.recovery else f"held: {n.held_by}" if n.held_by else ""
-
-
-def draw(out: Console, view: NodesView) -> None:
-    """The table of `hpctl nodes`; a narrow terminal loses the cloud's columns first."""
-    wide = out.width >= WIDE
-    extra = ("INSTANCE", "CLOUD", "LOGICAL ID") if wide else ()
-    rows = []
-    for n in view.nodes:
-        state = n.slurm_state + "".join(f"+{f}" for f in n.slurm_flags)
-        heard = ago(n.last_heard, view.as_of).removesuffix(" ago")
-        cloud = (n.instance_id, n.instance_status, n.logical_id) if wide else ()
-        rows.append((n.name, state, n.condition, n.rule, heard, *cloud, treatment(n)))
-    headings = ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", *extra, "TREATMENT")
-    if len(rows) > MANY:
-        out.print(plain([headings, *rows]), no_wrap=True, crop=False)
-    else:
-        table = columns(*headings[:-1], wrapped(headings[-1]))
-        for row in rows:
-            table.add_row(*(word(cell.partition("+")[0], cell) for cell in row))
-        out.print(table)
-    for what, as_of, error in (
-        ("Slurm", view.slurm_as_of, view.slurm_error),
-        ("The cloud", view.cloud_as_of, view.cloud_error),
-    ):
-        if as_of is None and error != "not asked":
-            out.print(styled(f"{what} cannot be read: {error}", WARN))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import click
 from msgspec import Struct
@@ -11,13 +11,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading, views
 from hpctl.engine.world import World, gather
 from hpctl.toolkit import output
-from hpctl.toolkit.durations import duration
-from hpctl.toolkit.tables import heading, table, wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
+from hpctl.toolkit.declared_view import Layout, Line, Section
 
 
 class RecoveriesView(Struct, frozen=True):
@@ -29,6 +23,14 @@ class RecoveriesView(Struct, frozen=True):
     jobs: tuple[views.JobRecoveryView, ...]
     ended_not_shown: int
     holds: tuple[views.HoldView, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Line("No recovery is open.", when=lambda view: not (view.nodes or view.jobs)),
+        views.HOLDS,
+        Section("nodes", title="Nodes"),
+        Section("jobs", title="Jobs"),
+        views.LEFT_OUT,
+    )
 
 
 def recoveries_view(
@@ -70,17 +72,7 @@ def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) 
     """Open and ended recoveries."""
     world = _world(config, ended, since)
     view = recoveries_view(world, ended=ended, since=since)
-    output.show("recoveries", view, as_json, draw_recoveries)
-
-
-def draw_recoveries(out: Console, view: RecoveriesView) -> None:
-    """The tables of `hpctl recoveries`."""
-    if not (view.nodes or view.jobs):
-        out.print("No recovery is open.")
-    views.hold_table(out, view.holds, view.as_of)
-    views.node_table(out, "Nodes", view.nodes, view.as_of)
-    views.job_table(out, "Jobs", view.jobs, view.as_of)
-    views.left_out(out, view.ended_not_shown)
+    output.show("recoveries", view, as_json)
 
 
 class JobsView(Struct, frozen=True):
@@ -95,6 +87,13 @@ class JobsView(Struct, frozen=True):
     holds: tuple[views.HoldView, ...]
     ended_not_shown: int
     reports: tuple[views.JobReportView, ...]
+
+    layout: ClassVar[Layout] = (
+        Section("jobs", otherwise="No job is in recovery."),
+        views.HOLDS,
+        Section("reports", title="Newest report of each job's supervisor"),
+        views.LEFT_OUT,
+    )
 
 
 def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
@@ -121,28 +120,4 @@ def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Affected jobs and the state of their recovery."""
     world = _world(config, ended, since)
-    output.show("jobs", jobs_view(world, ended=ended, since=since), as_json, draw_jobs)
-
-
-def draw_jobs(out: Console, view: JobsView) -> None:
-    """The tables of `hpctl jobs`."""
-    if not view.jobs:
-        out.print("No job is in recovery.")
-    views.job_table(out, "", view.jobs, view.as_of)
-    views.hold_table(out, view.holds, view.as_of)
-    _report_table(out, view.reports, view.as_of)
-    views.left_out(out, view.ended_not_shown)
-
-
-def _report_table(out: Console, rows: Sequence[views.JobReportView], now: datetime) -> None:
-    if not rows:
-        return
-    heading(out, "Newest report of each job's supervisor")
-    cells = []
-    for r in rows:
-        why = (r.trouble.why if r.trouble else "") or r.why or None
-        action = f"wish: {r.wish}" if r.wish else r.action
-        reported = duration((now - r.at).total_seconds())
-        trouble = r.trouble.kind if r.trouble else None
-        cells.append((r.job, r.restarts, reported, trouble, action, why))
-    table(out, ("JOB", "RUN", "AGO", "TROUBLE", "DID", wrapped("WHY")), cells)
+    output.show("jobs", jobs_view(world, ended=ended, since=since), as_json)

@@ -54,13 +54,11 @@ def draw(out: Console, view: StatusView) -> None:
     facts.add_row("  health", counted(view.nodes.by_condition))
     facts.add_row("facts", _ages(view))
     out.print(facts)
-    views.node_table(out, "Nodes in treatment", view.node_recoveries, view.as_of)
-    views.job_table(out, "Jobs in recovery", view.job_recoveries, view.as_of)
-    views.hold_table(out, view.holds, view.as_of)
-    views.node_table(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
-    if view.changes:
-        heading(out, "Capacity: autoscaling and spares")
-        views.change_table(out, view.changes)
+    views.draw_rows(out, "Nodes in treatment", view.node_recoveries, view.as_of)
+    views.draw_rows(out, "Jobs in recovery", view.job_recoveries, view.as_of)
+    views.draw_rows(out, "Held back", view.holds, view.as_of)
+    views.draw_rows(out, "Waiting for a person", view.waiting_for_a_person, view.as_of)
+    views.draw_rows(out, "Capacity: autoscaling and spares", view.changes, view.as_of)
     bad, unsure = ("Problems", view.problems, BAD), ("Cannot tell", view.unknowns, WARN)
     for title, rows, style in (bad, unsure):
         if rows:

@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from hpctl.cli.explain import draw as draw_story
 from hpctl.cli.explain import explained
-from hpctl.cli.nodes import treatment
 from hpctl.engine import config_loading
 from hpctl.engine.instance_resolver import natural
 from hpctl.engine.world import Followed, World, gather
@@ -116,7 +115,7 @@ def _nodes(w: World) -> list[Row]:
     for n in nodes_view(w).nodes:
         state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
         heard = ago(n.last_heard, w.now).removesuffix(" ago")
-        cells = _cells(n.name, state, n.condition, n.rule, heard, treatment(n))
+        cells = _cells(n.name, state, n.condition, n.rule, heard, n.treatment)
         bad = n.recovery or n.held_by or n.condition == "faulty"
         odd = n.slurm_flags or n.condition != "healthy"
         found.append(Row(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
@@ -405,6 +404,7 @@ def top(view: str, delay: float, config: str) -> None:
     gc.enable()
     out = output.console()
     if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
+        # By hand: a screen of panels that share its height.
         output.show("top", (reader.model, view), False, draw_once)
         return
     # The terminal is put back whoever ends it.

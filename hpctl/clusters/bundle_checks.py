@@ -11,13 +11,15 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.tables import BAD, GOOD, WARN
 
 PYTHON_FLOOR = (3, 8)
 """Of Ubuntu 20.04, the oldest AMI."""
@@ -147,6 +149,9 @@ STATE = "var/lib/hpctl/lifecycle"
 LIMIT_S = 300.0
 
 
+STATE_STYLES = {"done": GOOD, "failed": BAD, "running": WARN}
+
+
 class StepState(Struct, frozen=True):
     """What became of a step of a node: done, failed, running, not_applicable or off, and why.
 
@@ -160,6 +165,31 @@ class StepState(Struct, frozen=True):
     seconds: float
     started: str
     why: str
+
+    columns: ClassVar[Columns] = (
+        Column("STEP", "step"),
+        Column("STATE", "state", style=STATE_STYLES),
+        Column("TRIES", lambda step: step.tries if step.was_run or step.is_running else None),
+        Column("SECONDS", lambda step: f"{step.seconds:.1f}" if step.was_run else None),
+        Column("WHY", "reason", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("started",)
+
+    @property
+    def was_run(self) -> bool:
+        """Whether the step was run to its end."""
+        return self.state in ("done", "failed")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the step runs now."""
+        return self.state == "running"
+
+    @property
+    def reason(self) -> str | None:
+        """Why the step is in this state."""
+        optional = self.weight == "optional" and self.state == "failed"
+        return f"{self.why}{' (optional)' if optional else ''}" or None
 
 
 class RunState(Struct, frozen=True):
@@ -175,6 +205,18 @@ class RunState(Struct, frozen=True):
     why: str
     at: str
     steps: tuple[StepState, ...]
+
+    layout: ClassVar[Layout] = (
+        Line("{node} {role} of {group}, {instance_id}, {mode}"),
+        Line("{end}", style=lambda run: STATE_STYLES.get(run.state, "")),
+        Line(lambda run: f"bundle {run.bundle[:12] or '(unsigned)'}"),
+        Section("steps", gap=True),
+    )
+
+    @property
+    def end(self) -> str:
+        """The state, when it was reached, and why."""
+        return f"{self.state} at {self.at}" + (f": {self.why}" if self.why else "")
 
 
 def state_of(root: Path) -> RunState | None:

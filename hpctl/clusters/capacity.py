@@ -7,12 +7,14 @@ Capacity is reserved, running, spare or failed. Nothing here buys or extends a t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
+from hpctl.toolkit.tables import BAD
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.ports import Aws
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -72,6 +74,85 @@ class PlanCapacity(Struct, frozen=True):
     starts: datetime | None
     ends: datetime | None
 
+    columns: ClassVar[Columns] = (
+        Column("TRAINING PLAN", "plan", fold=True),
+        Column("TYPE", "instance_type", wide=True),
+        Column("STARTS", "{starts:%Y-%m-%d}", wide=True),
+        Column("ZONE", lambda plan: plan.zone or None),
+        number_column("RESERVED", "total"),
+        number_column("IN USE", "in_use"),
+        number_column("FREE", "available"),
+        number_column("UNHEALTHY", "unhealthy"),
+        Column("STATUS", "status"),
+        Column("ENDS", "{ends:%Y-%m-%d}"),
+    )
+
+
+class ZoneText(Struct, frozen=True):
+    """The text of a group in one zone. The group's own figures are in its first row alone."""
+
+    group: str
+    instance_type: str
+    status: str
+    zone: str | None
+    target: int | str
+    running: int
+    spare: int | None
+    idle: int | None
+    busy: int | None
+    out: int | None
+    failed: int
+    coming: int
+
+    columns: ClassVar[Columns] = (
+        Column("GROUP", "group", fold=True),
+        Column("TYPE", "instance_type", wide=True),
+        Column("STATUS", "status", wide=True),
+        Column("ZONE", "zone"),
+        number_column("TARGET", "target"),
+        number_column("RUNNING", "running"),
+        number_column("SPARE", "spare", when="slurm_was_asked"),
+        number_column("IDLE", "idle", when="slurm_was_asked"),
+        number_column("BUSY", "busy", when="slurm_was_asked"),
+        number_column("OUT", "out", when="slurm_was_asked"),
+        number_column("FAILED", "failed"),
+        number_column("COMING", "coming"),
+    )
+
+
+def _zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneText:
+    return ZoneText(
+        group=zone.group,
+        instance_type=zone.instance_type,
+        status=group.status if group else "",
+        zone=zone.zone or None,
+        target=group.target if group else "",
+        running=zone.running,
+        spare=zone.spare,
+        idle=zone.idle,
+        busy=zone.busy,
+        out=zone.out,
+        failed=zone.failed,
+        coming=zone.coming + zone.leaving,
+    )
+
+
+def _empty_group_text(group: GroupCapacity) -> ZoneText:
+    return ZoneText(
+        group=group.group,
+        instance_type=group.instance_type,
+        status=group.status,
+        zone=None,
+        target=group.target,
+        running=0,
+        spare=0,
+        idle=0,
+        busy=0,
+        out=0,
+        failed=0,
+        coming=0,
+    )
+
 
 class CapacityView(Struct, frozen=True):
     """What `hpctl capacity` shows. `unknown`: what could not be read, and why. `problems`: groups
@@ -86,6 +167,26 @@ class CapacityView(Struct, frozen=True):
     plans: tuple[PlanCapacity, ...]
     unknown: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Line("{cluster} is {status}"),
+        Section("zone_texts"),
+        Section("plans", gap=True),
+        Lines("problems", style=BAD),
+        Lines("unknown", "Not known: {}"),
+    )
+
+    @property
+    def slurm_was_asked(self) -> bool:
+        """Whether Slurm's own counts are there."""
+        return any(zone.idle is not None for zone in self.zones)
+
+    @property
+    def zone_texts(self) -> list[ZoneText]:
+        """One row for each zone of a group, then the groups that have no instance."""
+        left = {group.group: group for group in self.groups}
+        rows = [_zone_text(zone, left.pop(zone.group, None)) for zone in self.zones]
+        return [*rows, *map(_empty_group_text, left.values())]
 
 
 def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked

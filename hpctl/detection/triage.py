@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import click
 import msgspec
@@ -27,12 +27,10 @@ from hpctl.detection.logtext import Entry, LogText
 from hpctl.detection.outside import hma_records
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import EARLIEST, json_safe
+from hpctl.toolkit.declared_view import Blank, Column, Columns, Layout, Line, Lines, Section
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import table, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.faults.catalogue import Rules
     from hpctl.vocabulary.assessment import Assessment, FaultClass
     from hpctl.vocabulary.model import Clears, Finding, Verdict
@@ -72,6 +70,63 @@ class BootView(Struct, frozen=True):
     restart_job: bool
 
 
+class LineText(Struct, frozen=True):
+    """The text of equal lines: the number of the first, how many, and what they mean."""
+
+    line: int
+    times: int
+    view: LineView
+
+    columns: ClassVar[Columns] = (
+        Column("LINE", "line"),
+        Column("TIMES", "times"),
+        Column("CODE", "code"),
+        Column("DEVICE", "view.device"),
+        Column("CONDITION", "view.condition"),
+        Column("REMEDY", "view.remedy"),
+        Column("MEANING, SOURCE", "{view.meaning} [{view.rule}]\n{view.source}", fold=True),
+    )
+
+    @property
+    def code(self) -> str:
+        """What found the line, and the code that it found."""
+        return f"{self.view.check.removeprefix('kernel.')} {self.view.code}".strip()
+
+
+class TriageText(Struct, frozen=True):
+    """The text of `hpctl triage`. `meant`: so many of the `read` lines mean something; `others`
+    were not the kernel's."""
+
+    lines: tuple[LineText, ...]
+    boots: tuple[BootView, ...]
+    meant: int
+    read: int
+    others: int
+
+    layout: ClassVar[Layout] = (
+        Section("lines"),
+        Blank(when="lines"),
+        Lines("boots", lambda boot: f"lines {boot.first} to {boot.last}: {_would_do(boot)}"),
+        Line("{meant} of {read} lines mean something{rest}"),
+    )
+
+    @property
+    def rest(self) -> str:
+        """How many lines others wrote."""
+        return f", {self.others} not the kernel's" if self.others else ""
+
+
+def _folded(views: list[LineView]) -> tuple[LineText, ...]:
+    """Equal lines as one row."""
+    folded: dict[LineView, tuple[int, int]] = {}
+    for view in views:
+        same = replace(view, line=0, text="")
+        first, times = folded.get(same, (view.line, 0))
+        folded[same] = (first, times + 1)
+    rows = list(folded.items())[:_SHOWN]
+    return tuple(LineText(first, times, view) for view, (first, times) in rows)
+
+
 @click.command(short_help="Show what hpctl would make of a kernel log.")
 @click.argument("file", default="-", metavar="[FILE|-]")
 @click.option(
@@ -98,7 +153,8 @@ def triage(file: str, as_json: bool) -> None:
     if as_json:
         _print(views)
     else:
-        output.show("triage", views, False, lambda out, rows: _draw(out, rows, boots, reader))
+        text = TriageText(_folded(views), tuple(boots), len(views), reader.lines, reader.others)
+        output.show("triage", text, as_json)
     faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
     output.leave(Exit.PROBLEM if faulty else Exit.FINE)
 
@@ -255,28 +311,6 @@ def _print(views: list[LineView]) -> None:
 def _json(view: LineView) -> str:
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
     return json_safe(msgspec.json.encode(body).decode())
-
-
-def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _Reader) -> None:
-    """Equal lines as one row, then what hpctl would do about each boot."""
-    folded: dict[LineView, tuple[int, int]] = {}
-    for view in views:
-        same = replace(view, line=0, text="")
-        first, times = folded.get(same, (view.line, 0))
-        folded[same] = (first, times + 1)
-    if folded:
-        rows = []
-        for view, (first, times) in list(folded.items())[:_SHOWN]:
-            code = f"{view.check.removeprefix('kernel.')} {view.code}".strip()
-            meaning = f"{view.meaning} [{view.rule}]\n{view.source}"
-            rows.append((first, times, code, view.device, view.condition, view.remedy, meaning))
-        heads = ("LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY")
-        table(out, (*heads, wrapped("MEANING, SOURCE")), rows)
-        out.print()
-    for boot in boots:
-        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot)}")
-    left = f", {reader.others} not the kernel's" if reader.others else ""
-    out.print(f"{len(views)} of {reader.lines} lines mean something{left}")
 
 
 def _would_do(boot: BootView) -> str:

@@ -6,15 +6,23 @@ The field names are the contract: add, never rename or drop (docs/cli-json.md).
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
 from hpctl.engine.timeline import change_text, headline
-from hpctl.toolkit.durations import duration
-from hpctl.toolkit.tables import BAD, DIM, WARN, heading, styled, table, word, wrapped
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    JsonOnly,
+    Line,
+    Section,
+    Since,
+    state_column,
+)
+from hpctl.toolkit.tables import BAD, DIM, WARN, styled
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -74,6 +82,32 @@ class JobReportView(Struct, frozen=True):
     after_s: float
     progress: int | None
 
+    columns: ClassVar[Columns] = (
+        Column("JOB", "job"),
+        Column("RUN", "restarts"),
+        Column("AGO", Since("at")),
+        Column("TROUBLE", lambda row: row.trouble.kind if row.trouble else None),
+        Column("DID", lambda row: f"wish: {row.wish}" if row.wish else row.action),
+        Column("WHY", "reason", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("uid", "exclude", "after_s", "progress")
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run went wrong, else why its supervisor did what it did."""
+        return (self.trouble.why if self.trouble else "") or self.why or None
+
+
+def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
+    """The steps in order; `?` for one in doubt, `!` for one refused."""
+    parts = []
+    for s in row.steps:
+        refused = s.outcome == "rejected"
+        again = f"#{s.attempt}" if s.attempt > 1 else ""
+        tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
+        parts.append(styled(f"{s.kind}{again}{tail}", style))
+    return styled(" ").join(parts) if parts else styled("-", DIM)
+
 
 class NodeRecoveryView(Struct, frozen=True):
     """A node recovery. `instance` and `boot` are the generation treated now."""
@@ -97,6 +131,33 @@ class NodeRecoveryView(Struct, frozen=True):
     headline: str
     steps: tuple[StepView, ...]
     moves: tuple[Trail, ...]
+
+    columns: ClassVar[Columns] = (
+        Column("ID", "id"),
+        Column("NODE", "node"),
+        state_column("PHASE", "phase"),
+        Column("FOR", Since("opened", until="closed")),
+        Column("RULE", "rule"),
+        Column("REMEDY", "remedy", wide=True),
+        Column("STEPS", _steps, fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = (
+        "instance",
+        "boot",
+        "logical_id",
+        "meaning",
+        "urgency",
+        "ladder",
+        "why",
+        "by",
+        "headline",
+        "moves",
+    )
+
+    @property
+    def closed(self) -> datetime | None:
+        """When it ended."""
+        return self.since if self.ended else None
 
 
 class JobRecoveryView(Struct, frozen=True):
@@ -129,6 +190,40 @@ class JobRecoveryView(Struct, frozen=True):
     exclude: tuple[str, ...]
     start_at: datetime | None
 
+    columns: ClassVar[Columns] = (
+        Column("ID", "id"),
+        Column("JOB", "job"),
+        Column("USER", "user", empty="-"),
+        Column("NAME", "name", wide=True, empty="-"),
+        Column("RULE", "cause_rule", wide=True, empty="-"),
+        state_column("PHASE", "phase"),
+        Column("FOR", Since("opened", until="closed")),
+        Column("CAUSE", "cause_or_trouble"),
+        Column("STEPS", _steps, fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = (
+        "submit",
+        "restarts",
+        "partition",
+        "bad_nodes",
+        "why",
+        "headline",
+        "moves",
+        "action",
+        "exclude",
+        "start_at",
+    )
+
+    @property
+    def closed(self) -> datetime | None:
+        """When it ended."""
+        return self.since if self.ended else None
+
+    @property
+    def cause_or_trouble(self) -> str | None:
+        """The node recovery that it is because of, or what went wrong with the run itself."""
+        return self.cause or (self.trouble.kind if self.trouble else None)
+
 
 class HoldView(Struct, frozen=True):
     """Something that hpctl wanted to treat and a gate held back."""
@@ -139,6 +234,27 @@ class HoldView(Struct, frozen=True):
     rule: str
     since: datetime
     approvable: bool
+
+    columns: ClassVar[Columns] = (
+        Column("TARGET", "target"),
+        Column("GATE", "gate"),
+        Column("FOR", Since("since")),
+        Column("WHY", "{why}{approval}", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("rule",)
+
+    @property
+    def approval(self) -> str:
+        """How to let it pass the gate; empty where that cannot be approved."""
+        return f" (hpctl approve {self.target})" if self.approvable else ""
+
+
+HOLDS = Section("holds", title="Held back")
+
+
+LEFT_OUT = Line(
+    "{ended_not_shown} ended, not shown (--all, --since 7d).", style=DIM, when="ended_not_shown"
+)
 
 
 class ChangeView(Struct, frozen=True):
@@ -152,6 +268,15 @@ class ChangeView(Struct, frozen=True):
     phase: str
     ended: datetime | None
     why: str
+
+    columns: ClassVar[Columns] = (
+        Column("CHANGE", "id"),
+        Column("BEGUN", "{at:%m-%d %H:%M:%S}"),
+        Column("WHAT", "what", fold=True),
+        Column("PHASE", "phase"),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("kind", "group", "ended")
 
 
 def change_view(change: Change) -> ChangeView:
@@ -250,67 +375,15 @@ def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None
     return ended or not rec.ended
 
 
-def left_out(out: Console, count: int) -> None:
-    """How many ended recoveries a table leaves out."""
-    if count:
-        out.print(styled(f"{count} ended, not shown (--all, --since 7d).", DIM))
+def draw_rows(out: Console, title: str, rows: Sequence[object], now: datetime) -> None:
+    """Print rows below a title, by the columns of their class; nothing where there are none."""
+    from hpctl.toolkit.view_drawing import draw_parts
+
+    draw_parts(out, (Section("rows", title=title),), DatedRows(now, rows))
 
 
-def _steps(steps: Sequence[StepView]) -> Text:
-    """The steps in order; `?` for one in doubt, `!` for one refused."""
-    parts = []
-    for s in steps:
-        refused = s.outcome == "rejected"
-        again = f"#{s.attempt}" if s.attempt > 1 else ""
-        tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
-        parts.append(styled(f"{s.kind}{again}{tail}", style))
-    return styled(" ").join(parts) if parts else styled("-", DIM)
+class DatedRows(Struct, frozen=True):
+    """Rows, and the time that their ages are counted to."""
 
-
-def node_table(out: Console, title: str, rows: Sequence[NodeRecoveryView], now: datetime) -> None:
-    """Recoveries of nodes below a title; nothing where there are none."""
-    if rows:
-        heading(out, title)
-        heads = ("ID", "NODE", "PHASE", "FOR", "RULE", "REMEDY", wrapped("STEPS"))
-        cells = (
-            (r.id, r.node, word(r.phase), _lasted(r, now), r.rule, r.remedy, _steps(r.steps))
-            for r in rows
-        )
-        table(out, heads, cells, wide=("REMEDY",))
-
-
-def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: datetime) -> None:
-    """Recoveries of jobs below a title; nothing where there are none."""
-    if not rows:
-        return
-    if title:
-        heading(out, title)
-    heads = ("ID", "JOB", "USER", "NAME", "RULE", "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
-    cells = []
-    for r in rows:
-        about = (r.user or None, r.name or None, r.cause_rule or None)
-        cause = r.cause or (r.trouble.kind if r.trouble else None)
-        cells.append((r.id, r.job, *about, word(r.phase), _lasted(r, now), cause, _steps(r.steps)))
-    table(out, heads, cells, wide=("NAME", "RULE"))
-
-
-def _lasted(r: NodeRecoveryView | JobRecoveryView, now: datetime) -> str:
-    return duration(((r.since if r.ended else now) - r.opened).total_seconds())
-
-
-def hold_table(out: Console, rows: Sequence[HoldView], now: datetime) -> None:
-    """What gates block; nothing where nothing is blocked."""
-    if not rows:
-        return
-    heading(out, "Held back")
-    cells = []
-    for h in rows:
-        why = h.why + (f" (hpctl approve {h.target})" if h.approvable else "")
-        cells.append((h.target, h.gate, duration((now - h.since).total_seconds()), why))
-    table(out, ("TARGET", "GATE", "FOR", wrapped("WHY")), cells)
-
-
-def change_table(out: Console, rows: Sequence[ChangeView]) -> None:
-    """Changes of capacity, one a row."""
-    heads = ("CHANGE", "BEGUN", wrapped("WHAT"), "PHASE", wrapped("WHY"))
-    table(out, heads, ((c.id, f"{c.at:%m-%d %H:%M:%S}", c.what, c.phase, c.why) for c in rows))
+    as_of: datetime
+    rows: Sequence[object]

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hpctl.engine.world import World, known_nodes
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    JsonOnly,
+    Layout,
+    Lines,
+    Section,
+    Since,
+    state_column,
+)
+from hpctl.toolkit.tables import STYLES, WARN
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.identity import NodeName
 
@@ -36,6 +48,33 @@ class NodeView(Struct, frozen=True):
     phase: str
     held_by: str
 
+    columns: ClassVar[Columns] = (
+        state_column("NODE", "name"),
+        Column(
+            "SLURM", "slurm_text", style=lambda node: STYLES.get(node.slurm_state, ""), empty="-"
+        ),
+        state_column("HEALTH", "condition"),
+        state_column("RULE", "rule"),
+        state_column("HEARD", Since("last_heard")),
+        state_column("INSTANCE", "instance_id", wide=True),
+        state_column("CLOUD", "instance_status", wide=True),
+        state_column("LOGICAL ID", "logical_id", wide=True),
+        Column("TREATMENT", "treatment", fold=True, style=STYLES, empty="-"),
+    )
+    json_only: ClassVar[JsonOnly] = ("slurm_reason", "partitions", "why", "group")
+
+    @property
+    def slurm_text(self) -> str:
+        """`IDLE+DRAIN`."""
+        return "+".join((self.slurm_state, *self.slurm_flags))
+
+    @property
+    def treatment(self) -> str:
+        """What is done to the node, or what keeps it from being done."""
+        if self.recovery:
+            return f"{self.recovery} {self.phase}"
+        return f"held: {self.held_by}" if self.held_by else ""
+
 
 class NodesView(Struct, frozen=True):
     """What `hpctl nodes` shows."""
@@ -46,6 +85,21 @@ class NodesView(Struct, frozen=True):
     cloud_as_of: datetime | None
     cloud_error: str
     nodes: tuple[NodeView, ...]
+
+    layout: ClassVar[Layout] = (Section("nodes"), Lines("unread", style=WARN))
+
+    @property
+    def unread(self) -> list[str]:
+        """What was asked and could not be read, and why."""
+        asked = (
+            ("Slurm", self.slurm_as_of, self.slurm_error),
+            ("The cloud", self.cloud_as_of, self.cloud_error),
+        )
+        return [
+            f"{what} cannot be read: {error}"
+            for what, as_of, error in asked
+            if as_of is None and error != "not asked"
+        ]
 
 
 def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -12,14 +12,53 @@ from msgspec.structs import asdict
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Each,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+)
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import table, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.jobs.rehearsal import Played
     from hpctl.vocabulary.policy_file import PolicyFile
+
+
+def _event(played: Played) -> str:
+    # The same signature again is what holds a job: two that differ must look so.
+    return " ".join(filter(None, [played.event, played.node, played.signature]))
+
+
+def _why(played: Played) -> str:
+    """The reason, with everything else that the answer says."""
+    parts = [played.why]
+    if played.save_first_s:
+        parts.append(f"saves first, at most {played.save_first_s:g} s")
+    if played.after_s:
+        parts.append(f"waits {played.after_s:.0f} s")
+    if played.exclude:
+        parts.append(f"stays off {','.join(played.exclude)}")
+    return "; ".join(parts)
+
+
+def _clock(played: Played) -> str:
+    """`1:02:03` since the start."""
+    whole = int(played.at_s)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+EVENT_COLUMNS = (
+    Column("AT", _clock),
+    Column("EVENT", _event),
+    Column("ACTION", "action"),
+    Column("NODES", "nodes"),
+    Column("WHY", _why, fold=True),
+)
 
 
 class PolicyTestView(Struct, frozen=True):
@@ -31,6 +70,19 @@ class PolicyTestView(Struct, frozen=True):
     restarts: int
     held: str
 
+    layout: ClassVar[Layout] = (
+        Section("events", EVENT_COLUMNS),
+        Line("{restarts} restarts; {end}", gap=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("policies", "scenario")
+
+    @property
+    def end(self) -> str:
+        """How the run ends."""
+        if self.held:
+            return f"held: {self.held}"
+        return "the run goes on" if self.events[-1].nodes else "nothing runs at the end"
+
 
 class CheckedFile(Struct, frozen=True):
     """One file that was looked at. `notes`: what it says, laid over the defaults, that can never
@@ -40,11 +92,29 @@ class CheckedFile(Struct, frozen=True):
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def verdict(self) -> str:
+        """What was found, in a word or two."""
+        if self.problems:
+            return f"{len(self.problems)} problem(s)"
+        return "valid, but" if self.notes else "fine"
+
 
 class PolicyCheckView(Struct, frozen=True):
     """What `hpctl policy check` shows."""
 
     files: tuple[CheckedFile, ...]
+
+    layout: ClassVar[Layout] = (
+        Each(
+            "files",
+            (
+                Line("{path}: {verdict}"),
+                Lines("problems", "  {}", unbroken=True),
+                Lines("notes", "  {}", unbroken=True),
+            ),
+        ),
+    )
 
 
 class PolicyKey(Struct, frozen=True):
@@ -54,12 +124,21 @@ class PolicyKey(Struct, frozen=True):
     value: str
     source: str
 
+    columns: ClassVar[Columns] = (
+        Column("KEY", "key"),
+        Column("VALUE", "value", fold=True),
+        Column("FROM", "source"),
+    )
+
 
 class PolicyShowView(Struct, frozen=True):
     """What `hpctl policy show` shows."""
 
     partition: str
     keys: tuple[PolicyKey, ...]
+
+    layout: ClassVar[Layout] = (Section("keys"),)
+    json_only: ClassVar[JsonOnly] = ("partition",)
 
 
 @click.group(short_help="Check, try and print recovery policies.")
@@ -92,7 +171,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     held = next((p.why for p in reversed(played) if p.action == "hold"), "")
     held = held if played[-1].nodes == 0 else ""
     view = PolicyTestView(policies, scenario, played, rehearsal.restarts(played), held)
-    output.show("policy-test", view, as_json, draw_test)
+    output.show("policy-test", view, as_json)
     output.leave(Exit.PROBLEM if held else Exit.FINE)
 
 
@@ -117,7 +196,7 @@ def check(files: tuple[str, ...], as_json: bool) -> None:
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
     view = PolicyCheckView(tuple(map(checked, files)))
-    output.show("policy-check", view, as_json, draw_check)
+    output.show("policy-check", view, as_json)
     output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
 
 
@@ -148,7 +227,7 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     layers = [*_of_the_cluster(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
     view = PolicyShowView(partition, _keys(layers, [*names, *files]))
-    output.show("policy-show", view, as_json, draw_show)
+    output.show("policy-show", view, as_json)
 
 
 def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
@@ -202,51 +281,3 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "-"
     return "-" if value is None else str(value)
-
-
-def draw_test(out: Console, view: PolicyTestView) -> None:
-    """The events in their order, then how it ends."""
-    rows = []
-    for played in view.events:
-        # The same signature again is what holds a job: two that differ must look so.
-        what = " ".join(filter(None, [played.event, played.node, played.signature]))
-        rows.append((_clock(played.at_s), what, played.action, played.nodes, _why(played)))
-    table(out, ("AT", "EVENT", "ACTION", "NODES", wrapped("WHY")), rows)
-    out.print()
-    on = "the run goes on" if view.events[-1].nodes else "nothing runs at the end"
-    end = f"held: {view.held}" if view.held else on
-    out.print(f"{view.restarts} restarts; {end}")
-
-
-def draw_check(out: Console, view: PolicyCheckView) -> None:
-    """One line a file, and below it one for each problem."""
-    for file in view.files:
-        found = "valid, but" if file.notes else "fine"
-        found = f"{len(file.problems)} problem(s)" if file.problems else found
-        out.print(f"{file.path}: {found}")
-        for problem in (*file.problems, *file.notes):
-            out.print(f"  {problem}", soft_wrap=True)
-
-
-def draw_show(out: Console, view: PolicyShowView) -> None:
-    """A table of keys."""
-    rows = ((key.key, key.value, key.source) for key in view.keys)
-    table(out, ("KEY", wrapped("VALUE"), "FROM"), rows)
-
-
-def _why(played: Played) -> str:
-    """The reason, with everything else that the answer says."""
-    parts = [played.why]
-    if played.save_first_s:
-        parts.append(f"saves first, at most {played.save_first_s:g} s")
-    if played.after_s:
-        parts.append(f"waits {played.after_s:.0f} s")
-    if played.exclude:
-        parts.append(f"stays off {','.join(played.exclude)}")
-    return "; ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    """`1:02:03` since the start."""
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

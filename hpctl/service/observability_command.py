@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 from msgspec import Struct
@@ -13,12 +13,11 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
+from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Section
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.tables import table
+from hpctl.toolkit.output import DRY_RUN
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.config import Config
 
 CONFIG: Final = "prometheus.yml"
@@ -32,6 +31,10 @@ def observability() -> None:
     """Prometheus and Grafana for this cluster."""
 
 
+def _reader_of(file: str) -> str:
+    return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
+
+
 class RenderView(Struct, frozen=True):
     """What `hpctl observability render` shows: the files, and what Prometheus scrapes."""
 
@@ -39,6 +42,13 @@ class RenderView(Struct, frozen=True):
     files: tuple[str, ...]
     heads: tuple[str, ...]
     dry_run: bool = False
+
+    layout: ClassVar[Layout] = (
+        Section("files", (Column("FILE", "{}"), Column("FOR", _reader_of))),
+        Line(DRY_RUN, when="dry_run"),
+        Line("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
+    )
+    json_only: ClassVar[JsonOnly] = ("directory",)
 
 
 def _files() -> dict[str, str]:
@@ -159,15 +169,7 @@ def render(
     if not dry_run:
         _write(out, files)
     view = RenderView(str(out), tuple(files), scraped, dry_run)
-    output.show("observability-render", view, as_json, _show)
-
-
-def _show(out: Console, view: RenderView) -> None:
-    def use(name: str) -> str:
-        return "Grafana (import)" if name.startswith(DASHBOARDS) else "Prometheus"
-
-    table(out, ("FILE", "FOR"), [(name, use(name)) for name in view.files])
-    out.print(output.DRY_RUN if view.dry_run else f"Prometheus scrapes {', '.join(view.heads)}.")
+    output.show("observability-render", view, as_json)
 
 
 @observability.command()

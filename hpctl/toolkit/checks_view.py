@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import DIM, counted, grid, styled, word
+from hpctl.toolkit.tables import DIM, counted, styled, word
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.text import Text
+
+
+LABELS = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown": "CANNOT TELL"}
+"""What the text calls each verdict."""
+
+
+def _label(check: CheckView) -> Text:
+    return word(check.verdict, LABELS[check.verdict])
+
+
+def _found(check: CheckView) -> Text:
+    """What was found; what is not in order says how to fix it."""
+    text = styled(check.what)
+    if check.fix and check.verdict != "ok":
+        text.append(f"\nmend: {check.fix}", DIM)
+    if check.source:
+        text.append(f"\nsource: {check.source}", DIM)
+    return text
 
 
 class CheckView(Struct, frozen=True):
@@ -27,6 +46,21 @@ class CheckView(Struct, frozen=True):
     fix: str
     source: str = ""
 
+    columns: ClassVar[Columns] = (
+        Column("", _label),
+        Column("", "name"),
+        Column("", _found, fold=True),
+    )
+
+
+def _verdict_counts(view: Any) -> Text:
+    found = [check.verdict for check in view.checks]
+    return counted({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
+
+
+CHECKLIST: Layout = (Section("checks"), Line(_verdict_counts, gap=True, when="checks"))
+"""The text of any view's `checks`: each of them, then how many have which verdict."""
+
 
 class DoctorView(Struct, frozen=True):
     """What `hpctl doctor` shows."""
@@ -34,24 +68,9 @@ class DoctorView(Struct, frozen=True):
     as_of: datetime
     checks: tuple[CheckView, ...]
 
+    layout: ClassVar[Layout] = CHECKLIST
+
 
 def verdict(view: DoctorView) -> Exit:
     """The command's exit code."""
     return output.worst(check.verdict for check in view.checks)
-
-
-def draw_checks(out: Console, view: DoctorView) -> None:
-    """The checklist of `hpctl doctor`: what is not in order says how to fix it."""
-    labels = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown": "CANNOT TELL"}
-    table = grid("", "")
-    for check in view.checks:
-        text = styled(check.what)
-        if check.fix and check.verdict != "ok":
-            text.append(f"\nmend: {check.fix}", DIM)
-        if check.source:
-            text.append(f"\nsource: {check.source}", DIM)
-        table.add_row(word(check.verdict, labels[check.verdict]), check.name, text)
-    out.print(table)
-    counts = {v: sum(c.verdict == v for c in view.checks) for v in labels}
-    out.print()
-    out.print(counted({v: n for v, n in counts.items() if n}))

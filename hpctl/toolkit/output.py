@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 
@@ -22,6 +22,8 @@ from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from hpctl.toolkit.declared_view import DeclaredView
 
 
 DEFAULT_CONFIG = "/etc/hpctl/hpctl.yaml"
@@ -86,18 +88,39 @@ def to_json(schema: str, view: object) -> str:
     return json_safe(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
 
 
-def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None:
-    """Print a view: as JSON, or by `draw` on a console as wide as the terminal."""
+@overload
+def show(schema: str, view: DeclaredView, as_json: bool) -> None: ...
+
+
+@overload
+def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None: ...
+
+
+def show(
+    schema: str, view: Any, as_json: bool, draw: Callable[[Console, Any], None] | None = None
+) -> None:
+    """Print a view: as JSON, or as text on a console as wide as the terminal.
+
+    The text is what the view declares (`hpctl.toolkit.declared_view`); `draw` is for the few views
+    whose text is not made of facts, tables and lines.
+    """
     if as_json:
         echo(to_json(schema, view))
     else:
-        _draw(console(), draw, view)
+        _draw(console(), draw or draw_declared, view)
 
 
 def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
     # As wide as the result, so that both read alike.
     _draw(console(err=True, width=console().width), draw, value)
+
+
+def draw_declared(out: Console, view: DeclaredView) -> None:
+    """Draw a view as it declares itself; rich is imported here."""
+    from hpctl.toolkit.view_drawing import draw_view
+
+    draw_view(out, view)
 
 
 def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:

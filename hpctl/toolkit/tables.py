@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpctl.toolkit.bounds import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from rich.console import Console, RenderableType
@@ -119,35 +119,9 @@ def columns(*names: Heading) -> Table:
     return table
 
 
-def table(
-    out: Console,
-    headings: Sequence[Heading],
-    rows: Iterable[Sequence[object]],
-    wide: Collection[str] = (),
-) -> None:
-    """Print rows below their headings; a cell of None is unknown (`-`).
-
-    The columns in `wide` are left out where the screen is narrow.
-    """
-    from itertools import compress
-
-    names = [one if isinstance(one, str) else one[0] for one in headings]
-    shown = [out.width >= WIDE or name not in wide for name in names]
-    made = columns(*compress(headings, shown))
-    for row in rows:
-        cells = ("-" if cell is None else cell for cell in compress(row, shown))
-        made.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))  # type: ignore[arg-type]
-    out.print(made)
-
-
 def wrapped(name: str) -> Heading:
     """A column that takes what room there is, on several lines where need be."""
     return name, {"no_wrap": False, "overflow": "fold", "ratio": 1}
-
-
-def numbers(*names: str) -> list[Heading]:
-    """Columns of numbers."""
-    return [(name, {"justify": "right"}) for name in names]
 
 
 def grid(*styles: str) -> Table:
@@ -158,15 +132,6 @@ def grid(*styles: str) -> Table:
     for style in styles:
         table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
-    return table
-
-
-def facts(*rows: tuple[str, str | Text]) -> Table:
-    """Name and value, two columns; rows without a value are left out."""
-    table = grid(DIM)
-    for name, value in rows:
-        if value:
-            table.add_row(name, value)
     return table
 
 

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints import search
-from hpctl.cli import nodes as cli_nodes
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.faults.assess import assess
@@ -15,6 +14,7 @@ from hpctl.faults.catalogue import rules
 from hpctl.insight import explain_view as insight_explain_view
 from hpctl.insight.explain_view import explain_view
 from hpctl.insight.status_view import status_view, verdict
+from hpctl.toolkit import view_drawing
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
@@ -170,8 +170,8 @@ def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history):
 
 def test_a_table_of_many_nodes_says_the_same(history, monkeypatch):
     few = history.run("nodes").stdout
-    monkeypatch.setattr(cli_nodes, "MANY", 0)
-    monkeypatch.setattr(cli_nodes, "columns", None)
+    monkeypatch.setattr(view_drawing, "MANY", 0)
+    monkeypatch.setattr(view_drawing, "_table", None)
     many = history.run("nodes").stdout
     assert [line.split() for line in many.splitlines()] == [x.split() for x in few.splitlines()]
     assert len(many.splitlines()) > 5

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -15,15 +16,11 @@ from hpctl.clusters.commands.context import fleet_of, known, place, place_option
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NameType, aws_options
+from hpctl.toolkit.declared_view import Column, Each, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, count, moment, numbers, styled, table, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from hpctl.clusters.capacity import CapacityView
+from hpctl.toolkit.tables import count, moment
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
@@ -56,64 +53,63 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
         reservations, why = attempt(True, make_scheduler(here.settings()).reservations)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)
-    output.show("capacity", view, as_json, draw)
+    output.show("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:
         output.leave(Exit.PROBLEM)
     output.leave(Exit.CANNOT_TELL if blind or any(row.unread for row in rows) else Exit.FINE)
 
 
-def draw(out: Console, view: CapacityView) -> None:
-    """Groups by zone, then the plans behind them, then what could not be read."""
-    out.print(f"{view.cluster} is {view.status}")
-    _draw_groups(out, view)
-    if view.plans:
-        out.print()
-        _draw_plans(out, view)
-    for line in view.problems:
-        out.print(styled(line, BAD))
-    for why in view.unknown:
-        out.print(f"Not known: {why}")
-
-
-def _draw_groups(out: Console, view: CapacityView) -> None:
-    """One row for each zone of a group; a group's own figures in its first."""
-    slurm = any(zone.idle is not None for zone in view.zones)
-    used = ("SPARE", "IDLE", "BUSY", "OUT") if slurm else ()
-    counts = numbers("TARGET", "RUNNING", *used, "FAILED", "COMING")
-    heads = (("GROUP", {"no_wrap": False, "overflow": "fold"}), "TYPE", "STATUS", "ZONE", *counts)
-    left = {group.group: group for group in view.groups}
-    rows: list[tuple[object, ...]] = []
-    for zone in view.zones:
-        group = left.pop(zone.group, None)
-        first = (
-            (group.status, zone.zone or None, group.target)
-            if group
-            else ("", zone.zone or None, "")
-        )
-        nodes = (zone.spare, zone.idle, zone.busy, zone.out) if slurm else ()
-        now = (zone.running, *nodes, zone.failed, zone.coming + zone.leaving)
-        rows.append((zone.group, zone.instance_type, *first, *now))
-    for group in left.values():
-        none = [0] * (len(used) + 3)
-        rows.append((group.group, group.instance_type, group.status, None, group.target, *none))
-    table(out, heads, rows, wide=("TYPE", "STATUS"))
-
-
-def _draw_plans(out: Console, view: CapacityView) -> None:
-    counts = numbers("RESERVED", "IN USE", "FREE", "UNHEALTHY")
-    heads = (wrapped("TRAINING PLAN"), "TYPE", "STARTS", "ZONE", *counts, "STATUS", "ENDS")
-    rows = []
-    for p in view.plans:
-        starts, ends = moment(p.starts, "%Y-%m-%d"), moment(p.ends, "%Y-%m-%d")
-        nodes = (p.total, p.in_use, p.available, p.unhealthy)
-        rows.append((p.plan, p.instance_type, starts, p.zone or None, *nodes, p.status, ends))
-    table(out, heads, rows, wide=("TYPE", "STARTS"))
-
-
 _NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}"
 PLAN = NameType(
     "plan", rf"{_NAME}|arn:aws[a-z-]*:sagemaker:.*:training-plan/.*", "a training plan's name"
+)
+
+
+def _minute(at: datetime | None) -> str:
+    return moment(at, "%Y-%m-%d %H:%M")
+
+
+def _fee(bill: Mapping[str, Any]) -> str:
+    return f"{bill.get('UpfrontFee', '-')} {bill.get('CurrencyCode', '')}"
+
+
+PLAN_COLUMNS = (
+    Column("TRAINING PLAN", "TrainingPlanName", fold=True),
+    number_column("INSTANCES", "TotalInstanceCount"),
+    number_column("IN USE", "InUseInstanceCount"),
+    Column("STATUS", "Status"),
+    Column("STARTS", lambda plan: _minute(plan.get("StartTime"))),
+    Column("ENDS", lambda plan: _minute(plan.get("EndTime"))),
+    Column("FEE", _fee, wide=True),
+)
+
+
+def _reserved(part: Mapping[str, Any]) -> str:
+    what = f"{part['TotalInstanceCount']} x {part['InstanceType']}, {part['Status']}"
+    used = f"{count(part.get('InUseInstanceCount'))} in use"
+    return f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}"
+
+
+def _ultra_server(server: Mapping[str, Any]) -> str:
+    ill = f"{count(server.get('UnhealthyInstanceCount'))} unhealthy"
+    what = f"{server['TotalInstanceCount']} instances, {ill}"
+    name, health = server["UltraServerId"], server.get("HealthStatus", "-")
+    return f"  {name} {server['UltraServerType']} {health}: {what}"
+
+
+def _extension(more: Mapping[str, Any]) -> str:
+    times = f"{_minute(more.get('StartDate'))} to {_minute(more.get('EndDate'))}"
+    paid = f"payment {more.get('PaymentStatus', '-')}"
+    return f"Extended {times}: {more.get('Status', '-')}, {_fee(more)}, {paid}"
+
+
+PLAN_PARTS: Layout = (
+    # The ARN is what cluster.yaml names.
+    Line("training_plan: {TrainingPlanArn}", unbroken=True),
+    Line("{StatusMessage}", when="StatusMessage"),
+    Each("ReservedCapacitySummaries", (Line(_reserved), Lines("UltraServers", _ultra_server))),
+    Lines("TrainingPlanExtensions", _extension),
 )
 
 
@@ -124,6 +120,12 @@ class TrainingPlansView(Struct, frozen=True):
     whole: bool
     plans: tuple[Plan, ...]
     unknown: tuple[str, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Section("plans", PLAN_COLUMNS, otherwise="There is no training plan."),
+        Each("plans", PLAN_PARTS, when="whole"),
+        Lines("unknown", "Not known: {}"),
+    )
 
 
 def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
@@ -152,49 +154,5 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
         view = TrainingPlansView(output.now(), True, (one,), unknown)
     else:
         view = TrainingPlansView(output.now(), False, tuple(training_plans.plans(aws)))
-    output.show("training-plans", view, as_json, draw_plans)
+    output.show("training-plans", view, as_json)
     output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
-
-
-def draw_plans(out: Console, view: TrainingPlansView) -> None:
-    """One row a plan; of a single one its parts."""
-    rows = []
-    for one in view.plans:
-        used = (one.get("TotalInstanceCount"), one.get("InUseInstanceCount"))
-        times = (_minute(one.get("StartTime")), _minute(one.get("EndTime")))
-        fee = f"{one.get('UpfrontFee', '-')} {one.get('CurrencyCode', '')}"
-        rows.append((one["TrainingPlanName"], *used, one["Status"], *times, fee))
-    if rows:
-        heads = (wrapped("TRAINING PLAN"), *numbers("INSTANCES", "IN USE"), "STATUS", "STARTS")
-        table(out, (*heads, "ENDS", "FEE"), rows, wide=("FEE",))
-    else:
-        out.print("There is no training plan.")
-    for one in view.plans if view.whole else ():
-        _parts(out, one)
-    for why in view.unknown:
-        out.print(f"Not known: {why}")
-
-
-def _parts(out: Console, one: Plan) -> None:
-    """The ARN, which cluster.yaml names, then each part."""
-    out.print(f"training_plan: {one['TrainingPlanArn']}", soft_wrap=True)
-    if one.get("StatusMessage"):
-        out.print(one["StatusMessage"])
-    for part in one["ReservedCapacitySummaries"]:
-        what = f"{part['TotalInstanceCount']} x {part['InstanceType']}, {part['Status']}"
-        used = f"{count(part.get('InUseInstanceCount'))} in use"
-        out.print(f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}")
-        for server in part.get("UltraServers", ()):
-            ill = f"{count(server.get('UnhealthyInstanceCount'))} unhealthy"
-            what = f"{server['TotalInstanceCount']} instances, {ill}"
-            name, health = server["UltraServerId"], server.get("HealthStatus", "-")
-            out.print(f"  {name} {server['UltraServerType']} {health}: {what}")
-    for more in one.get("TrainingPlanExtensions", ()):
-        times = f"{_minute(more.get('StartDate'))} to {_minute(more.get('EndDate'))}"
-        paid = f"payment {more.get('PaymentStatus', '-')}"
-        fee = f"{more.get('UpfrontFee', '-')} {more.get('CurrencyCode', '')}"
-        out.print(f"Extended {times}: {more.get('Status', '-')}, {fee}, {paid}")
-
-
-def _minute(at: datetime | None) -> str:
-    return moment(at, "%Y-%m-%d %H:%M")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import click
 from msgspec import Struct
@@ -20,25 +20,23 @@ from msgspec import Struct
 from hpctl.clusters.diff import Change, Kind
 from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, WaitState
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Each,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+)
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import (
-    BAD,
-    DIM,
-    GOOD,
-    HEAD,
-    WARN,
-    assembled,
-    columns,
-    indented,
-    stacked,
-    styled,
-    wrapped,
-)
+from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, WARN, assembled, indented, stacked, styled
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
     from rich.padding import Padding
     from rich.table import Table
@@ -66,7 +64,7 @@ def shown() -> Iterator[Screen]:
     """A live screen where standard error is a terminal, else lines."""
     err = sys.stderr
     if not err.isatty():
-        yield Lines()
+        yield ProgressLines()
         return
     from rich.live import Live
 
@@ -206,7 +204,7 @@ def hanging(line: Text) -> Padding:
     return indented(line[depth:], depth)
 
 
-class Lines:
+class ProgressLines:
     """Lines on standard error: what changed, with its time."""
 
     def __init__(self) -> None:
@@ -278,82 +276,6 @@ PHASES = {
 """How far a node of an order is."""
 
 
-class CallView(Struct, frozen=True):
-    """One call of the API that is, or would be, made."""
-
-    operation: str
-    request: Mapping[str, Any]
-
-
-class RemovalView(Struct, frozen=True):
-    """One node that goes, why it is this one, and what became of it.
-
-    `phase` is empty where nothing was done yet; `left_drained` the Reason that Slurm still has.
-    """
-
-    node: str
-    instance_id: str
-    logical_id: str
-    group: str
-    why: str
-    jobs: tuple[int, ...]
-    phase: str = ""
-    text: str = ""
-    code: str = ""
-    fix: str = ""
-    left_drained: str = ""
-
-
-class ClusterChangeView(Struct, frozen=True):
-    """What `hpctl cluster create|update|scale|delete|wait` shows.
-
-    `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,
-    `deadline` or `interrupted`; `pick_up` is the command that follows what goes on.
-    """
-
-    as_of: datetime
-    command: str
-    cluster: str
-    outcome: str
-    why: str = ""
-    arn: str = ""
-    status: str = ""
-    changes: tuple[Change, ...] = ()
-    orders: tuple[CallView, ...] = ()
-    removals: tuple[RemovalView, ...] = ()
-    groups: tuple[GroupProgress, ...] = ()
-    failed_nodes: tuple[NodeProgress, ...] = ()
-    waited_s: float = 0.0
-    pick_up: str = ""
-
-
-def followed(p: Progress | None) -> dict[str, Any]:
-    """The fields of a view that a wait has the last word on."""
-    if p is None:
-        return {"outcome": "ordered"}
-    return {
-        "outcome": p.verdict.value if p.verdict is not WaitState.WAITING else "interrupted",
-        "why": p.why,
-        "arn": p.arn,
-        "status": p.status,
-        "groups": p.groups,
-        "failed_nodes": p.failures,
-        "waited_s": round(p.waited_s, 1),
-    }
-
-
-def tell(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
-    """Print how a command ended, and leave with the exit code of its outcome."""
-    view = ClusterChangeView(output.now(), command, cluster, **fields)
-    output.show("cluster-change", view, as_json, draw)
-    if view.outcome == "interrupted":
-        raise click.exceptions.Exit(INTERRUPTED)
-    if view.outcome == "failed":
-        output.leave(Exit.PROBLEM)
-    if view.outcome in ("deadline", "in_doubt"):
-        output.leave(Exit.CANNOT_TELL)
-
-
 ORDERS_SHOWN = 3
 
 MARKS = {
@@ -379,25 +301,9 @@ _DONE = {
 }
 
 
-def draw(out: Console, view: ClusterChangeView) -> None:
-    """The end of a command."""
-    if view.changes:
-        draw_diff(out, view.changes)
-    for order in view.orders[:ORDERS_SHOWN]:
-        out.print(styled(order.operation, HEAD))
-        out.print(json.dumps(order.request, indent=2, default=str))
-    if (more := len(view.orders) - ORDERS_SHOWN) > 0:
-        out.print(styled(f"and {more} more calls like these (--json has all of them)", DIM))
-    if view.removals:
-        draw_removals(out, view.removals)
-    for line in failures(view.failed_nodes, FAILING_SHOWN):
-        out.print(line)
-    out.print(styled(DRY_RUN, DIM) if view.outcome == "dry_run" else _last(view))
-    if view.pick_up and view.outcome in ("ordered", "deadline", "interrupted"):
-        out.print(f"  {view.pick_up}")
-
-
 def _last(view: ClusterChangeView) -> Text:
+    if view.outcome == "dry_run":
+        return styled(DRY_RUN, DIM)
     message, style = _DONE[view.outcome]
     text = assembled((f"{view.command} {view.cluster}: ", ""), (message, style))
     if view.why:
@@ -408,23 +314,6 @@ def _last(view: ClusterChangeView) -> Text:
     if view.waited_s:
         text.append(f" ({duration(view.waited_s)})", DIM)
     return text
-
-
-def draw_diff(out: Console, changes: Sequence[Change]) -> None:
-    """What is added, changed, destroyed, and what cannot be."""
-    for one in changes:
-        mark, style = MARKS[one.kind]
-        line = styled(f"{mark} {one.place}: ", style)
-        line.append(_values(one), "")
-        out.print(line)
-        if one.consequence:
-            out.print(indented(styled(one.consequence, DIM), 4))
-    counts = [
-        f"{sum(1 for c in changes if c.kind is kind)} {text}"
-        for kind, text in _COUNTS.items()
-        if any(c.kind is kind for c in changes)
-    ]
-    out.print(styled(", ".join(counts), HEAD))
 
 
 def _values(one: Change) -> str:
@@ -439,29 +328,203 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def draw_removals(out: Console, going: Sequence[RemovalView]) -> None:
-    """Nodes that go, why these, and what became of each."""
-    ordered = any(r.phase for r in going)
-    table = columns("NODE", "INSTANCE", "GROUP", wrapped("WHY"), *(["RESULT"] if ordered else []))
-    for one in going:
-        jobs = f" ({', '.join(map(str, one.jobs))})" if one.jobs else ""
-        bad = one.phase in ("refused", "failed", "in_doubt")
-        style = BAD if bad else (WARN if one.phase in ("left", "let_go") else GOOD)
-        row = [
-            styled(one.node or "-"),
-            styled(one.instance_id or one.logical_id),
-            styled(one.group),
-            styled(f"{one.why}{jobs}"),
-        ]
-        result = styled(PHASES[one.phase] if one.phase else "-", style)
-        table.add_row(*row, *([result] if ordered else []))
-    out.print(table)
-    for one in going:
-        name = one.node or one.instance_id or one.logical_id
-        if one.phase in ("refused", "failed", "in_doubt"):
-            code = f" ({one.code})" if one.code and one.code not in one.text else ""
-            out.print(styled(f"{name}: {one.text}{code}", BAD))
-            if one.fix:
-                out.print(f"  {one.fix}")
-        if one.left_drained:
-            out.print(styled(f"{name}: drained still, with Reason {one.left_drained}", WARN))
+def _change_text(one: Change) -> Text:
+    mark, style = MARKS[one.kind]
+    line = styled(f"{mark} {one.place}: ", style)
+    return line.append(_values(one), "")
+
+
+def _change_counts(view: Any) -> str:
+    kinds = [one.kind for one in view.changes]
+    return ", ".join(
+        f"{kinds.count(kind)} {text}" for kind, text in _COUNTS.items() if kind in kinds
+    )
+
+
+CHANGES: Layout = (
+    Each("changes", (Line(_change_text), Line("{consequence}", style=DIM, indent=4))),
+    Line(_change_counts, style=HEAD),
+)
+"""The text of any view's `changes`: what is added, changed, destroyed, and what cannot be."""
+
+
+def _removal_style(one: RemovalView) -> str:
+    if one.is_bad:
+        return BAD
+    return WARN if one.phase in ("left", "let_go") else GOOD
+
+
+class CallView(Struct, frozen=True):
+    """One call of the API that is, or would be, made."""
+
+    operation: str
+    request: Mapping[str, Any]
+
+    @property
+    def request_text(self) -> str:
+        """The request as JSON."""
+        return json.dumps(self.request, indent=2, default=str)
+
+
+class RemovalView(Struct, frozen=True):
+    """One node that goes, why it is this one, and what became of it.
+
+    `phase` is empty where nothing was done yet; `left_drained` the Reason that Slurm still has.
+    """
+
+    node: str
+    instance_id: str
+    logical_id: str
+    group: str
+    why: str
+    jobs: tuple[int, ...]
+    phase: str = ""
+    text: str = ""
+    code: str = ""
+    fix: str = ""
+    left_drained: str = ""
+
+    columns: ClassVar[Columns] = (
+        Column("NODE", "node", empty="-"),
+        Column("INSTANCE", lambda one: one.instance_id or one.logical_id),
+        Column("GROUP", "group"),
+        Column("WHY", "{why}{jobs_text}", fold=True),
+        Column(
+            "RESULT",
+            lambda one: PHASES[one.phase] if one.phase else "-",
+            style=_removal_style,
+            when=lambda view: any(one.phase for one in view.removals),
+        ),
+    )
+    json_only: ClassVar[JsonOnly] = ("text", "code", "fix", "left_drained")
+
+    @property
+    def jobs_text(self) -> str:
+        """The jobs on it, in parentheses."""
+        return _in_brackets(", ".join(map(str, self.jobs)))
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it does not go, or nobody can tell."""
+        return self.phase in ("refused", "failed", "in_doubt")
+
+    @property
+    def name(self) -> str:
+        """The best of its names."""
+        return self.node or self.instance_id or self.logical_id
+
+    @property
+    def problem(self) -> str:
+        """Why it does not go; empty where it does."""
+        if not self.is_bad:
+            return ""
+        code = f" ({self.code})" if self.code and self.code not in self.text else ""
+        return f"{self.name}: {self.text}{code}"
+
+
+REMOVALS: Layout = (
+    Section("removals"),
+    Each(
+        "removals",
+        (
+            Line("{problem}", style=BAD),
+            Line("  {fix}", when=lambda one: one.is_bad and one.fix),
+            Line(
+                "{name}: drained still, with Reason {left_drained}", style=WARN, when="left_drained"
+            ),
+        ),
+    ),
+)
+"""The text of any view's `removals`: nodes that go, why these, and what became of each."""
+
+
+class ChangesText(Struct, frozen=True):
+    """What a question about changes shows."""
+
+    changes: Sequence[Change]
+
+    layout: ClassVar[Layout] = CHANGES
+
+
+class RemovalsText(Struct, frozen=True):
+    """What a question about removals shows."""
+
+    removals: Sequence[RemovalView]
+
+    layout: ClassVar[Layout] = REMOVALS
+
+
+class ClusterChangeView(Struct, frozen=True):
+    """What `hpctl cluster create|update|scale|delete|wait` shows.
+
+    `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,
+    `deadline` or `interrupted`; `pick_up` is the command that follows what goes on.
+    """
+
+    as_of: datetime
+    command: str
+    cluster: str
+    outcome: str
+    why: str = ""
+    arn: str = ""
+    status: str = ""
+    changes: tuple[Change, ...] = ()
+    orders: tuple[CallView, ...] = ()
+    removals: tuple[RemovalView, ...] = ()
+    groups: tuple[GroupProgress, ...] = ()
+    failed_nodes: tuple[NodeProgress, ...] = ()
+    waited_s: float = 0.0
+    pick_up: str = ""
+
+    layout: ClassVar[Layout] = (
+        *CHANGES,
+        Each(
+            lambda view: view.orders[:ORDERS_SHOWN],
+            (Line("{operation}", style=HEAD), Line("{request_text}")),
+        ),
+        Line(
+            lambda view: (
+                f"and {len(view.orders) - ORDERS_SHOWN} more calls like these"
+                " (--json has all of them)"
+            ),
+            style=DIM,
+            when=lambda view: len(view.orders) > ORDERS_SHOWN,
+        ),
+        *REMOVALS,
+        Lines(lambda view: failures(view.failed_nodes, FAILING_SHOWN)),
+        Line(_last),
+        Line("  {pick_up}", when="goes_on"),
+    )
+    json_only: ClassVar[JsonOnly] = ("arn",)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a command follows what goes on."""
+        return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
+
+
+def followed(p: Progress | None) -> dict[str, Any]:
+    """The fields of a view that a wait has the last word on."""
+    if p is None:
+        return {"outcome": "ordered"}
+    return {
+        "outcome": p.verdict.value if p.verdict is not WaitState.WAITING else "interrupted",
+        "why": p.why,
+        "arn": p.arn,
+        "status": p.status,
+        "groups": p.groups,
+        "failed_nodes": p.failures,
+        "waited_s": round(p.waited_s, 1),
+    }
+
+
+def tell(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
+    """Print how a command ended, and leave with the exit code of its outcome."""
+    view = ClusterChangeView(output.now(), command, cluster, **fields)
+    output.show("cluster-change", view, as_json)
+    if view.outcome == "interrupted":
+        raise click.exceptions.Exit(INTERRUPTED)
+    if view.outcome == "failed":
+        output.leave(Exit.PROBLEM)
+    if view.outcome in ("deadline", "in_doubt"):
+        output.leave(Exit.CANNOT_TELL)

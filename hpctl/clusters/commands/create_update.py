@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import (
     CallView,
+    ChangesText,
+    RemovalsText,
     RemovalView,
-    draw_diff,
-    draw_removals,
     followed,
     tell,
 )
@@ -218,9 +218,9 @@ class _Run(Struct):
 
     def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""
-        output.on_stderr(draw_diff, self.changes.changes)
+        output.on_stderr(output.draw_declared, ChangesText(self.changes.changes))
         if picks:
-            output.on_stderr(draw_removals, removals(picks))
+            output.on_stderr(output.draw_declared, RemovalsText(removals(picks)))
         jobs = {job for p in picks for job in p.row.jobs}
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:

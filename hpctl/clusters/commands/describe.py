@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -18,25 +18,24 @@ from hpctl.clusters.progress import NodeProgress
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options
-from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import (
-    BAD,
-    HEAD,
-    WIDE,
-    ago,
-    columns,
-    facts,
-    indented,
-    styled,
-    word,
-    wrapped,
+from hpctl.toolkit.declared_view import (
+    Blank,
+    Column,
+    Columns,
+    Fact,
+    Facts,
+    JsonOnly,
+    Layout,
+    Lines,
+    Section,
+    Since,
+    state_column,
 )
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import BAD, STYLES, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import RenderableType
 
 
 class GroupView(Struct, frozen=True):
@@ -57,6 +56,37 @@ class GroupView(Struct, frozen=True):
     software_update: str
     nodes: Mapping[str, int]
 
+    columns: ClassVar[Columns] = (
+        Column("GROUP", "name"),
+        state_column("ROLE", "role"),
+        Column("TYPE", "types", fold=True, empty="-"),
+        Column("NODES", "counts"),
+        state_column("STATUS", "status"),
+        state_column("PARTITION", lambda group: ",".join(group.partitions), wide=True),
+        Column("CAPACITY", "plan_or_capacity", wide=True),
+        state_column(
+            "IMAGE", lambda group: f"{group.image} {group.image_status}".strip(), wide=True
+        ),
+        state_column("UPDATE", "software_update", wide=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("nodes",)
+
+    @property
+    def counts(self) -> str:
+        """`3/4 (min 2)`: the nodes that there are and those that are wanted."""
+        least = f" (min {self.minimum})" if self.minimum is not None else ""
+        return f"{self.current}/{self.target}{least}"
+
+    @property
+    def plan_or_capacity(self) -> str:
+        """The training plan's name, or how the instances are paid for without one."""
+        return self.training_plan.rpartition("/")[2] or self.capacity
+
+
+def failure(node: NodeProgress) -> str:
+    """A failed node in one line."""
+    return f"{node.name}: {node.message or node.status}"
+
 
 class ClusterDescribeView(Struct, frozen=True):
     """What `hpctl cluster describe` shows. `problems` tell of the `failed_nodes`, too."""
@@ -73,6 +103,33 @@ class ClusterDescribeView(Struct, frozen=True):
     groups: tuple[GroupView, ...]
     problems: tuple[str, ...]
     failed_nodes: tuple[NodeProgress, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Facts(
+            (
+                Fact("cluster", "name"),
+                Fact("arn", "arn"),
+                Fact("status", "status", style=STYLES),
+                Fact("age", Since("created")),
+                Fact("provisioning", "provisioning"),
+                Fact("recovery", "node_recovery"),
+                Fact("subnets", "subnets"),
+                Fact("security", "security_groups"),
+            )
+        ),
+        Blank(),
+        Section("groups"),
+        Lines("problem_lines", title="Wrong", indent=2),
+    )
+
+    @property
+    def problem_lines(self) -> list[RenderableType]:
+        """What is wrong; a failed node by all that is known of its failure."""
+        if not self.problems:
+            return []
+        told = {failure(node) for node in self.failed_nodes}
+        rest = [styled(line, BAD) for line in self.problems if line not in told]
+        return [*rest, *failures(self.failed_nodes)]
 
 
 def describe_view(
@@ -136,11 +193,6 @@ def _problems(
     return [*found, *map(failure, failed)]
 
 
-def failure(node: NodeProgress) -> str:
-    """A failed node in one line."""
-    return f"{node.name}: {node.message or node.status}"
-
-
 @click.command()
 @cluster_argument
 @output.json_option
@@ -154,56 +206,8 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
     fleet = fleet_of(here)
     at = output.now()
     view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
-    output.show("cluster-describe", view, as_json, draw)
+    output.show("cluster-describe", view, as_json)
     output.leave(Exit.PROBLEM if view.problems else Exit.FINE)
-
-
-def draw(out: Console, view: ClusterDescribeView) -> None:
-    """The screen of `hpctl cluster describe`."""
-    out.print(
-        facts(
-            ("cluster", view.name),
-            ("arn", view.arn),
-            ("status", word(view.status)),
-            ("age", ago(view.created, view.as_of).removesuffix(" ago")),
-            ("provisioning", view.provisioning),
-            ("recovery", view.node_recovery),
-            ("subnets", ", ".join(view.subnets)),
-            ("security", ", ".join(view.security_groups)),
-        )
-    )
-    out.print()
-    out.print(_group_table(view.groups, wide=out.width >= WIDE))
-    if view.problems:
-        out.print()
-        out.print("Wrong", style=HEAD)
-        named = {failure(node) for node in view.failed_nodes}
-        for line in view.problems:
-            if line not in named:
-                out.print(indented(styled(line, BAD)))
-        for failed in failures(view.failed_nodes):
-            out.print(indented(failed))
-
-
-def _group_table(groups: Sequence[GroupView], *, wide: bool) -> Table:
-    more = ["PARTITION", "CAPACITY", "IMAGE", "UPDATE"] if wide else []
-    table = columns("GROUP", "ROLE", wrapped("TYPE"), "NODES", "STATUS", *more)
-    for group in groups:
-        count = f"{group.current}/{group.target}"
-        count += f" (min {group.minimum})" if group.minimum is not None else ""
-        types = styled(", ".join(group.types) or "-")
-        row = [styled(group.name), word(group.role), types, styled(count), word(group.status)]
-        if wide:
-            plan = group.training_plan.rpartition("/")[2]
-            image = " ".join(filter(None, (group.image, group.image_status)))
-            row += [
-                word(",".join(group.partitions)),
-                styled(plan or group.capacity),
-                word(image),
-                word(group.software_update),
-            ]
-        table.add_row(*row)
-    return table
 
 
 class ClusterLine(Struct, frozen=True):
@@ -215,6 +219,14 @@ class ClusterLine(Struct, frozen=True):
     arn: str
     training_plans: tuple[str, ...]
 
+    columns: ClassVar[Columns] = (
+        Column("NAME", "name"),
+        state_column("STATUS", "status"),
+        Column("AGE", Since("created")),
+        Column("ARN", "arn", wide=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("training_plans",)
+
 
 class ClusterListView(Struct, frozen=True):
     """What `hpctl cluster list` shows."""
@@ -222,6 +234,8 @@ class ClusterListView(Struct, frozen=True):
     as_of: datetime
     region: str
     clusters: tuple[ClusterLine, ...]
+
+    layout: ClassVar[Layout] = (Section("clusters", otherwise="no HyperPod cluster in {region}"),)
 
 
 @click.command("list")
@@ -247,19 +261,5 @@ def list_clusters(as_json: bool, **where: Any) -> None:
         for c in found
     )
     view = ClusterListView(output.now(), aws.region, lines)
-    output.show("cluster-list", view, as_json, draw_list)
+    output.show("cluster-list", view, as_json)
     output.leave(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)
-
-
-def draw_list(out: Console, view: ClusterListView) -> None:
-    """The table of `hpctl cluster list`."""
-    if not view.clusters:
-        out.print(f"no HyperPod cluster in {view.region}")
-        return
-    wide = out.width >= WIDE
-    table = columns("NAME", "STATUS", "AGE", *(["ARN"] if wide else []))
-    for one in view.clusters:
-        status = word(one.status)
-        age = styled(ago(one.created, view.as_of).removesuffix(" ago"))
-        table.add_row(one.name, status, age, *([styled(one.arn)] if wide else []))
-    out.print(table)

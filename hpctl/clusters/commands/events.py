@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -27,12 +27,10 @@ from hpctl.clusters.node_lookup import find_group, resolve
 from hpctl.clusters.watch import LEVELS, ClusterEvent
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import SinceType
-from hpctl.toolkit.tables import BAD, DIM, WARN, columns, moment, styled, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from hpctl.toolkit.tables import BAD, DIM, WARN, moment
 
 EVERY_S = 5.0
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
@@ -54,6 +52,26 @@ class EventLine(Struct, frozen=True):
     instances: tuple[str, ...] = ()
 
 
+def _event_style(row: EventText) -> str:
+    return {"Error": BAD, "Warn": WARN}.get(row.level, "")
+
+
+class EventText(Struct, frozen=True):
+    """The text of one event: when, how bad, of what, and what; why on a line below."""
+
+    time: str
+    level: str
+    where: str
+    what: str
+
+    columns: ClassVar[Columns] = (
+        Column("TIME", "time"),
+        Column("LEVEL", "level", style=_event_style),
+        Column("WHERE", "where"),
+        Column("WHAT", "what", fold=True, style=_event_style),
+    )
+
+
 class ClusterEventsView(Struct, frozen=True):
     """What `hpctl cluster events` shows, oldest first. `total`: before repeats were folded."""
 
@@ -61,6 +79,32 @@ class ClusterEventsView(Struct, frozen=True):
     cluster: str
     events: tuple[EventLine, ...]
     total: int = 0
+
+    layout: ClassVar[Layout] = (
+        Section("texts", otherwise="no events"),
+        Line(
+            "{total} events, repeats folded: --all shows each",
+            style=DIM,
+            when=lambda view: 0 < len(view.events) < view.total,
+        ),
+    )
+    json_only: ClassVar[JsonOnly] = ("cluster",)
+
+    @property
+    def texts(self) -> list[EventText]:
+        """Each event; one that failed as the event before it says so."""
+        found = []
+        last = ""
+        for line in self.events:
+            at, level, where, what = event_cells(line)
+            if (why := line.event.failure) and why == last:
+                what[1] = "as above"
+            last = why or last
+            if line.count > 1 and line.first is not None:
+                of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
+                what.append(f"{line.count} times{of}, first at {moment(line.first)}")
+            found.append(EventText(at, level, where, "\n".join(what)))
+        return found
 
 
 @click.command()
@@ -124,7 +168,7 @@ def events(
     text = lines(found, rows)
     shown = text if every else folded(text)
     view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
-    output.show("cluster-events", view, as_json, draw)
+    output.show("cluster-events", view, as_json)
     if follow:
         _follow(here, found, since, asked)
 
@@ -203,29 +247,6 @@ def _follow(
                 output.echo(line)
     except KeyboardInterrupt:
         return
-
-
-def draw(out: Console, view: ClusterEventsView) -> None:
-    """The lines of `hpctl cluster events`: time, level, of what, and what; why on a line below."""
-    if not view.events:
-        out.print("no events")
-        return
-    table = columns("TIME", "LEVEL", "WHERE", wrapped("WHAT"))
-    last = ""
-    for line in view.events:
-        style = {"Error": BAD, "Warn": WARN}.get(line.event.level, "")
-        at, level, where, what = event_cells(line)
-        if (why := line.event.failure) and why == last:
-            what[1] = "as above"
-        last = why or last
-        if line.count > 1 and line.first is not None:
-            of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
-            what.append(f"{line.count} times{of}, first at {moment(line.first)}")
-        text = styled("\n".join(what), style)
-        table.add_row(at, styled(level, style), where, text)
-    out.print(table)
-    if len(view.events) < view.total:
-        out.print(styled(f"{view.total} events, repeats folded: --all shows each", DIM))
 
 
 def event_lines(draw: Iterable[EventLine]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -12,12 +12,10 @@ from hpctl.clusters.commands.context import read_daemon_config
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, usage
+from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import table, wrapped
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.clusters.iam_policies import Scope
 
 
@@ -38,12 +36,19 @@ class DeniedView(Struct, frozen=True):
     action: str
     resource: str
 
+    columns: ClassVar[Columns] = (Column("ACTION", "action"), Column("ON", "resource", fold=True))
+
 
 class UnsureView(Struct, frozen=True):
     """An action that a role allows under conditions on what only a real request has."""
 
     action: str
     keys: str
+
+    columns: ClassVar[Columns] = (
+        Column("ACTION", "action"),
+        Column("DEPENDS ON", "keys", fold=True),
+    )
 
 
 class IamCheckView(Struct, frozen=True):
@@ -54,6 +59,20 @@ class IamCheckView(Struct, frozen=True):
     denied: tuple[DeniedView, ...]
     unsure: tuple[UnsureView, ...]
     error: str
+
+    layout: ClassVar[Layout] = (
+        Line("cannot tell: {error}", when="error"),
+        Line("{role} allows what {who} needs", when="allows_all"),
+        Line("{role} does not allow all that {who} needs:", when="denied"),
+        Section("denied"),
+        Line("{role} has conditions that only a real request meets:", when="unsure"),
+        Section("unsure"),
+    )
+
+    @property
+    def allows_all(self) -> bool:
+        """Whether the role allows everything, without conditions."""
+        return not (self.error or self.denied or self.unsure)
 
 
 scope_options = output.together(
@@ -168,7 +187,7 @@ def check(
         denied = tuple(DeniedView(action, why) for action, why in found.denied.items())
         unsure = tuple(UnsureView(action, keys) for action, keys in found.unsure.items())
         view = IamCheckView(who, principal, denied, unsure, "")
-    output.show("iam-check", view, as_json, draw_check)
+    output.show("iam-check", view, as_json)
     if view.denied:
         output.leave(Exit.PROBLEM)
     output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
@@ -219,21 +238,3 @@ def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
         for name in to.__struct_fields__
         if getattr(to, name) == "*" and uses.get(name, "\0") in text
     ]
-
-
-def draw_check(out: Console, view: IamCheckView) -> None:
-    """One line, and a table of what is denied."""
-    if view.error:
-        out.print(f"cannot tell: {view.error}")
-        return
-    if not view.denied and not view.unsure:
-        out.print(f"{view.role} allows what {view.who} needs")
-    denied = [(one.action, one.resource) for one in view.denied]
-    unsure = [(one.action, one.keys) for one in view.unsure]
-    for finding, head, found in (
-        (f"does not allow all that {view.who} needs:", "ON", denied),
-        ("has conditions that only a real request meets:", "DEPENDS ON", unsure),
-    ):
-        if found:
-            out.print(f"{view.role} {finding}")
-            table(out, ("ACTION", wrapped(head)), found)

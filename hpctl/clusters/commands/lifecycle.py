@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -17,18 +17,15 @@ from hpctl.clusters.arguments import PrefixType
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output as toolkit_output
 from hpctl.toolkit.arguments import ThereType, aws_options
+from hpctl.toolkit.declared_view import Blank, Each, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import DRY_RUN, Exit, json_option, leave
-from hpctl.toolkit.tables import styled, table, wrapped
+from hpctl.toolkit.tables import BAD, GOOD
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
     from hpctl.clusters.bundle import Bundle, S3Prefix
-    from hpctl.clusters.bundle_checks import Problem, RunState, StepState, Trial
+    from hpctl.clusters.bundle_checks import Problem, StepState, Trial
     from hpctl.clusters.bundle_wheels import Target
 
 
@@ -46,6 +43,16 @@ _bundle = click.argument("directory", metavar="BUNDLE", type=ThereType(path_type
 
 DEFAULT_SPEC = "cluster.yaml"
 
+PROBLEMS = (
+    Line(
+        lambda view: f"{len(view.problems)} problem(s), no bundle",
+        style=BAD,
+        unbroken=True,
+        when="problems",
+    ),
+    Lines("problems", "  {path}: {what}", unbroken=True),
+)
+
 
 class BundleView(Struct, frozen=True):
     """What `hpctl lifecycle bundle` shows."""
@@ -57,6 +64,30 @@ class BundleView(Struct, frozen=True):
     wheels: tuple[str, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
+
+    # Paths and digests are copied from the screen: they are not broken into lines.
+    layout: ClassVar[Layout] = (
+        *PROBLEMS,
+        Line("bundle  {directory}", unbroken=True, when="is_made"),
+        Line("holds   {files} files, {megabytes}, {wheel_count}", unbroken=True, when="is_made"),
+        Line("digest  {digest}", unbroken=True, when="is_made"),
+        Lines("notes", "note    {}", unbroken=True, when="is_made"),
+    )
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a bundle."""
+        return not self.problems
+
+    @property
+    def megabytes(self) -> str:
+        """`1.5 MB`."""
+        return f"{self.size / 1e6:.1f} MB"
+
+    @property
+    def wheel_count(self) -> str:
+        """`3 wheels`."""
+        return f"{len(self.wheels)} wheels" if self.wheels else "no wheels"
 
 
 @lifecycle.command()
@@ -155,7 +186,7 @@ def bundle(
             made.chmod(0o755)
             bundles.replace(made, directory)
     view = _view(directory, signed, found, target, note)
-    toolkit_output.show("lifecycle-bundle", view, as_json, draw_bundle)
+    toolkit_output.show("lifecycle-bundle", view, as_json)
     leave(Exit.PROBLEM if found else Exit.FINE)
 
 
@@ -230,6 +261,31 @@ class PushView(Struct, frozen=True):
     left_over: tuple[str, ...]
     pruned: bool
 
+    layout: ClassVar[Layout] = (
+        Line("s3 uri  {source_s3_uri}", unbroken=True),
+        Line("digest  {digest}", unbroken=True),
+        Line("sent    {counts}", unbroken=True, when=lambda view: not view.dry_run),
+        Line("would send {counts}", unbroken=True, when="dry_run"),
+        Lines("sent", "  {}", unbroken=True, when="dry_run"),
+        Line("{left_over_text}", unbroken=True),
+        Line(DRY_RUN, when="dry_run"),
+    )
+
+    @property
+    def counts(self) -> str:
+        """How many files are sent, and how many need not be."""
+        return f"{len(self.sent)} files; {self.unchanged} lie there already"
+
+    @property
+    def left_over_text(self) -> str:
+        """What lies there that no bundle has, and whether it was deleted."""
+        names = ", ".join(self.left_over)
+        if not names:
+            return ""
+        if self.pruned:
+            return f"deleted {names}"
+        return f"left    {names} (--prune deletes what is in no bundle)"
+
 
 @lifecycle.command()
 @_bundle
@@ -286,8 +342,20 @@ def push(
         left_over=plan.left_over,
         pruned=deletes and not dry_run,
     )
-    toolkit_output.show("lifecycle-push", view, as_json, draw_push)
+    toolkit_output.show("lifecycle-push", view, as_json)
     leave(Exit.FINE)
+
+
+def _steps_taken(trial: Trial) -> list[StepState]:
+    steps = trial.run.steps if trial.run else ()
+    return [step for step in steps if step.state not in ("not_applicable", "off")]
+
+
+def _not_tried(trial: Trial) -> str:
+    """The steps that need what a directory lacks and a node has."""
+    steps = trial.run.steps if trial.run else ()
+    left = [step.step for step in steps if " below /" in step.why]
+    return f"not tried below a directory: {', '.join(left)}" if left else ""
 
 
 class TestView(Struct, frozen=True):
@@ -299,6 +367,28 @@ class TestView(Struct, frozen=True):
     trials: tuple[Trial, ...]
     slurm: str
     passed: bool
+
+    layout: ClassVar[Layout] = (
+        *PROBLEMS,
+        Each(
+            "trials",
+            (
+                Line(
+                    "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
+                ),
+                Section(_steps_taken),
+                Line(_not_tried),
+                Blank(),
+            ),
+        ),
+        Line("slurm   {slurm}", unbroken=True),
+        Line("digest  {digest}", unbroken=True),
+        Line(
+            lambda view: "passed" if view.passed else "FAILED",
+            style=lambda view: GOOD if view.passed else BAD,
+        ),
+    )
+    json_only: ClassVar[JsonOnly] = ("mode",)
 
 
 @lifecycle.command()
@@ -337,7 +427,7 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
             slurm = _with_slurm(directory)
     passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
     view = TestView(read.digest, mode, found, trials, slurm, passed)
-    toolkit_output.show("lifecycle-test", view, as_json, draw_test)
+    toolkit_output.show("lifecycle-test", view, as_json)
     leave(Exit.FINE if passed else Exit.PROBLEM)
 
 
@@ -369,95 +459,5 @@ def show(root: Path, as_json: bool) -> None:
             "no lifecycle script of hpctl's has run on this machine",
             "HyperPod's own log of it: /var/log/provision/provisioning.log",
         )
-    toolkit_output.show("lifecycle-show", run, as_json, draw_run)
+    toolkit_output.show("lifecycle-show", run, as_json)
     leave(Exit.PROBLEM if run.state == "failed" else Exit.FINE)
-
-
-STYLES = {"done": "green", "failed": "red", "running": "yellow"}
-
-
-def draw_bundle(out: Console, view: BundleView) -> None:
-    """Problems, or what the bundle is."""
-    if view.problems:
-        _problems(out, view.problems)
-        return
-    _row(out, "bundle", view.directory)
-    wheels = f"{len(view.wheels)} wheels" if view.wheels else "no wheels"
-    _row(out, "holds", f"{view.files} files, {_bytes(view.size)}, {wheels}")
-    _row(out, "digest", view.digest)
-    for note in view.notes:
-        _row(out, "note", note)
-
-
-def draw_push(out: Console, view: PushView) -> None:
-    """What went where."""
-    verb = "would send" if view.dry_run else "sent"
-    _row(out, "s3 uri", view.source_s3_uri)
-    _row(out, "digest", view.digest)
-    _row(out, verb, f"{len(view.sent)} files; {view.unchanged} lie there already")
-    if view.dry_run:
-        for path in view.sent:
-            _line(out, f"  {path}")
-    if view.left_over:
-        more = "" if view.pruned else " (--prune deletes what is in no bundle)"
-        _row(out, "deleted" if view.pruned else "left", ", ".join(view.left_over) + more)
-    if view.dry_run:
-        _line(out, DRY_RUN)
-
-
-def draw_test(out: Console, view: TestView) -> None:
-    """Each role's steps that did something or failed, then Slurm."""
-    if view.problems:
-        _problems(out, view.problems)
-    for trial in view.trials:
-        _line(out, f"{trial.role}: {trial.last}", "" if trial.code == 0 else "red")
-        if trial.run:
-            _steps(out, [s for s in trial.run.steps if s.state not in ("not_applicable", "off")])
-            # What a directory lacks a node has: these run there, and nobody has seen them yet.
-            left = [s.step for s in trial.run.steps if " below /" in s.why]
-            if left:
-                out.print(f"not tried below a directory: {', '.join(left)}")
-        out.print()
-    _row(out, "slurm", view.slurm)
-    _row(out, "digest", view.digest)
-    _line(out, "passed" if view.passed else "FAILED", "green" if view.passed else "red")
-
-
-def draw_run(out: Console, run: RunState) -> None:
-    """The run in one line, then every step."""
-    why = f": {run.why}" if run.why else ""
-    out.print(f"{run.node} {run.role} of {run.group}, {run.instance_id}, {run.mode}")
-    out.print(styled(f"{run.state} at {run.at}{why}", style=STYLES.get(run.state, "")))
-    out.print(f"bundle {run.bundle[:12] or '(unsigned)'}")
-    out.print()
-    _steps(out, run.steps)
-
-
-def _steps(out: Console, steps: Sequence[StepState]) -> None:
-    rows = []
-    for step in steps:
-        state = styled(step.state, style=STYLES.get(step.state, ""))
-        tries = step.tries if step.state in ("done", "failed", "running") else None
-        seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else None
-        weight = " (optional)" if step.weight == "optional" and step.state == "failed" else ""
-        rows.append((step.step, state, tries, seconds, f"{step.why}{weight}" or None))
-    table(out, ("STEP", "STATE", "TRIES", "SECONDS", wrapped("WHY")), rows)
-
-
-def _problems(out: Console, problems: Sequence[Problem]) -> None:
-    _line(out, f"{len(problems)} problem(s), no bundle", "red")
-    for problem in problems:
-        _line(out, f"  {problem.path}: {problem.what}")
-
-
-def _row(out: Console, name: str, what: str) -> None:
-    _line(out, f"{name:<7} {what}")
-
-
-def _line(out: Console, text: str, style: str = "") -> None:
-    """Paths and digests are copied from the screen: they are not broken into lines."""
-    out.print(styled(text, style=style), soft_wrap=True)
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

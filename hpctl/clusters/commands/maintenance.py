@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -37,17 +37,39 @@ from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
 from hpctl.clusters.node_lookup import find_group, resolve_all
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+    state_column,
+)
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, columns, styled, word, wrapped
+from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN
 from hpctl.vocabulary.ports import Aws
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 EVERY_S = maintenance.EVERY_S
+
+
+OUTCOMES = {
+    "dry_run": (DRY_RUN, DIM),
+    "ordered": ("ordered; it goes on", WARN),
+    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
+    "done": ("done", GOOD),
+    "failed": ("failed", BAD),
+}
+_RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
+
+
+def _group_line(group: GroupWork) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
+    new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
+    return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
 
 
 class CheckedNode(Struct, frozen=True):
@@ -58,6 +80,14 @@ class CheckedNode(Struct, frozen=True):
     new_instance_id: str
     result: str
     message: str
+
+    columns: ClassVar[Columns] = (
+        Column("NODE", "node"),
+        state_column("INSTANCE", "instance_id"),
+        Column("RESULT", "result", style=_RESULTS),
+        state_column("NEW INSTANCE", "new_instance_id"),
+        Column("WHY", "message", fold=True),
+    )
 
 
 class MaintenanceView(Struct, frozen=True):
@@ -74,6 +104,23 @@ class MaintenanceView(Struct, frozen=True):
     failed: str
     groups: tuple[GroupWork, ...]
     nodes: tuple[CheckedNode, ...]
+
+    layout: ClassVar[Layout] = (
+        Line(
+            lambda view: f"{view.operation} {json.dumps(view.request, indent=2)}",
+            when=lambda view: view.outcome == "dry_run",
+        ),
+        Lines("groups", _group_line),
+        Section("nodes"),
+        Line("{end}", style=lambda view: OUTCOMES[view.outcome][1]),
+    )
+    json_only: ClassVar[JsonOnly] = ("cluster", "jobs")
+
+    @property
+    def end(self) -> str:
+        """How it ended, and what failed."""
+        text = OUTCOMES[self.outcome][0]
+        return f"{text}: {self.failed}" if self.failed else text
 
 
 _common = all_of(
@@ -302,21 +349,11 @@ def _followed(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
 
 
 def _show(view: MaintenanceView, as_json: bool) -> None:
-    output.show("cluster-maintenance", view, as_json, draw)
+    output.show("cluster-maintenance", view, as_json)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
     output.leave(Exit.PROBLEM if bad else Exit.FINE)
-
-
-OUTCOMES = {
-    "dry_run": (DRY_RUN, DIM),
-    "ordered": ("ordered; it goes on", WARN),
-    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
-    "done": ("done", GOOD),
-    "failed": ("failed", BAD),
-}
-_RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
 
 
 def work_lines(work: Work) -> list[str]:
@@ -324,30 +361,3 @@ def work_lines(work: Work) -> list[str]:
     lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
     lines += [_group_line(group) for group in work.groups]
     return [*lines, f"cannot look: {work.unread}"] if work.unread else lines
-
-
-def _group_line(group: GroupWork) -> str:
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
-    new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
-    return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
-
-
-def draw(out: Console, view: MaintenanceView) -> None:
-    """The end of it, or the request where nothing was ordered."""
-    if view.outcome == "dry_run":
-        out.print(f"{view.operation} {json.dumps(view.request, indent=2)}")
-    for group in view.groups:
-        out.print(_group_line(group))
-    if view.nodes:
-        table = columns("NODE", "INSTANCE", "RESULT", "NEW INSTANCE", wrapped("WHY"))
-        for node in view.nodes:
-            table.add_row(
-                node.node,
-                word(node.instance_id),
-                styled(node.result, _RESULTS.get(node.result, "")),
-                word(node.new_instance_id),
-                node.message,
-            )
-        out.print(table)
-    text, style = OUTCOMES[view.outcome]
-    out.print(styled(f"{text}: {view.failed}" if view.failed else text, style))

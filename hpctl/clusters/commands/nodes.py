@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from msgspec import Struct
@@ -24,12 +24,44 @@ from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
 from hpctl.clusters.node_lookup import find_group, resolve_all
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Column, Layout, Line, Lines, Section, state_column
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, DIM, WARN, WIDE, columns, styled, word
+from hpctl.toolkit.tables import BAD, DIM, WARN, styled, word
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
+
+
+JOBS_SHOWN = 3
+
+
+def _slurm(row: NodeRow) -> Text:
+    state = word(row.slurm_state)
+    flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
+    return styled("+").join([state, *(styled(flag, WARN) for flag in flags)])
+
+
+def _jobs(row: NodeRow) -> str:
+    jobs = row.jobs
+    more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
+    return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
+
+
+NODE_COLUMNS = (
+    state_column("NODE", "node"),
+    state_column("INSTANCE", "instance_id"),
+    state_column("NAME", "instance_name", wide=True, when="has_instance_names"),
+    state_column("LOGICAL ID", "logical_id", wide=True),
+    state_column("IP", "ip", wide=True),
+    state_column("GROUP", "group", wide=True),
+    state_column("ZONE", "zone", wide=True, when="details"),
+    state_column("IMAGE", "image", wide=True, when="details"),
+    state_column("STATUS", "status"),
+    # The one column whose words run long: states are a base and any number of flags.
+    Column("SLURM", _slurm, fold=True, when="has_slurm_states"),
+    state_column("JOBS", _jobs, when="has_slurm_states"),
+    state_column("HEALTH", "health", when="has_health"),
+)
 
 
 class ClusterNodesView(Struct, frozen=True):
@@ -47,6 +79,52 @@ class ClusterNodesView(Struct, frozen=True):
     health_error: str
     nodes: tuple[NodeRow, ...]
     failed_nodes: tuple[NodeProgress, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Section("nodes", NODE_COLUMNS),
+        Line("{counts}", style=DIM),
+        Lines(lambda view: failures(view.failed_nodes)),
+        Lines("remarks"),
+        Lines("errors", style=WARN),
+    )
+
+    @property
+    def has_instance_names(self) -> bool:
+        """Whether an instance has a name of its own."""
+        return any(row.instance_name for row in self.nodes)
+
+    @property
+    def has_slurm_states(self) -> bool:
+        """Whether Slurm tells of a node."""
+        return any(row.slurm_state != UNKNOWN for row in self.nodes)
+
+    @property
+    def has_health(self) -> bool:
+        """Whether hpctl has assessed a node."""
+        return any(row.health_why for row in self.nodes)
+
+    @property
+    def counts(self) -> str:
+        """How many nodes are shown, of how many, by group."""
+        shown = "" if len(self.nodes) == self.total else f"{len(self.nodes)} of "
+        groups = Counter(row.group for row in self.nodes)
+        which = ", ".join(f"{count} {group}" for group, count in groups.items())
+        whole = f"{shown}{self.total} node(s) of {self.cluster}, which is {self.status}"
+        return f"{whole}: {which}" if which else whole
+
+    @property
+    def remarks(self) -> list[Text]:
+        """What the table has no room for, node by node."""
+        return [
+            styled(f"{row.shown}: {text}", style)
+            for row in self.nodes
+            for text, style in _remarks(row)
+        ]
+
+    @property
+    def errors(self) -> list[str]:
+        """Why Slurm, or hpctl's own assessments, could not be read."""
+        return list(dict.fromkeys(filter(None, (self.slurm_error, self.health_error))))
 
 
 def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
@@ -110,75 +188,10 @@ def nodes(
         nodes=tuple(shown),
         failed_nodes=of_rows(here.aws, fleet.description, shown, at),
     )
-    output.show("cluster-nodes", view, as_json, draw)
+    output.show("cluster-nodes", view, as_json)
     blind = here.slurm and answer.slurm is None
     unread = any(row.unread for row in view.nodes)
     output.leave(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
-
-
-JOBS_SHOWN = 3
-
-
-def draw(out: Console, view: ClusterNodesView) -> None:
-    """The table of `hpctl cluster nodes`."""
-    wide = out.width >= WIDE
-    slurm = any(row.slurm_state != UNKNOWN for row in view.nodes)
-    judged = any(row.health_why for row in view.nodes)
-    shown: list[tuple[str | tuple[str, dict[str, object]], bool]] = [
-        ("NODE", True),
-        ("INSTANCE", True),
-        ("NAME", wide and any(row.instance_name for row in view.nodes)),
-        ("LOGICAL ID", wide),
-        ("IP", wide),
-        ("GROUP", wide),
-        ("ZONE", wide and view.details),
-        ("IMAGE", wide and view.details),
-        ("STATUS", True),
-        # The one column whose words run long: states are a base and any number of flags.
-        (("SLURM", {"no_wrap": False, "overflow": "fold"}), slurm),
-        ("JOBS", slurm),
-        ("HEALTH", judged),
-    ]
-    table = columns(*(head for head, wanted in shown if wanted))
-    for row in view.nodes:
-        cells = zip(_cells(row), shown, strict=True)
-        table.add_row(*(cell for cell, (_, wanted) in cells if wanted))
-    if view.nodes:
-        out.print(table)
-    out.print(styled(_count(view), DIM))
-    for line in failures(view.failed_nodes):
-        out.print(line)
-    for row in view.nodes:
-        for text, style in _remarks(row):
-            out.print(styled(f"{row.shown}: {text}", style))
-    for error in dict.fromkeys(filter(None, (view.slurm_error, view.health_error))):
-        out.print(styled(error, WARN))
-
-
-def _cells(row: NodeRow) -> list[Text]:
-    """A cell for every column that there can be."""
-    names = (row.node, row.instance_id, row.instance_name, row.logical_id, row.ip, row.group)
-    lines = (row.zone, row.image, row.status)
-    return [*map(word, (*names, *lines)), _slurm(row), word(_jobs(row.jobs)), word(row.health)]
-
-
-def _count(view: ClusterNodesView) -> str:
-    shown = "" if len(view.nodes) == view.total else f"{len(view.nodes)} of "
-    groups = Counter(row.group for row in view.nodes)
-    which = ", ".join(f"{count} {group}" for group, count in groups.items())
-    whole = f"{shown}{view.total} node(s) of {view.cluster}, which is {view.status}"
-    return f"{whole}: {which}" if which else whole
-
-
-def _slurm(row: NodeRow) -> Text:
-    state = word(row.slurm_state)
-    flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
-    return styled("+").join([state, *(styled(flag, WARN) for flag in flags)])
-
-
-def _jobs(jobs: Sequence[int]) -> str:
-    more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
-    return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
 
 
 def _remarks(row: NodeRow) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import CallView, RemovalView, draw_removals, followed, tell
+from hpctl.clusters.commands.change_view import CallView, RemovalsText, RemovalView, followed, tell
 from hpctl.clusters.commands.context import (
     Place,
     complete_group,
@@ -116,7 +116,7 @@ class _Scale(Struct):
         """Show on standard error what goes and what runs there, and ask."""
         if self.yes or not going:
             return
-        output.on_stderr(draw_removals, going)
+        output.on_stderr(output.draw_declared, RemovalsText(going))
         jobs = {job for r in going for job in r.jobs}
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
         confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import ClassVar, Final
 
 import click
 from msgspec import Struct, field
@@ -25,13 +25,10 @@ from hpctl.clusters.storage import link as make
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import FILE_SYSTEM, DurationType, ThereType, aws_options, usage
+from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import DRY_RUN, console
-from hpctl.toolkit.tables import table, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.group(
@@ -51,6 +48,41 @@ class LinkView(Struct, frozen=True):
     link: Link
     made: bool
     dry_run: bool = False
+
+    layout: ClassVar[Layout] = (
+        Line("{result}"),
+        Line("  {link.why}", when=lambda view: view.exists and view.link.why),
+        Line("{next_step}", when="exists"),
+        Line(DRY_RUN, when="dry_run"),
+    )
+
+    @property
+    def exists(self) -> bool:
+        """Whether the link is there."""
+        return bool(self.link.id) or not self.dry_run
+
+    @property
+    def result(self) -> str:
+        """What is linked to what, or would be."""
+        one = self.link
+        what = f"{one.file_system}{one.path} to {one.s3}"
+        if not self.exists:
+            return f"Would link {what}"
+        verb = "linked" if self.made else "was linked already"
+        return f"{one.id}: {what} {verb}, {one.lifecycle}"
+
+    @property
+    def next_step(self) -> str:
+        """What the link means for the first reader; empty where it failed."""
+        one = self.link
+        if one.lifecycle == "AVAILABLE":
+            return (
+                "The names are there; contents come from S3 at the first read."
+                f" Load them ahead: hpctl storage preload MOUNT{one.path}"
+            )
+        if one.settled:
+            return ""
+        return f"It goes on by itself: hpctl storage ls {one.file_system}"
 
 
 @storage.command()
@@ -108,12 +140,12 @@ def link(
         there = looked_up(aws, wanted)
         planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
         view = LinkView(planned, False, True)
-        output.show("storage-link", view, as_json, draw_link)
+        output.show("storage-link", view, as_json)
         return
     known, made = make(aws, wanted)
     if waits:
         known = _follow(wait(aws, known, timeout_s=timeout_s), quiet=as_json)
-    output.show("storage-link", LinkView(known, made), as_json, draw_link)
+    output.show("storage-link", LinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
         output.leave(output.Exit.PROBLEM)
     if waits and not known.settled:
@@ -131,11 +163,43 @@ def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
     return known
 
 
+def _events(events: tuple[str, ...]) -> str:
+    return ",".join(event.lower() for event in events) or "-"
+
+
+LINK_COLUMNS = (
+    Column("FILE SYSTEM", "file_system"),
+    Column("PATH", "path"),
+    Column("S3", "s3", fold=True),
+    Column("STATE", "lifecycle"),
+    Column("IMPORT", lambda link: _events(link.auto_import), wide=True),
+    Column("EXPORT", lambda link: _events(link.auto_export), wide=True),
+    Column("ID", "id", wide=True),
+)
+
+
 class LinksView(Struct, frozen=True):
     """What `hpctl storage ls` shows. `file_system`: the one that was asked for, empty for all."""
 
     links: tuple[Link, ...]
     file_system: str = ""
+
+    layout: ClassVar[Layout] = (
+        Section("links", LINK_COLUMNS, otherwise="{none_linked}"),
+        Lines("troubled", "{file_system}{path} ({id}): {why}"),
+    )
+
+    @property
+    def none_linked(self) -> str:
+        """What is not linked to S3."""
+        if self.file_system:
+            return f"{self.file_system} is not linked to S3."
+        return "No file system here is linked to S3."
+
+    @property
+    def troubled(self) -> list[Link]:
+        """The links of which FSx says what is wrong."""
+        return [link for link in self.links if link.why]
 
 
 @storage.command()
@@ -148,7 +212,7 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
     Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
     """
     found = links(open_aws(**account), file_system)
-    output.show("storage-ls", LinksView(found, file_system or ""), as_json, draw_links)
+    output.show("storage-ls", LinksView(found, file_system or ""), as_json)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
         output.leave(output.Exit.PROBLEM)
 
@@ -165,7 +229,7 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     """
     looks = load(path, Lfs())
     last = next(looks) if dry_run else follow(looks, quiet=as_json)
-    output.show("storage-preload", last, as_json, draw_preloaded)
+    output.show("storage-preload", last, as_json)
     if dry_run and not as_json:
         output.echo(output.DRY_RUN)
     if last.failed:
@@ -198,6 +262,28 @@ class Preload(Struct, frozen=True):
     loaded_bytes: int = 0
     failed: tuple[tuple[str, str], ...] = ()
     """Files that would not load, each with the error of lfs; the first hundred."""
+
+    layout: ClassVar[Layout] = (
+        Line("{path}: {files} files, {here} were here, {loaded} loaded ({loaded_size})"),
+        Line("{left} are in S3 alone", when="left"),
+        Lines("failed", "  {0[0]}: {0[1]}", unbroken=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("under_way",)
+
+    @property
+    def here(self) -> int:
+        """How many files had their contents here at first."""
+        return self.files - self.released
+
+    @property
+    def left(self) -> int:
+        """How many files have no contents here now."""
+        return self.released - self.loaded - len(self.failed)
+
+    @property
+    def loaded_size(self) -> str:
+        """`1.5 GiB`."""
+        return size(self.loaded_bytes)
 
     @property
     def done(self) -> bool:
@@ -385,59 +471,6 @@ def _hint(shown: str) -> str:
     return "`lfs hsm_state FILE` shows the same"
 
 
-def draw_link(out: Console, view: LinkView) -> None:
-    """What is linked to what, and what that means for the first reader."""
-    one = view.link
-    what = f"{one.file_system}{one.path} to {one.s3}"
-    if view.dry_run and not one.id:
-        out.print(f"Would link {what}")
-        out.print(DRY_RUN)
-        return
-    shown = "linked" if view.made else "was linked already"
-    out.print(f"{one.id}: {what} {shown}, {one.lifecycle}")
-    if one.why:
-        out.print(f"  {one.why}")
-    if one.lifecycle == "AVAILABLE":
-        out.print(
-            "The names are there; contents come from S3 at the first read."
-            f" Load them ahead: hpctl storage preload MOUNT{one.path}"
-        )
-    elif not one.settled:
-        out.print(f"It goes on by itself: hpctl storage ls {one.file_system}")
-    if view.dry_run:
-        out.print(DRY_RUN)
-
-
-def draw_links(out: Console, view: LinksView) -> None:
-    """One row a link."""
-    if not view.links:
-        which = view.file_system or "No file system here"
-        linked = "is not linked to S3" if view.file_system else "is linked to S3"
-        out.print(f"{which} {linked}.")
-        return
-    wide = ("IMPORT", "EXPORT", "ID")
-    rows = []
-    for one in view.links:
-        events = (_events(one.auto_import), _events(one.auto_export))
-        rows.append((one.file_system, one.path, one.s3, one.lifecycle, *events, one.id))
-    table(out, ("FILE SYSTEM", "PATH", wrapped("S3"), "STATE", *wide), rows, wide)
-    for one in view.links:
-        if one.why:
-            out.print(f"{_named(one)}: {one.why}")
-
-
-def draw_preloaded(out: Console, view: Preload) -> None:
-    """How much was loaded, and what was not."""
-    loaded = f"{view.loaded} loaded ({size(view.loaded_bytes)})"
-    here = view.files - view.released
-    out.print(f"{view.path}: {view.files} files, {here} were here, {loaded}")
-    left = view.released - view.loaded - len(view.failed)
-    if left:
-        out.print(f"{left} are in S3 alone")
-    for name, why in view.failed:
-        out.print(f"  {name}: {why}", soft_wrap=True)
-
-
 def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     """Go through the looks under a bar on standard error; the last one."""
     from rich import progress as bars
@@ -469,11 +502,3 @@ def size(count: int) -> str:
             break
         value /= 1024
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _events(events: tuple[str, ...]) -> str:
-    return ",".join(event.lower() for event in events) or "-"
-
-
-def _named(one: Link) -> str:
-    return f"{one.file_system}{one.path} ({one.id})"

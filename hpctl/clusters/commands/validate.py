@@ -123,6 +123,7 @@ def validate(
     else:
         aws = None if offline else open_aws(**where)
         view = _checked(file, spec, aws, scripts, only)
+    # By hand: verdicts that follow one another share a reason and a fix.
     output.show("cluster-validate", view, as_json, lambda out, v: draw(out, v, verbose))
     output.leave(exit_of(view, strict))
 

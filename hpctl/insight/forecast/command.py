@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -24,15 +24,15 @@ from hpctl.insight.forecast.history import (
     weights,
 )
 from hpctl.toolkit import output, view_copy
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import fold
-from hpctl.toolkit.tables import BAD, DIM, heading, styled, table, wrapped
+from hpctl.toolkit.output import DRY_RUN
+from hpctl.toolkit.tables import BAD, DIM, HEAD
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.outcome import OutcomeKind
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.config import Config
 
 
@@ -57,6 +57,37 @@ class NodeForecastView(Struct, frozen=True):
     last: datetime | None
     why: str
 
+    columns: ClassVar[Columns] = (
+        Column("NODE", "node"),
+        Column("1 D", "{day:.1%}"),
+        Column("7 D", "{week:.1%}"),
+        Column("30 D", "{month:.1%}", style=lambda node: BAD if node.again else ""),
+        Column("MOST LIKELY", lambda node: next(iter(node.classes), "")),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = (
+        "instance_id",
+        "breaks",
+        "jobs",
+        "escalated",
+        "rules",
+        "signs",
+        "first",
+        "last",
+    )
+
+
+def _has_past(view: ForecastView) -> bool:
+    return view.error is not None
+
+
+BAND_COLUMNS = (
+    Column("CHANCE IN 7 D", "{low:.0%} to {high:.0%}"),
+    Column("NODE-WEEKS", "node_weeks"),
+    Column("PREDICTED", "{predicted:.1%}"),
+    Column("HAPPENED", "{happened:.1%}"),
+)
+
 
 class ForecastView(Struct, frozen=True):
     """What `hpctl forecast` shows, the worst node first. `not_shown` counts nodes with neither a
@@ -73,6 +104,25 @@ class ForecastView(Struct, frozen=True):
     calibration: tuple[Band, ...]
     error: float | None
     dry_run: bool = False
+
+    layout: ClassVar[Layout] = (
+        Section("nodes"),
+        Line(
+            "{not_shown} more without a history: hpctl forecast --all", style=DIM, when="not_shown"
+        ),
+        Lines("weight_lines", unbroken=True),
+        Line("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),
+        Line("Forecasts of past weeks", style=HEAD, gap=True),
+        Line("None yet: they need two weeks of journal.", when=lambda view: view.error is None),
+        Section("calibration", BAND_COLUMNS, when=_has_past),
+        Line("Predicted and happened lie {error:.2%} apart on average.", when=_has_past),
+        Line(DRY_RUN, when="dry_run"),
+    )
+
+    @property
+    def weight_lines(self) -> list[str]:
+        """Each Weight with its nodes."""
+        return [f"Weight {weight}: {names}" for weight, names in (self.weights or {}).items()]
 
 
 def forecast_view(
@@ -139,7 +189,7 @@ def forecast(
     asked = tuple(dict.fromkeys(wanted))
     found = _weigh(loaded, world, asked, dry_run) if set_weights or dry_run else None
     view = forecast_view(world, asked, every=every, by=found)
-    output.show("forecast", replace(view, dry_run=dry_run), as_json, draw)
+    output.show("forecast", replace(view, dry_run=dry_run), as_json)
 
 
 def _weigh(
@@ -161,41 +211,3 @@ def _weigh(
                 "Only root, SlurmUser and Slurm's administrators may.",
             )
     return found
-
-
-def draw(out: Console, view: ForecastView) -> None:
-    """The nodes, then what past forecasts were worth."""
-    rows = [
-        (
-            n.node,
-            *(f"{chance:.1%}" for chance in (n.day, n.week)),
-            styled(f"{n.month:.1%}", BAD if n.again else ""),
-            next(iter(n.classes), ""),
-            n.why,
-        )
-        for n in view.nodes
-    ]
-    if rows:
-        table(out, ("NODE", "1 D", "7 D", "30 D", "MOST LIKELY", wrapped("WHY")), rows)
-    if view.not_shown:
-        out.print(styled(f"{view.not_shown} more without a history: hpctl forecast --all", DIM))
-    for weight, names in (view.weights or {}).items():
-        out.print(f"Weight {weight}: {names}", soft_wrap=True)
-    out.print(f"Spares enough for a day's breaks of these, in 95 of 100 days: {view.spares}")
-    heading(out, "Forecasts of past weeks")
-    if view.error is None:
-        out.print("None yet: they need two weeks of journal.")
-    else:
-        cells = [
-            (
-                f"{b.low:.0%} to {b.high:.0%}",
-                b.node_weeks,
-                f"{b.predicted:.1%}",
-                f"{b.happened:.1%}",
-            )
-            for b in view.calibration
-        ]
-        table(out, ("CHANCE IN 7 D", "NODE-WEEKS", "PREDICTED", "HAPPENED"), cells)
-        out.print(f"Predicted and happened lie {view.error:.2%} apart on average.")
-    if view.dry_run:
-        out.print(output.DRY_RUN)

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import click
 from msgspec import Meta, Struct, field
 
 from hpctl.engine import config_loading, views
 from hpctl.engine.world import Followed
-from hpctl.insight.report.decide import Node, Published, Report, Total
+from hpctl.insight.report.decide import FaultRow, Node, Published, Report, StageRow, Total
 from hpctl.insight.report.decide import report as figures
 from hpctl.insight.report.html import page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
+from hpctl.toolkit.declared_view import (
+    Column,
+    Fact,
+    Facts,
+    Layout,
+    Line,
+    Lines,
+    Section,
+    number_column,
+)
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import FileProblems
-from hpctl.toolkit.tables import DIM, grid, heading, indented, numbers, styled, table, wrapped
+from hpctl.toolkit.tables import DIM
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.config import Config
 
 
@@ -60,6 +68,112 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
         return next((self.partitions[p] for p in partitions if p in self.partitions), self.gpu_hour)
 
 
+def spent(total: Total, currency: str) -> str:
+    """`12.5 GPU-hours (31.25 USD)`."""
+    money = f" ({total.cost:,.2f} {currency})" if currency and total.cost is not None else ""
+    return f"{total.gpu_hours:,.1f} GPU-hours{money}"
+
+
+def published(rates: tuple[Published, ...]) -> str:
+    """`3.79 (Llama 3, arXiv 2407.21783); ...`."""
+    return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
+
+
+def _cost(fault: FaultRow) -> str:
+    return "-" if fault.lost.cost is None else f"{fault.lost.cost:,.2f}"
+
+
+class StageText(Struct, frozen=True):
+    """A stage of the recoveries of nodes or of jobs."""
+
+    of: str
+    stage: StageRow
+
+
+def _stages(view: ReportView) -> list[StageText]:
+    nodes = [StageText("node", stage) for stage in view.report.node_stages]
+    return nodes + [StageText("job", stage) for stage in view.report.job_stages]
+
+
+# The figures that matter most, in words.
+SUMMARY = Facts(
+    (
+        Fact(
+            "fleet", "{report.nodes} nodes, {report.gpus} GPUs, {report.node_days:,.1f} node-days"
+        ),
+        Fact("failures", "{report.all.failures}, {report.all.per_1000:.2f} per 1,000 node-days"),
+        Fact("jobs hit", "{report.idle.count}; they waited for {idle}"),
+        Fact("nodes out", "{report.out.count}; out of service for {out}"),
+        Fact("saved: jobs", "{report.restarts.count} restarts; {restarts}"),
+        Fact("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
+        Fact(
+            "false drains",
+            "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded}",
+        ),
+        Fact(
+            "handed over",
+            "{report.escalated} recoveries escalated; {report.orders} ordered by operators",
+        ),
+    )
+)
+
+
+TABLES = (
+    Section(
+        lambda view: (view.report.all, *view.report.classes),
+        (
+            Column("CLASS", "name"),
+            number_column("FAILURES", "failures"),
+            number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
+            number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
+            number_column("{currency}", _cost, when="currency"),
+            Column("PUBLISHED", lambda row: published(row.published), fold=True, wide=True),
+        ),
+        title="Failures",
+    ),
+    Section(
+        lambda view: view.report.runs.items(),
+        (
+            Column("TROUBLE", lambda row: row[0].replace("_", " ")),
+            Column("RUNS", lambda row: row[1], fold=True),
+        ),
+        title="Runs that went wrong by themselves",
+    ),
+    Section(
+        _stages,
+        (
+            Column("OF", "of"),
+            number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
+            number_column("COUNT", "stage.count"),
+            number_column("MEAN", lambda row: duration(row.stage.mean_s)),
+            Column("MEDIAN", lambda row: duration(row.stage.median_s), fold=True),
+        ),
+        title="Time to repair",
+    ),
+    Section(
+        "report.again",
+        (
+            Column("NODE", "node"),
+            number_column("INSTANCE", "instance"),
+            number_column("BREAKS", "breaks"),
+            number_column("30 D", "{month:.0%}"),
+            Column("WHY", "why", fold=True),
+        ),
+        title="Instances that break again",
+    ),
+    Section(
+        "report.spares",
+        (
+            Column("GROUP", "group"),
+            number_column("FEWEST", "fewest"),
+            number_column("MOST", "most"),
+            Column("NOW", "last", fold=True),
+        ),
+        title="Spares",
+    ),
+)
+
+
 class ReportView(Struct, frozen=True):
     """What `hpctl report` shows. `currency` is empty without a price list."""
 
@@ -67,6 +181,52 @@ class ReportView(Struct, frozen=True):
     currency: str
     report: Report
     assumptions: tuple[str, ...]
+
+    layout: ClassVar[Layout] = (
+        Line("{name}: {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC"),
+        SUMMARY,
+        *TABLES,
+        Lines("assumptions", title="What this assumes", style=DIM, indent=2),
+    )
+
+    @property
+    def name(self) -> str:
+        """The cluster's name, where it has one."""
+        return self.cluster or "hpctl"
+
+    @property
+    def idle(self) -> str:
+        """What jobs cost while they waited."""
+        return spent(self.report.idle, self.currency)
+
+    @property
+    def out(self) -> str:
+        """What nodes cost while they were out of service."""
+        return spent(self.report.out, self.currency)
+
+    @property
+    def restarts(self) -> str:
+        """What restarts of jobs saved."""
+        return spent(self.report.restarts, self.currency)
+
+    @property
+    def kept(self) -> str:
+        """What nodes that were repaired saved."""
+        return spent(self.report.kept, self.currency)
+
+    @property
+    def unneeded(self) -> str:
+        """What drains without a remedy cost."""
+        return spent(self.report.unneeded, self.currency)
+
+
+def html_page(view: ReportView) -> str:
+    """The report as one page: the facts and the tables of its text."""
+    from hpctl.toolkit.view_drawing import fact_texts, section_texts
+
+    tables = [(str(one.title), *section_texts(one, view)) for one in TABLES]
+    facts = fact_texts(SUMMARY, view)
+    return page(view.cluster, view.report, facts, tables, view.assumptions)
 
 
 def read(
@@ -143,81 +303,8 @@ def report(
     assumed = tuple(text.format(by_hand=duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)
     if html is not None:
-        text = page(view.cluster, found, summary(view), tables(view), assumed)
+        text = html_page(view)
         Path(html).write_text(text, encoding="utf-8")
         output.echo(f"hpctl: wrote {html}", err=True)
     if html is None or as_json:
-        output.show("report", view, as_json, draw)
-
-
-def spent(total: Total, currency: str) -> str:
-    """`12.5 GPU-hours (31.25 USD)`."""
-    money = f" ({total.cost:,.2f} {currency})" if currency and total.cost is not None else ""
-    return f"{total.gpu_hours:,.1f} GPU-hours{money}"
-
-
-def summary(view: ReportView) -> list[tuple[str, str]]:
-    """The figures that matter most, in words."""
-    r, money = view.report, view.currency
-    rate = f"{r.unneeded.count} drain(s) of nodes that needed no remedy, "
-    return [
-        ("fleet", f"{r.nodes} nodes, {r.gpus} GPUs, {r.node_days:,.1f} node-days"),
-        ("failures", f"{r.all.failures}, {r.all.per_1000:.2f} per 1,000 node-days"),
-        ("jobs hit", f"{r.idle.count}; they waited for {spent(r.idle, money)}"),
-        ("nodes out", f"{r.out.count}; out of service for {spent(r.out, money)}"),
-        ("saved: jobs", f"{r.restarts.count} restarts; {spent(r.restarts, money)}"),
-        ("saved: nodes", f"{r.kept.count} repaired without a person; {spent(r.kept, money)}"),
-        ("false drains", rate + spent(r.unneeded, money)),
-        ("handed over", f"{r.escalated} recoveries escalated; {r.orders} ordered by operators"),
-    ]  # fmt: skip
-
-
-def published(rates: tuple[Published, ...]) -> str:
-    """`3.79 (Llama 3, arXiv 2407.21783); ...`."""
-    return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
-
-
-def tables(view: ReportView) -> list[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]]:
-    """Every table of the report: title, headings, rows; without money where there is no price."""
-    r, priced = view.report, bool(view.currency)
-    faults = []
-    for c in (r.all, *r.classes):
-        money = ("-" if c.lost.cost is None else f"{c.lost.cost:,.2f}",) * priced
-        figure = (str(c.failures), f"{c.per_1000:.2f}", f"{c.lost.gpu_hours:,.1f}")
-        faults.append((c.name, *figure, *money, published(c.published)))
-    heads = ("CLASS", "FAILURES", "PER 1,000 NODE-DAYS", "GPU-HOURS")
-    stages = [
-        (what, s.name.replace("_", " "), str(s.count), duration(s.mean_s), duration(s.median_s))
-        for what, rows in (("node", r.node_stages), ("job", r.job_stages))
-        for s in rows
-    ]
-    again = [(i.node, i.instance, str(i.breaks), f"{i.month:.0%}", i.why) for i in r.again]
-    spares = [(s.group, str(s.fewest), str(s.most), str(s.last)) for s in r.spares]
-    return [
-        ("Failures", (*heads, *((view.currency,) * priced), "PUBLISHED"), faults),
-        ("Runs that went wrong by themselves", ("TROUBLE", "RUNS"),
-         [(kind.replace("_", " "), str(n)) for kind, n in r.runs.items()]),
-        ("Time to repair", ("OF", "STAGE", "COUNT", "MEAN", "MEDIAN"), stages),
-        ("Instances that break again", ("NODE", "INSTANCE", "BREAKS", "30 D", "WHY"), again),
-        ("Spares", ("GROUP", "FEWEST", "MOST", "NOW"), spares),
-    ]  # fmt: skip
-
-
-def draw(out: Console, view: ReportView) -> None:
-    """The report as text."""
-    r = view.report
-    out.print(
-        f"{view.cluster or 'hpctl'}: {r.since:%Y-%m-%d %H:%M} to {r.until:%Y-%m-%d %H:%M} UTC"
-    )
-    facts = grid(DIM)
-    for name, text in summary(view):
-        facts.add_row(name, text)
-    out.print(facts)
-    for title, heads, rows in tables(view):
-        if rows:
-            heading(out, title)
-            first, *middle, last = heads
-            table(out, (first, *numbers(*middle), wrapped(last)), rows, wide=("PUBLISHED",))
-    heading(out, "What this assumes")
-    for line in view.assumptions:
-        out.print(indented(styled(line, DIM)))
+        output.show("report", view, as_json)

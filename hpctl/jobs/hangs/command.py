@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
 
 from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, heading, indented, styled
+from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, styled
 from hpctl.toolkit.view_copy import copied
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.text import Text
 
 
 class StacksView(Struct, frozen=True):
@@ -35,6 +36,37 @@ class StacksView(Struct, frozen=True):
     errors: tuple[str, ...]
     idle: tuple[str, ...]
     ras: str
+
+    layout: ClassVar[Layout] = (
+        Line("{text}.", style=lambda view: BAD if view.suspects else HEAD),
+        Lines("errors", "not read: {}", style=BAD),
+        Each("ranks_by_stack", (Line("{title}", gap=True, style=HEAD), Lines("frames", indent=2))),
+        Line("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
+    )
+    json_only: ClassVar[JsonOnly] = ("job", "user", "nodes", "missing", "silent", "idle")
+
+    @property
+    def ranks_by_stack(self) -> list[RanksView]:
+        """Each group of ranks as its title and the lines of its stack."""
+        suspects = {one.rank for one in self.suspects}
+        return [RanksView(_ranks(one), _stack(one, suspects)) for one in self.groups]
+
+
+class RanksView(Struct, frozen=True):
+    """The text of a group of ranks that have the same stack."""
+
+    title: str
+    frames: list[Text]
+
+
+def _ranks(group: StackGroup) -> str:
+    named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
+    return f"{len(group.ranks)} of the ranks: {named}"
+
+
+def _stack(group: StackGroup, suspects: set[int]) -> list[Text]:
+    style = BAD if suspects.intersection(group.ranks) else GOOD if group.waits else DIM
+    return [styled(frame, style if frame == group.place else DIM) for frame in group.frames]
 
 
 class RunningJob(Struct, frozen=True):
@@ -68,7 +100,7 @@ def stacks(job: str, as_json: bool) -> None:
     ras = next((one.ras for one in dumps if one.ras), "")
     own = (output.now(), found.id, found.user, found.nodes)
     view = copied(StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras)
-    output.show("stacks", view, as_json, draw)
+    output.show("stacks", view, as_json)
     if not view.groups:
         output.leave(Exit.CANNOT_TELL)
     output.leave(Exit.PROBLEM if view.suspects else Exit.FINE)
@@ -124,20 +156,3 @@ def _working(job: str) -> tuple[str, ...] | None:
     # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
     found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]
     return tuple({node for nodes in found for node in expand(nodes)}) or None
-
-
-def draw(out: Console, view: StacksView) -> None:
-    """The verdict, then each group of ranks with its stack."""
-    out.print(styled(f"{view.text}.", BAD if view.suspects else HEAD))
-    for error in view.errors:
-        out.print(styled(f"not read: {error}", BAD))
-    suspects = {one.rank for one in view.suspects}
-    for group in view.groups:
-        named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
-        heading(out, f"{len(group.ranks)} of the ranks: {named}")
-        for frame in group.frames:
-            style = BAD if suspects.intersection(group.ranks) else GOOD if group.waits else DIM
-            out.print(indented(styled(frame, style if frame == group.place else DIM)))
-    if view.ras:
-        heading(out, "NCCL's RAS service")
-        out.print(indented(styled(view.ras, DIM)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -13,13 +13,21 @@ from hpctl.jobs.arguments import complete_preset
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import as_typed
 from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.declared_view import (
+    Blank,
+    Column,
+    Columns,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+)
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import moment, table, wrapped
+from hpctl.toolkit.tables import moment
 from hpctl.toolkit.view_copy import copied
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.jobs.logs.engine import Replay, RuleWatch
     from hpctl.jobs.logs.rules import RuleSet
 
@@ -34,6 +42,15 @@ class RuleRow(Struct, frozen=True):
     fired: int
     due: datetime | None
 
+    columns: ClassVar[Columns] = (
+        Column("RULE", "name"),
+        Column("JUDGES", "judges"),
+        Column("MATCHED", "matched"),
+        Column("FIRED", "fired"),
+        Column("HANG DUE", "due"),
+    )
+    json_only: ClassVar[JsonOnly] = ("unread",)
+
 
 class VerdictRow(Struct, frozen=True):
     """One time that a rule fired."""
@@ -45,6 +62,15 @@ class VerdictRow(Struct, frozen=True):
     line_number: int
     value: str
     line: str
+
+    columns: ClassVar[Columns] = (
+        Column("TIME", "at"),
+        Column("LINE", lambda verdict: verdict.line_number or None),
+        Column("WHAT", "what"),
+        Column("RULE", "rule"),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("value", "line")
 
 
 class LogsTestView(Struct, frozen=True):
@@ -59,6 +85,20 @@ class LogsTestView(Struct, frozen=True):
     rules: tuple[RuleRow, ...]
     verdicts: tuple[VerdictRow, ...]
     notes: tuple[str, ...]
+
+    layout: ClassVar[Layout] = (
+        Section("verdicts", otherwise="nothing would have fired"),
+        Blank(),
+        Section("rules"),
+        Lines("notes", "note: {}"),
+        Line("{lines} lines, {bytes} bytes{span}"),
+    )
+    json_only: ClassVar[JsonOnly] = ("file",)
+
+    @property
+    def span(self) -> str:
+        """From when to when the log is; empty where its lines tell no time."""
+        return f", {moment(self.first)} to {moment(self.last)}" if self.first else ""
 
 
 @click.group(short_help="Try log rules on a job's log.")
@@ -97,7 +137,7 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     except NotALog as error:
         raise Unavailable(str(error), error.hint) from error
     view = _view(played, paths[-1])
-    output.show("logs-test", view, as_json, draw)
+    output.show("logs-test", view, as_json)
     output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
 
 
@@ -162,19 +202,3 @@ def _row(watch: RuleWatch, timed: bool) -> RuleRow:
 
 def _time(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)
-
-
-def draw(out: Console, view: LogsTestView) -> None:
-    """The verdicts in their order, then what became of each rule."""
-    if view.verdicts:
-        rows = ((moment(v.at), v.line_number or None, v.what, v.rule, v.why) for v in view.verdicts)
-        table(out, ("TIME", "LINE", "WHAT", "RULE", wrapped("WHY")), rows)
-    else:
-        out.print("nothing would have fired")
-    out.print()
-    rules = ((r.name, r.judges, r.matched, r.fired, moment(r.due)) for r in view.rules)
-    table(out, ("RULE", "JUDGES", "MATCHED", "FIRED", "HANG DUE"), rules)
-    for note in view.notes:
-        out.print(f"note: {note}")
-    span = f", {moment(view.first)} to {moment(view.last)}" if view.first else ""
-    out.print(f"{view.lines} lines, {view.bytes} bytes{span}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -18,11 +18,9 @@ from hpctl.nodes.acceptance.limits import (
     slow,
 )
 from hpctl.toolkit import output
-from hpctl.toolkit.tables import heading, table, wrapped
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.engine.view import View
 
 
@@ -45,6 +43,19 @@ class LimitView(Struct, frozen=True):
     expected: float = 0.0
     source: str = ""
 
+    columns: ClassVar[Columns] = (
+        Column("TYPE", "instance_type"),
+        Column("CARD", "card"),
+        Column("TEST", "test"),
+        Column("FIGURE", "figure"),
+        Column("LIMIT", "{limit:.4g}"),
+        Column("MEDIAN", "{median:.4g}"),
+        Column("MAD", "{mad:.2g}"),
+        Column("NODES", "nodes"),
+        Column("BY", "by"),
+    )
+    json_only: ClassVar[JsonOnly] = ("expected", "source")
+
 
 class SlowView(Struct, frozen=True):
     """A node that is slow by its latest tests. `sure`: it is no noise."""
@@ -56,12 +67,27 @@ class SlowView(Struct, frozen=True):
     sure: bool
     why: str
 
+    columns: ClassVar[Columns] = (
+        Column("NODE", "node"),
+        Column("SURE", lambda row: "slow" if row.sure else "may be"),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("test", "figure", "value")
+
 
 class BaselineView(Struct, frozen=True):
     """The limits, and the nodes whose latest tests are not within them."""
 
     limits: tuple[LimitView, ...]
     slow: tuple[SlowView, ...]
+
+    layout: ClassVar[Layout] = (
+        Section(
+            "limits",
+            otherwise=f"No limits yet: fewer than {PEERS} nodes of a type have passed their tests.",
+        ),
+        Section("slow", title="Slow"),
+    )
 
 
 @click.command()
@@ -79,7 +105,7 @@ def baseline(config: str, as_json: bool) -> None:
     loaded = config_loading.load_config(config)
     world = gather(loaded, output.now(), cloud=True)
     view = baseline_view(world.view(), loaded.acceptance.floors)
-    output.show("accept-baseline", view, as_json, draw_baseline)
+    output.show("accept-baseline", view, as_json)
 
 
 def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
@@ -109,34 +135,3 @@ def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
         for s in slow([run for run in runs if run.node == node], known)
     ]
     return BaselineView(tuple(rows), tuple(behind))
-
-
-def draw_baseline(out: Console, view: BaselineView) -> None:
-    """One line a limit, one line a node that is slow."""
-    if not view.limits:
-        out.print(f"No limits yet: fewer than {PEERS} nodes of a type have passed their tests.")
-        return
-    heads = ("TYPE", "CARD", "TEST", "FIGURE", "LIMIT", "MEDIAN", "MAD", "NODES", "BY")
-    rows = [
-        (
-            k.instance_type,
-            k.card,
-            k.test,
-            k.figure,
-            f"{k.limit:.4g}",
-            f"{k.median:.4g}",
-            f"{k.mad:.2g}",
-            k.nodes,
-            k.by,
-        )
-        for k in view.limits
-    ]
-    table(out, heads, rows)
-    if view.slow:
-        heading(out, "Slow")
-        sure = {True: "slow", False: "may be"}
-        table(
-            out,
-            ("NODE", "SURE", wrapped("WHY")),
-            [(s.node, sure[s.sure], s.why) for s in view.slow],
-        )

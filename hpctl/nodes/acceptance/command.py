@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -14,17 +14,15 @@ from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.engine.world import World, gather
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section, Since
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, GOOD, ago, heading, styled, table, wrapped
+from hpctl.toolkit.tables import BAD, GOOD
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
 from hpctl.vocabulary.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from hpctl.engine.config import Config
     from hpctl.engine.request_client import RequestsView
     from hpctl.vocabulary.recovery import Trail
@@ -108,7 +106,7 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     for row in view.requests:
         output.echo(f"hpctl: {row.target}: {row.answer or 'queued'}", err=True)
     ended = _ended(loaded, view)
-    output.show("accept", AcceptancesView(output.now(), ended), as_json, draw_history)
+    output.show("accept", AcceptancesView(output.now(), ended), as_json)
     taken = all(row.ok for row in view.requests)
     passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
     output.leave(Exit.FINE if taken and passed else Exit.PROBLEM)
@@ -126,6 +124,9 @@ def _ended(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
         time.sleep(LOOK_S)
 
 
+RESULT_STYLES = {"passed": GOOD, "failed": BAD, "untested": BAD}
+
+
 class MeasuredView(Struct, frozen=True):
     """One test. `result`: passed, failed or skipped; `remedy`: what a failure asks for."""
 
@@ -134,6 +135,19 @@ class MeasuredView(Struct, frozen=True):
     remedy: str
     reason: str
     figures: dict[str, float]
+
+    columns: ClassVar[Columns] = (
+        Column("TEST", "test"),
+        Column("RESULT", "result", style=RESULT_STYLES),
+        Column("REMEDY", "remedy"),
+        Column("FIGURES", "figures_text", fold=True),
+        Column("REASON", "reason", fold=True),
+    )
+
+    @property
+    def figures_text(self) -> str:
+        """`busbw=412 latency=11`."""
+        return " ".join(f"{name}={value:g}" for name, value in self.figures.items())
 
 
 class AcceptanceView(Struct, frozen=True):
@@ -150,12 +164,33 @@ class AcceptanceView(Struct, frozen=True):
     why: str
     measured: tuple[MeasuredView, ...] = ()
 
+    columns: ClassVar[Columns] = (
+        Column("TEST", "id"),
+        Column("NODE", "node"),
+        Column("AFTER", "after"),
+        Column("BEGUN", Since("begun", suffix=" ago")),
+        Column("RESULT", lambda test: test.result or "running", style=RESULT_STYLES),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("recovery", "ended", "measured")
+
 
 class AcceptancesView(Struct, frozen=True):
     """What `hpctl accept show` and `hpctl accept history` print, the newest last."""
 
     as_of: datetime
     tests: tuple[AcceptanceView, ...]
+
+    layout: ClassVar[Layout] = (Section("tests", otherwise="No node was tested."),)
+
+
+class MeasuredTestsView(AcceptancesView, frozen=True):
+    """The same for `hpctl accept show`, whose text has what each part of a test measured."""
+
+    layout: ClassVar[Layout] = (
+        *AcceptancesView.layout,
+        Section(lambda view: [m for t in view.tests for m in t.measured], title="Measured"),
+    )
 
 
 def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
@@ -231,8 +266,8 @@ def show(target: str, config: str, as_json: bool) -> None:
     Exit code 1 where it failed or came to no result.
     """
     found = tests_view(gather(config_loading.load_config(config), output.now()), target)
-    view = AcceptancesView(found.as_of, found.tests[-1:])
-    output.show("accept", view, as_json, draw_show)
+    view = MeasuredTestsView(found.as_of, found.tests[-1:])
+    output.show("accept", view, as_json)
     output.leave(Exit.FINE if view.tests[0].result in ("passed", "") else Exit.PROBLEM)
 
 
@@ -243,33 +278,4 @@ def show(target: str, config: str, as_json: bool) -> None:
 def history(node: str, config: str, as_json: bool) -> None:
     """Which nodes were tested, and how it ended."""
     view = tests_view(gather(config_loading.load_config(config), output.now()), node)
-    output.show("accept", view, as_json, draw_history)
-
-
-def draw_history(out: Console, view: AcceptancesView) -> None:
-    """One line a test."""
-    if not view.tests:
-        out.print("No node was tested.")
-        return
-    heads = ("TEST", "NODE", "AFTER", "BEGUN", "RESULT", wrapped("WHY"))
-    rows = [
-        (t.id, t.node, t.after, ago(t.begun, view.as_of), _colored(t.result or "running"), t.why)
-        for t in view.tests
-    ]
-    table(out, heads, rows)
-
-
-def draw_show(out: Console, view: AcceptancesView) -> None:
-    """One test, and what each part of it measured."""
-    draw_history(out, view)
-    rows = []
-    for m in (m for t in view.tests for m in t.measured):
-        figures = " ".join(f"{name}={value:g}" for name, value in m.figures.items())
-        rows.append((m.test, _colored(m.result), m.remedy, figures, m.reason))
-    if rows:
-        heading(out, "Measured")
-        table(out, ("TEST", "RESULT", "REMEDY", wrapped("FIGURES"), wrapped("REASON")), rows)
-
-
-def _colored(result: str) -> Text:
-    return styled(result, {"passed": GOOD, "failed": BAD, "untested": BAD}.get(result, ""))
+    output.show("accept", view, as_json)

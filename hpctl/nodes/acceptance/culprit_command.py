@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec import Struct
@@ -15,14 +15,13 @@ from hpctl.engine.completion import complete_node
 from hpctl.nodes.culprit import Group, NextRound, Round, failed, most_rounds, search
 from hpctl.nodes.culprit import SearchResult as Found
 from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand, fold
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hpctl.nodes.acceptance.result import Result
     from hpctl.slurm.cli import CliScheduler
 
@@ -53,6 +52,26 @@ class CulpritView(Struct, frozen=True):
     rounds: int
     beliefs: dict[str, float]
     tests: tuple[GroupTestView, ...]
+
+    layout: ClassVar[Layout] = (
+        Line("{verdict} ({rounds} rounds)"),
+        Lines("not_cleared", "not cleared: {}"),
+    )
+    json_only: ClassVar[JsonOnly] = ("tests",)
+
+    @property
+    def verdict(self) -> str:
+        """The nodes that the tests name."""
+        if self.culprits:
+            return f"culprit: {', '.join(self.culprits)}"
+        return "no culprit: the tests name no node"
+
+    @property
+    def not_cleared(self) -> list[str]:
+        """The other nodes that may be bad, and how likely, the likeliest first."""
+        rest = {n: p for n, p in self.beliefs.items() if p > 0.1 and n not in self.culprits}
+        ordered = sorted(rest.items(), key=lambda pair: -pair[1])
+        return [f"{node} ({likely:.0%})" for node, likely in ordered]
 
 
 @click.command()
@@ -115,7 +134,7 @@ def culprit(
                 output.echo(f"  {view.nodes}: {view.why or f'slow: {view.figure:.4g}'}", err=True)
     beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
     found = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
-    output.show("accept-culprit", found, as_json, draw_culprit)
+    output.show("accept-culprit", found, as_json)
     output.leave(Exit.PROBLEM if found.culprits else Exit.FINE)
 
 
@@ -196,14 +215,3 @@ def _slowest(results: Sequence[Result]) -> float:
         for name, value in result.figures.items():
             figures.setdefault((result.test, name), []).append(value)
     return min(next(iter(figures.values()), [1.0]))
-
-
-def draw_culprit(out: Console, view: CulpritView) -> None:
-    """The verdict, and who else is not cleared."""
-    if view.culprits:
-        out.print(f"culprit: {', '.join(view.culprits)} ({view.rounds} rounds)")
-    else:
-        out.print(f"no culprit: the tests name no node ({view.rounds} rounds)")
-    rest = {n: p for n, p in view.beliefs.items() if p > 0.1 and n not in view.culprits}
-    for node, likely in sorted(rest.items(), key=lambda pair: -pair[1]):
-        out.print(f"not cleared: {node} ({likely:.0%})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import click
 import msgspec
@@ -15,11 +15,9 @@ from hpctl.engine.config import MAILPROG, Config
 from hpctl.service.notify import sinks
 from hpctl.service.notify.outbox import Outbox, SinkMessage
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, draw_checks, verdict
+from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
+from hpctl.toolkit.declared_view import Layout, Lines
 from hpctl.toolkit.errors import Unavailable
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class SinkView(Struct, frozen=True):
@@ -33,11 +31,29 @@ class SinkView(Struct, frozen=True):
     oldest: datetime | None
     sent: datetime | None
 
+    @property
+    def since(self) -> str:
+        """When the oldest notice that waits was made; empty where none waits."""
+        return f" since {self.oldest:%Y-%m-%d %H:%M} UTC" if self.oldest else ""
+
+    @property
+    def last_sent(self) -> str:
+        """When the last message was sent; empty where none was in this hour."""
+        return f", last sent {self.sent:%H:%M} UTC" if self.sent else ""
+
 
 class NotifyView(Struct, frozen=True):
     """What `hpctl notify list` shows."""
 
     sinks: tuple[SinkView, ...]
+
+    layout: ClassVar[Layout] = (
+        Lines(
+            "sinks",
+            "{name} ({source}) receives {events}: {waiting} waiting{since}{last_sent}",
+            unbroken=True,
+        ),
+    )
 
 
 @click.group()
@@ -70,15 +86,7 @@ def show(config: str, as_json: bool) -> None:
         text = "; ".join(" ".join(one) or "everything" for one in events)
         text = text or ("job owners" if name == settings.users else "everything")
         rows.append(SinkView(name, source, text, len(waits), min(waits, default=None), sent))
-    output.show("notify-list", NotifyView(tuple(rows)), as_json, _draw)
-
-
-def _draw(out: Console, view: NotifyView) -> None:
-    for row in view.sinks:
-        since = f" since {row.oldest:%Y-%m-%d %H:%M} UTC" if row.oldest else ""
-        sent = f", last sent {row.sent:%H:%M} UTC" if row.sent else ""
-        line = f"{row.name} ({row.source}) receives {row.events}: {row.waiting} waiting"
-        out.print(f"{line}{since}{sent}", soft_wrap=True)
+    output.show("notify-list", NotifyView(tuple(rows)), as_json)
 
 
 @notify.command()
@@ -99,5 +107,5 @@ def test(sink: str | None, config: str, as_json: bool) -> None:
         found.append(CheckView(name, "fail" if why else "ok", why or "sent", ""))
     found = found or [CheckView("sinks", "fail", "there is none", "docs/notify.md")]
     view = DoctorView(at, tuple(found))
-    output.show("notify-test", view, as_json, draw_checks)
+    output.show("notify-test", view, as_json)
     output.leave(verdict(view))

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.live import Live
 
-from hpctl.clusters.commands import change_view
 from hpctl.clusters.commands import change_view as screen
 from hpctl.clusters.commands.change_view import CallView, ClusterChangeView, RemovalView, followed
 from hpctl.clusters.diff import Change, Kind
@@ -110,7 +109,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal():
 
 
 def shown(one: ClusterChangeView, capsys) -> str:
-    output.show("cluster-change", one, False, change_view.draw)
+    output.show("cluster-change", one, False)
     return capsys.readouterr().out
 
 
@@ -133,7 +132,7 @@ def test_nodes_that_failed_alike_are_told_once(capsys):
 
 
 def test_lines_are_written_when_something_changes_and_once_a_minute(capsys):
-    lines = screen.Lines()
+    lines = screen.ProgressLines()
     calm = replace(LOOK, events=(), waited_s=0.0)
     for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
         moment = NOW + timedelta(seconds=seconds)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hpctl.clusters.commands import context, ssh
-from hpctl.clusters.commands.events import ClusterEventsView, EventLine, draw, folded, lines
+from hpctl.clusters.commands.events import ClusterEventsView, EventLine, folded, lines
 from hpctl.clusters.watch import ClusterEvent
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.view_drawing import draw_view
 
 pytestmark = pytest.mark.integration
 
@@ -210,7 +211,7 @@ def test_what_is_missing_is_told_in_one_error(history, monkeypatch):
 
 def drawn(view: ClusterEventsView, width: int) -> str:
     out = StringIO()
-    draw(Console(file=out, width=width), view)
+    draw_view(Console(file=out, width=width), view)
     return out.getvalue()
 
 
