@@ -1,12 +1,15 @@
 """How long a person waits for a command: whole processes, at 8 and at 10,000 nodes.
 
-`status`, `explain` and `nodes` read a real SQLite journal in which every agent has reported, and
-Slurm by stand-ins of its commands that print at once.
+`status`, `explain` and `nodes` are measured twice: beside a daemon's loop, whose world they read,
+and without one, when they read a real SQLite journal in which every agent has reported, and Slurm
+by stand-ins of its commands that print at once.
 """
 
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,6 +31,10 @@ FLOOR = "python -c 'import click'"
 SICK = node_name(7)
 COMMANDS = {"status": ["status"], "explain": ["explain", SICK], "nodes": ["nodes", "--no-cloud"]}
 BARS_S: dict[int, dict[str, float]] = {
+    8: {"status": 0.2, "explain": 0.25},
+    10_000: {"status": 0.4, "explain": 0.5, "nodes": 0.8},
+}
+OFFLINE_BARS_S: dict[int, dict[str, float]] = {
     8: {"status": 0.35, "explain": 0.35},
     10_000: {"status": 0.6, "explain": 0.6, "nodes": 1.5},
 }
@@ -43,19 +50,65 @@ def run() -> Outcome:
         Row("hpctl --help, wall", 1e3 * ours, "ms", "python -c pass", 1e3 * pure),
     ]
     for nodes, bars in BARS_S.items():
-        with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
-            config = lay_out(Path(name), nodes)
-            args = [[HPCTL, *args, "--config", config] for args in COMMANDS.values()]
-            *taken, floor = _in_turn([*args, ["-c", "import click"]], RUNS)
-        rows += [
-            Row(f"hpctl {what}, {nodes:,} nodes", s, "s", FLOOR, floor, bars.get(what))
-            for what, s in zip(COMMANDS, taken, strict=True)
-        ]
+        rows += _at(nodes, bars)
     return Outcome("cli", rows, [
         f"medians of {HELP_RUNS} runs of --help and {RUNS} of the others, in turn",
         "one agent on each node has reported, one job for ten nodes; Slurm's commands are stand-ins"
         " that print the text of 22.05 at once: slurmctld's own time is not in it",
+        "`no daemon`: what is computed from journal and Slurm; else the daemon's world is read",
     ])  # fmt: skip
+
+
+def _at(nodes: int, bars: dict[str, float]) -> list[Row]:
+    """The commands at one size, with and without a daemon, in turn."""
+    with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
+        folders = Path(name, "served"), Path(name, "alone")
+        for folder in folders:
+            folder.mkdir()
+        served, alone = (lay_out(folder, nodes) for folder in folders)
+        asked = [
+            [HPCTL, *args, "--config", config]
+            for config in (served, alone)
+            for args in COMMANDS.values()
+        ]
+        with _served(folders[0], nodes):
+            *taken, floor = _in_turn([*asked, ["-c", "import click"]], RUNS)
+    online, offline = taken[: len(COMMANDS)], taken[len(COMMANDS) :]
+    rows = [
+        Row(f"hpctl {what}, {nodes:,} nodes", s, "s", FLOOR, floor, bars.get(what))
+        for what, s in zip(COMMANDS, online, strict=True)
+    ]
+    offline_bars = OFFLINE_BARS_S[nodes]
+    return rows + [
+        Row(
+            f"hpctl {what}, {nodes:,} nodes, no daemon",
+            s,
+            "s",
+            FLOOR,
+            floor,
+            offline_bars.get(what),
+        )
+        for what, s in zip(COMMANDS, offline, strict=True)
+    ]
+
+
+@contextmanager
+def _served(folder: Path, nodes: int) -> Iterator[None]:
+    """A daemon's world for the commands."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.world_at", str(folder), str(nodes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("the world is not served")
+        try:
+            yield
+        finally:
+            process.stdin.close()
 
 
 def lay_out(folder: Path, nodes: int) -> str:

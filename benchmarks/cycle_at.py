@@ -67,7 +67,7 @@ class Bench:
         live = LiveConfig(Config(kill_switch=directory / "STOP"))
         sources = FactSources(self.scheduler, cloud, self.health, HangWatch())
         watch = Observer(sources, live, clock)
-        memory = JournaledState(self.store)
+        self.memory = memory = JournaledState(self.store)
         executor = Executor(Effectors(self.scheduler, provider), memory, clock)
         port = LoopPort(watch, memory, clock, _nothing)
         requests = RequestDesk(self.store, port, live)

@@ -21,7 +21,7 @@ from hpctl.checkpoints.save_interval import (
     rate,
 )
 from hpctl.engine import config_loading
-from hpctl.engine.world import fold
+from hpctl.engine.world_offline import fold
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, complete_file
 from hpctl.toolkit.bounds import natural

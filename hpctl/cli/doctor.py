@@ -205,7 +205,7 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
 def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world import fold, leader
+    from hpctl.engine.world_offline import fold, leader
 
     with contextlib.closing(open_reader(config)) as store:
         info = leader(store, now, wait=config.database_url is not None)

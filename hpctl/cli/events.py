@@ -27,7 +27,7 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import event_line, subject_of
-from hpctl.engine.world import Followed
+from hpctl.engine.world_offline import Followed
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import EARLIEST, json_safe, printable
 from hpctl.toolkit.errors import Unavailable

@@ -9,7 +9,7 @@ import click
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_any
 from hpctl.engine.timeline import Mark
-from hpctl.engine.world import gather, waits_for_cloud
+from hpctl.engine.world import World, gather, waits_for_cloud
 from hpctl.insight.explain_view import ExplainView, everything, explain_view, job_view
 from hpctl.toolkit import output
 from hpctl.toolkit.tables import (
@@ -42,20 +42,27 @@ def explain(target: str, config: str, as_json: bool) -> None:
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
     that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
     """
+    view, note = explained(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
-    output.show("explain", explained(config_loading.load_config(config), target), as_json, draw)
+    output.show("explain", view, as_json, draw)
+    if note:
+        output.echo(f"hpctl: {note}", err=True)
 
 
-def explained(loaded: Config, target: str) -> ExplainView:
-    """The explanation, read as far as need be. Raises HpctlError where nothing has that name."""
+def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
+    """Explain a target, reading as far as need be, and say where a daemon did not decide it.
+
+    Raises HpctlError where nothing has that name.
+    """
     from hpctl.engine.adapters import make_rules
 
     rules = make_rules(loaded)
     world = gather(loaded, output.now())
     view = explain_view(world, rules, target)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
-        view = explain_view(gather(loaded, output.now(), slurm=True, cloud=True), rules, target)
-    if view is None or view.kind == "node":
+        world = gather(loaded, output.now(), slurm=True, cloud=True)
+        view = explain_view(world, rules, target)
+    if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
@@ -67,7 +74,16 @@ def explained(loaded: Config, target: str) -> ExplainView:
         view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
-    return view
+    return view, decided_by(world, view)
+
+
+def decided_by(w: World, view: ExplainView) -> str:
+    """Return a sentence where a view rests on decisions that no daemon has taken; else ""."""
+    if not w.computed or view.kind not in ("node", "hold"):
+        return ""
+    if not w.daemon_alive:
+        return "no daemon is running; this is what a daemon would decide"
+    return f"the daemon's decisions cannot be read ({w.computed}); this is what it would decide"
 
 
 MARKS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,10 @@ from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, ago, counted, grid, headi
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+
+AS_NOW = timedelta(seconds=1)
+"""A younger reading of Slurm is called one of now."""
 
 
 @click.command()
@@ -82,9 +86,15 @@ def _daemon_text(daemon: DaemonView | None, now: datetime) -> Text:
     return text
 
 
+def _slurm_age(as_of: datetime | None, now: datetime) -> str:
+    if as_of is None:
+        return "Slurm unreadable"
+    return f"Slurm read {ago(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
+
+
 def _ages(view: StatusView) -> Text:
     facts, text = view.facts, styled("")
-    text.append("Slurm read now" if facts.slurm_as_of else "Slurm unreadable")
+    text.append(_slurm_age(facts.slurm_as_of, view.as_of))
     text.append(f"; {facts.agents} agents")
     if facts.agents:
         text.append(f", heard {ago(facts.newest_report, view.as_of)}")

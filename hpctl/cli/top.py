@@ -24,9 +24,9 @@ from hpctl.cli.explain import draw as draw_story
 from hpctl.cli.explain import explained
 from hpctl.engine import config_loading
 from hpctl.engine.instance_resolver import natural
-from hpctl.engine.world import Followed, World, gather
+from hpctl.engine.world import World, WorldReader
 from hpctl.insight.nodes_view import nodes_view
-from hpctl.insight.status_view import LOOKS_BACK, StatusView, status_view
+from hpctl.insight.status_view import StatusView, status_view
 from hpctl.nodes import orders_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
@@ -275,18 +275,18 @@ def draw_once(out: Console, shown: tuple[Model, str]) -> None:
 
 
 class Reader(threading.Thread):
-    """Reads journal and Slurm again and again, so that keys do not wait for them."""
+    """Reads the world again and again, so that keys do not wait for them."""
 
     def __init__(self, config: Config, every_s: float) -> None:
         super().__init__(daemon=True)
         self.config, self.every_s = config, every_s
         self.wake = threading.Event()
-        self._journal = Followed(output.now() - LOOKS_BACK)
+        self._world = WorldReader(config, recent=True)
         self.note = ""
         self.model = self._read()
 
     def _read(self) -> Model:
-        return model(gather(self.config, output.now(), slurm=True, journal=self._journal))
+        return model(self._world.read(output.now(), slurm=True))
 
     def run(self) -> None:
         """For ever. What cannot be read now is noted, and what was read last stays."""
@@ -334,9 +334,11 @@ def _story(out: Console, config: Config, target: str) -> list[Text]:
     from rich.text import Text
 
     try:
-        view = explained(config, target)
+        view, note = explained(config, target)
         with out.capture() as drawn:
             draw_story(out, view)
+            if note:
+                out.print(styled(f"hpctl: {note}", DIM))
     except HpctlError as error:
         return [styled(f"{error}. {error.hint}")]
     return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]

@@ -47,6 +47,7 @@ from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.engine.retirement import Retirement
 from hpctl.engine.wake import WakeLimiter, Waker
+from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.jobs.hangs.daemon import HangWatch, StackDesk
 from hpctl.jobs.report_intake import JobDesk
@@ -284,6 +285,7 @@ def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: 
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     page = PageProcess(str(base.path), base.config.page.listen)
     notifier = Notifier(base.config, base.store, engine.port, world.metrics)
+    readers = WorldServer(base.config, leadership, memory)
     signals, readiness = Signals(base.waker), Readiness()
     journal = JournalGuard(memory, base.waker)
     audit = ConfigurationAudit(base.path, live, memory, clock)
@@ -306,6 +308,7 @@ def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: 
         notifier=notifier,
         leadership=leadership,
         cloud_pace=CloudPace(live, world.cloud),
+        world=readers,
     )
     cycle = Cycle(
         live=live,
@@ -355,7 +358,7 @@ def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: 
         standby=standby,
         takeover=takeover,
         cycle=cycle,
-        background=Background(cloud=world.cloud, grey=doors.grey, notifier=notifier),
+        background=Background(cloud=world.cloud, grey=doors.grey, notifier=notifier, world=readers),
         intake=doors.intake,
         page=page,
         health=world.health,

@@ -98,6 +98,7 @@ class Cycle:
         self.journal.reread_if_stale()
         self.audit.write_if_due()
         pace = self.loop.cycle(self.live.policy, self.live.rules)
+        self.follow_up.offer_world(self.loop)
         self.follow_up.announce_ready()
         spent_s = time.monotonic() - begun
         self.follow_up.note_flaws(self.loop)

@@ -11,6 +11,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.observe import Observer
 from hpctl.engine.retirement import Retirement
+from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailures
 from hpctl.service.intake.line import IntakeLine
 from hpctl.service.metrics import Metrics
@@ -34,11 +35,16 @@ class FollowUp:
     notifier: Notifier
     leadership: Leadership
     cloud_pace: CloudPace
+    world: WorldServer
 
     def announce_ready(self) -> None:
         """The daemon is ready once Slurm was read."""
         if not self.observer.slurm_trouble:
             self.readiness.announce_slurm_read()
+
+    def offer_world(self, loop: Loop) -> None:
+        """Give readers what the cycle saw and decided."""
+        self.world.offer(loop.last)
 
     def note_flaws(self, loop: Loop) -> None:
         """Log the flaws of the cycle, and of the look at history that follows it."""
@@ -60,7 +66,7 @@ class FollowUp:
 
     def report(self, loop: Loop, spent_s: float) -> None:
         """Pass the cycle on to metrics and notices, and set how often the cloud is read."""
-        if loop.view is not None:
-            self.metrics.cycle(spent_s, loop.view, self.live.policy, loop.flaws)
+        if loop.last is not None:
+            self.metrics.cycle(spent_s, loop.last.view, self.live.policy, loop.last.flaws)
         self.notifier.look(self.leadership.silent())
         self.cloud_pace.follow(loop.state)

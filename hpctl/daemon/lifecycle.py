@@ -18,6 +18,7 @@ from hpctl.engine.journal.store import LeaseLost, Store
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailures
 from hpctl.service.intake.process import IntakeProcess
 from hpctl.service.notify.daemon import Notifier
@@ -38,15 +39,18 @@ class Background:
     cloud: CloudWatch
     grey: GreyFailures
     notifier: Notifier
+    world: WorldServer
 
     def start(self) -> None:
-        """Read the cloud, compare nodes, send notices."""
+        """Read the cloud, compare nodes, send notices, serve readers of the world."""
         self.cloud.start()
         self.grey.start()
         self.notifier.start()
+        self.world.start()
 
     def stop(self) -> None:
-        """Stop the readings and comparisons. The notifier is stopped before."""
+        """Stop all of it but the notifier, which is stopped before."""
+        self.world.stop()
         self.grey.stop()
         self.cloud.stop()
 

@@ -19,8 +19,10 @@ engine needs of a kind of recovery; the kinds themselves lie in rooms above and 
 `plan`, `gates`, `advance`, `requests`, `retire`, `timeline` and `view` are pure. `execute` is the
 only module of the daemon that changes the world. `adapters` is the only module that knows every
 adapter. `live_config` is the configuration in force, which a reload replaces as a whole, and
-`loop_port` the loop as other threads use it. `leadership` holds the lease. `world` reads what the
-commands and the page show; `views` holds the parts of their JSON that several commands share.
+`loop_port` the loop as other threads use it. `leadership` holds the lease. `world_server` offers
+what the last cycle saw and decided; `world` is that as the commands and the page read it, by
+`world_client`, or by `world_offline` where no daemon answers. `views` holds the parts of their JSON
+that several commands share.
 
 Begin with `loop.py`, then `plan.py`, `kinds.py` and `execute.py`. The engine imports no kind of
 recovery, and nothing in it waits for a call to the cloud.

@@ -25,7 +25,7 @@ def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = Fals
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         from hpctl.engine.adapters import open_reader
-        from hpctl.engine.world import fold
+        from hpctl.engine.world_offline import fold
 
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:

@@ -15,7 +15,6 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
-from hpctl.faults.catalogue import Override
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import FileProblems
@@ -32,6 +31,7 @@ from hpctl.vocabulary.policy import (
     Mode,
     NodePolicy,
     NoticeKind,
+    Override,
     Policy,
     Seconds,
     SecondsOrNone,

@@ -13,37 +13,17 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import View, fresh
+from hpctl.engine.view import Candidate, View, fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.hma_marks import mark_of
 from hpctl.toolkit.bounds import later, span
-from hpctl.vocabulary.assessment import FaultClass, Remedy
+from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.identity import Generation, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
-
-
-class Candidate(Struct, frozen=True):
-    """A generation that somebody wants treated: the facts, or (`by`) an operator."""
-
-    generation: Generation
-    node: SlurmNode
-    fault: FaultClass
-    since: datetime
-    why: str
-    heard: datetime | None = None
-    by: str = ""
-    findings: tuple[Finding, ...] = ()
-    """What speaks against it beside what it is assessed by."""
-
-    @property
-    def manual(self) -> bool:
-        """Asked for by a person, who answers for budgets and coincidences."""
-        return bool(self.by)
 
 
 class Tally(Struct):

@@ -9,10 +9,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.gates import Candidate
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import View
+from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import Attempt, Generation, NodeName, RecoveryId
@@ -31,6 +30,8 @@ class Plan(Struct, frozen=True):
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
     holds: tuple[HoldNoted, ...] = ()
     flaws: tuple[Flaw, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    """What the gates were asked about, each with an open or a hold."""
 
 
 class Due(Struct, frozen=True):

@@ -12,14 +12,17 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
 from hpctl.engine.journal.store import LeaseHeld, LeaseLost, Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.view import Request
+from hpctl.toolkit.bounds import later
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.ports import Clock
 
@@ -87,6 +90,8 @@ class Leadership:
         self.hand_over_to = ""
         """The address of the standby that is to lead next."""
         self._active_controller = ""
+        self.lease: DaemonInfo | None = None
+        """The row of the lease as this daemon wrote it last; None while it never led."""
         if terms.shared:
             store.stand_by()
 
@@ -138,19 +143,52 @@ class Leadership:
             self._refuse_other(seen)
         elif seen is not None and self._waits(seen, now - self._since):
             return False
-        began = self._now()
+        began, at = self._now(), self._clock.now()
         try:
-            self._store.take_lease(self._me, seen, self._clock.now(), self._lease_s)
+            self._store.take_lease(self._me, seen, at, self._lease_s)
         except LeaseHeld:
             if not self._shared:
                 raise
             return False
         self._until = began + self._lease_s * (1 - MARGIN) if self._shared else math.inf
+        self.lease = self._first_lease(seen, at)
         self._progress = self.led_since = began
         if self._shared:
             self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
             self._thread.start()
         return True
+
+    def _first_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
+        """The row that `Store.take_lease` wrote."""
+        me = self._me
+        return DaemonInfo(
+            host=me.host,
+            pid=me.pid,
+            version=me.version,
+            mode=me.mode,
+            started=at,
+            heartbeat=at,
+            until=later(at, self._lease_s),
+            last_cycle_s=0.0,
+            epoch=seen.epoch + 1 if seen else 1,
+            lease_s=self._lease_s,
+            address=me.address,
+        )
+
+    def _renew(self, at: datetime) -> None:
+        """Renew the lease in the store and in memory. Raises what `Store.renew_lease` raises."""
+        last_cycle_s, trouble, mode = self._shown
+        self._store.renew_lease(at, self._lease_s, last_cycle_s, trouble, mode)
+        if self.lease is not None:
+            self.lease = replace(
+                self.lease,
+                heartbeat=at,
+                until=later(at, self._lease_s),
+                beat=self.lease.beat + 1,
+                last_cycle_s=last_cycle_s,
+                trouble=trouble,
+                mode=mode,
+            )
 
     def _refuse_other(self, seen: DaemonInfo | None) -> None:
         """The directory's lock proves a former holder of this host to be dead; another host's
@@ -186,7 +224,7 @@ class Leadership:
         renews."""
         self._shown = (last_cycle_s, trouble, mode)
         if not self._shared:
-            self._store.renew_lease(self._clock.now(), self._lease_s, *self._shown)
+            self._renew(self._clock.now())
 
     def progress(self) -> None:
         """The loop gets somewhere. Raises LeaseLost where another daemon took over."""
@@ -208,7 +246,7 @@ class Leadership:
             log.error("trouble=the loop hangs for %.0f s: the lease is left", STUCK_S)
             return
         try:
-            self._store.renew_lease(self._clock.now(), lease_s, *self._shown)
+            self._renew(self._clock.now())
         except LeaseLost as error:
             self._until, self.lost = -math.inf, True
             log.error("%s", error)
@@ -231,6 +269,10 @@ class Leadership:
             at, before = known.get(one.address, (-math.inf, None))
             fresh[one.address] = (at if before and before.beat == one.beat else now, one)
         self._standbys = fresh
+
+    def standbys(self) -> tuple[StandbyInfo, ...]:
+        """All standbys as the leader read them last. Any thread."""
+        return tuple(one for _, one in self._standbys.values())
 
     def ready(self) -> list[StandbyInfo]:
         """The standbys that live, those near the active slurmctld and the furthest first."""

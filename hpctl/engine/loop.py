@@ -18,7 +18,7 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Kind
 from hpctl.engine.plan import plan, plan_after, quarantined
 from hpctl.engine.requests import collect_orders, taken
-from hpctl.engine.view import Request, View, jobs_on
+from hpctl.engine.view import Candidate, Request, View, jobs_on
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.policy import Mode, Policy
@@ -40,6 +40,14 @@ class NextCycle(Struct, frozen=True):
 class Observer(Protocol):
     """What reads the world for one cycle."""
 
+    @property
+    def slurm_trouble(self) -> str:
+        """Why Slurm could not be read; empty where it was."""
+
+    @property
+    def cloud_trouble(self) -> str:
+        """Why the cloud could not be read; empty where it was."""
+
     def look(self, state: State, rules: Rules, acts: bool = True) -> View:
         """Return the world now. `acts`: the mode lets hpctl act on what is seen."""
 
@@ -49,6 +57,23 @@ class Requests(Protocol):
 
     def pending(self) -> Sequence[Request]:
         """Return the requests that are not taken yet."""
+
+
+class CycleResult(Struct, frozen=True):
+    """What one cycle saw and decided.
+
+    `holds` has all that was blocked, the flawed included. `slurm_trouble` and `cloud_trouble` say
+    why one of them could not be read; empty: it was.
+    """
+
+    at: datetime
+    view: View
+    policy: Policy
+    candidates: tuple[Candidate, ...] = ()
+    holds: tuple[HoldNoted, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    slurm_trouble: str = ""
+    cloud_trouble: str = ""
 
 
 class JobReports(Protocol):
@@ -75,15 +100,18 @@ class Loop:
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._kinds, self._orders = kinds, collect_orders(kinds)
-        self.flaws: tuple[Flaw, ...] = ()
-        """What could not be handled in the last cycle, each by itself."""
-        self.view: View | None = None
-        """What the last cycle saw."""
+        self.last: CycleResult | None = None
+        """The last cycle that came to its end."""
 
     @property
     def state(self) -> State:
         """The state in memory."""
         return self._memory.state
+
+    @property
+    def flaws(self) -> tuple[Flaw, ...]:
+        """What could not be handled in the last cycle, each by itself."""
+        return self.last.flaws if self.last else ()
 
     def cycle(self, policy: Policy, rules: Rules) -> NextCycle:
         """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
@@ -91,7 +119,6 @@ class Loop:
         reports = self._jobs.news()
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
         view = self._observer.look(self.state, rules, policy.mode is not Mode.OBSERVE)
-        self.view = view
         now = self._clock.now()
         for request in self._requests.pending():
             self._memory.append(taken(request, view, policy, now, self._orders))
@@ -104,9 +131,19 @@ class Loop:
         progress = self._advance(view, policy, now)
         begun = self._executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
-        self.flaws = (*flaws, *self._executor.flaws())
-        holds = quarantined(self.flaws, [*decided.holds, *later.holds], self.state.holds, now)
+        flaws += self._executor.flaws()
+        holds = quarantined(flaws, [*decided.holds, *later.holds], self.state.holds, now)
         self._memory.append(self._changed(holds, now))
+        self.last = CycleResult(
+            at=now,
+            view=view,
+            policy=policy,
+            candidates=decided.candidates,
+            holds=tuple(holds),
+            flaws=tuple(flaws),
+            slurm_trouble=self._observer.slurm_trouble,
+            cloud_trouble=self._observer.cloud_trouble,
+        )
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
         return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))

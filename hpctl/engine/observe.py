@@ -20,6 +20,7 @@ from hpctl.engine.absent_jobs import add_jobs, find_absent_jobs
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import State
+from hpctl.engine.kill_switch import stop_reason
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
@@ -154,7 +155,12 @@ class Observer:
     @property
     def trouble(self) -> str:
         """What could not be read, for `hpctl status`."""
-        return "; ".join(t for t in (self.slurm_trouble, self._cloud.trouble) if t)
+        return "; ".join(t for t in (self.slurm_trouble, self.cloud_trouble) if t)
+
+    @property
+    def cloud_trouble(self) -> str:
+        """Why the newest reading of the cloud failed; empty where it did not."""
+        return self._cloud.trouble
 
     def latest_slurm(self) -> SchedulerView:
         """What Slurm reported last. Any thread. Raises Unavailable until Slurm was read once."""
@@ -320,14 +326,7 @@ class Observer:
 
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""
-        kill_switch = self._live.config.kill_switch
-        try:
-            kill_switch.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
-        except OSError as error:  # it may be there: nothing is done until somebody knows
-            return f"the kill switch {kill_switch} cannot be seen: {error.strerror}"
-        return f"the kill switch {kill_switch} exists"
+        return stop_reason(self._live.config.kill_switch)
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime

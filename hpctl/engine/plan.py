@@ -14,11 +14,11 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Final
 
-from hpctl.engine.gates import GATES, Candidate, Tally, approved, correlated_since, tally
+from hpctl.engine.gates import GATES, Tally, approved, correlated_since, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
 from hpctl.engine.node_history import since_drain
-from hpctl.engine.view import View
+from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
@@ -99,6 +99,7 @@ def plan(  # noqa: PLR0913 -- pure: all that decides is an argument
         (*opens, *(opened for plan in plans for opened in plan.opens)),
         (*holds, *(hold for plan in plans for hold in plan.holds), *_blocked(view, policy, now)),
         (*flaws, *of_nodes, *(flaw for plan in plans for flaw in plan.flaws)),
+        tuple(candidates),
     )
 
 

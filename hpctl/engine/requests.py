@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from hpctl.engine.gates import Candidate, tally
+from hpctl.engine.gates import tally
 from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken, SignalSeen
 from hpctl.engine.kinds import Kind, Order
 from hpctl.engine.plan import decide
-from hpctl.engine.view import Request, View
+from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId

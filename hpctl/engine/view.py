@@ -8,16 +8,16 @@ from msgspec import Struct, field
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.state import State
 from hpctl.toolkit.bounds import span
-from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
+from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.hang import Hang
-from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
 from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 
 class Request(Struct, frozen=True):
@@ -32,6 +32,25 @@ class Request(Struct, frozen=True):
     target: str
     by: str
     proof: str = ""
+
+
+class Candidate(Struct, frozen=True):
+    """A generation that somebody wants treated: the facts, or (`by`) an operator."""
+
+    generation: Generation
+    node: SlurmNode
+    fault: FaultClass
+    since: datetime
+    why: str
+    heard: datetime | None = None
+    by: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What speaks against it beside what it is assessed by."""
+
+    @property
+    def manual(self) -> bool:
+        """Asked for by a person, who answers for budgets and coincidences."""
+        return bool(self.by)
 
 
 class View(Struct, frozen=True):

@@ -5,16 +5,15 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.faults.table import ROWS, FaultRow
 from hpctl.toolkit.bounds import span
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.policy import Seconds, SecondsOrNone
+from hpctl.vocabulary.policy import Override
 
 _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "I": (Urgency.NONE, (Remedy.NONE,)),
@@ -47,19 +46,6 @@ class UnknownRuleError(ValueError):
         if missing:
             own = f"a rule of the site's own needs {' and '.join(missing)} too"
             self.hint = f"{self.hint[:-1]}, or is it new? {own}" if near else own
-
-
-class Override(Struct, frozen=True):
-    """What a site changes in one row, or a row of its own; None keeps what is shipped.
-
-    Times in seconds. A row of its own needs `meaning`, `urgency` and `ladder`.
-    """
-
-    urgency: Urgency | None = None
-    ladder: Annotated[tuple[Remedy, ...], Meta(min_length=1)] | None = None
-    settle_s: SecondsOrNone | None = None
-    escalate_window_s: Seconds | None = None
-    meaning: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
 class Rules(Struct, frozen=True):

@@ -14,19 +14,23 @@ is closed by a person, kept in a maintenance reservation, powered down by Slurm 
 rebooted by it, and an instance that the service is at work on, are as somebody wants them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of, with_marks
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation, NodeName, RuleId
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+
+if TYPE_CHECKING:
+    from hpctl.faults.catalogue import Rules
 
 SLURMCTLD_REASONS: Final = (
     "Not responding",

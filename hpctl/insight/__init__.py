@@ -2,7 +2,7 @@
 
 The room promises that the commands and the web page say the same thing: `status_view`,
 `nodes_view` and `explain_view` build one value each from the world that `hpctl/engine/world.py`
-reads. The commands print it, the page renders it.
+reads: the daemon's, of its last cycle. The commands print it, the page renders it.
 
 - `grey` finds nodes that are slow or lossy beside the other nodes of their job.
 - `forecast` estimates how likely a node breaks within days.

@@ -109,7 +109,7 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
         return _recovery(w, rules, by_id)
     of_target = _recoveries_of(w, target)
     still_open = [r for r in of_target if not r.ended]
-    hold = w.state.holds.get(target)
+    hold = _hold_of(w, target)
     if still_open:
         return _recovery(w, rules, still_open[-1])
     if hold is not None:
@@ -145,7 +145,7 @@ def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
 def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
     if isinstance(rec, JobRecovery):
         return _job_recovery(w, rules, rec)
-    hold = None if rec.ended else w.state.holds.get(rec.node)
+    hold = None if rec.ended else _hold_of(w, rec.node)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
@@ -226,6 +226,19 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
     )
+
+
+def _hold_of(w: World, target: str) -> HoldNoted | None:
+    """The hold of a target: since when from the journal, why from the daemon's last cycle.
+
+    The journal has the reason as it was when the gate began to block; its numbers change since.
+    """
+    hold = w.state.holds.get(target)
+    if hold is None:
+        return None
+    same = (hold.target, hold.gate, hold.rule)
+    last = [h.why for h in w.holds if (h.target, h.gate, h.rule) == same]
+    return replace(hold, why=last[0]) if last else hold
 
 
 def _held(hold: HoldNoted) -> tuple[GateView, ...]:

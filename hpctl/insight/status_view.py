@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpctl.engine import views
 from hpctl.engine.timeline import headline
-from hpctl.engine.world import Followed, World, cloud_says, gather, waits_for_cloud, with_cloud
+from hpctl.engine.world import World, WorldReader, cloud_says, waits_for_cloud
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
@@ -28,10 +28,6 @@ from hpctl.vocabulary.run_policy import Action
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.journal.rows import StandbyInfo
-
-
-LOOKS_BACK = timedelta(days=1)
-"""Job recoveries that ended, and reports of supervisors, before that are not read."""
 
 
 LATELY = timedelta(hours=1)
@@ -121,8 +117,11 @@ class StatusView(Struct, frozen=True):
 def seen(config: Config) -> StatusView:
     """Look once at everything that the screen tells of."""
     now = output.now()
-    world = gather(config, now, slurm=True, journal=Followed(now - LOOKS_BACK))
-    return status_view(with_cloud(world, config) if waits_for_cloud(world) else world)
+    reader = WorldReader(config, recent=True)
+    world = reader.read(now, slurm=True)
+    if waits_for_cloud(world):
+        world = reader.read(now, slurm=True, cloud=True)
+    return status_view(world)
 
 
 def status_view(w: World) -> StatusView:
@@ -210,7 +209,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     ]
     found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
-    seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.untreated}
+    seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
     shown = dict(_out_of_reach(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import Candidate, correlated_since
+from hpctl.engine.gates import correlated_since
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Order
-from hpctl.engine.view import View, jobs_on
+from hpctl.engine.view import Candidate, View, jobs_on
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.nodes import advance
 from hpctl.nodes.acceptance.limits import (

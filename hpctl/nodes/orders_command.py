@@ -18,7 +18,7 @@ from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, hosts, invoking_user, report
 from hpctl.engine.requests import NOW, take
 from hpctl.engine.view import Request, View, jobs_on
-from hpctl.engine.world import World, gather, known_nodes
+from hpctl.engine.world import World, gather, known_nodes, read_live
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.output import Exit
@@ -206,7 +206,8 @@ def _destroy(
 ) -> None:  # fmt: skip
     """Show what runs there, be sure, ask."""
     verb = order + NOW if now else order
-    world = gather(config_loading.load_config(config), output.now(), slurm=True, cloud=True)
+    # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
+    world = read_live(config_loading.load_config(config), output.now())
     if world.slurm is None:
         output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
         output.leave(Exit.CANNOT_TELL)

@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
 from hpctl.engine.timeline import Line, event_line
-from hpctl.engine.world import Followed
+from hpctl.engine.world_offline import Followed
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.training.model import FINAL, attempts, last_step
 from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time

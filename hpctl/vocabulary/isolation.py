@@ -5,7 +5,6 @@ whatever it raises becomes a Flaw, a value that names the thing, and all others 
 next holds what is flawed (`internal_error`) and acts on the rest.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -41,6 +40,8 @@ def walled(
         return handle(given)
     # The one wall: a bug or an input that nobody foresaw costs this thing its turn, and no more.
     except Exception as error:  # noqa: BLE001 -- that is what a wall is
+        import hashlib  # a reader of flaws does not pay for it
+
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         digest = hashlib.sha256(_repr(given if shown is None else shown)).hexdigest()[:12]
         return Flaw(str(target), where, printable(text), digest)

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 
 from hpctl.toolkit.bounds import MAX_SECONDS
 from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
@@ -217,6 +218,20 @@ class FactAges(Struct, frozen=True):
     report_s: Seconds = 120.0
     silent_s: Seconds = 20.0
     """An agent not heard for this long is silent; it reports every 10 s."""
+
+
+class Override(Struct, frozen=True):
+    """What a site changes in one row of the fault catalogue, or a row of its own; None keeps what
+    is shipped.
+
+    Times in seconds. A row of its own needs `meaning`, `urgency` and `ladder`.
+    """
+
+    urgency: Urgency | None = None
+    ladder: Annotated[tuple[Remedy, ...], Meta(min_length=1)] | None = None
+    settle_s: SecondsOrNone | None = None
+    escalate_window_s: Seconds | None = None
+    meaning: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
 class IdlePolicy(Struct, frozen=True):

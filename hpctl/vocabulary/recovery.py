@@ -4,7 +4,6 @@ The promise: no effect is repeated blindly. A step that was started and never re
 a lost reply) is in doubt, and being in doubt is an input like any other.
 """
 
-import hashlib
 from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
@@ -351,6 +350,8 @@ def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) ->
     Never one of those that are `known`: eight digits meet again within some ten thousand ids, and
     a journal with two openings of one id is corrupt for ever.
     """
+    import hashlib  # a reader of recoveries does not pay for it
+
     text = "|".join(str(p) for p in parts)
     while True:
         rid = RecoveryId(f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:8]}")

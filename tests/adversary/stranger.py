@@ -62,6 +62,33 @@ def flood(port, path, body, munge_socket, times, width=8):
     return {"counts": counts, "seconds": time.monotonic() - begun}
 
 
+def crowd_world(path, seconds, width):
+    """Connections to a Unix socket for a while, `width` at a time: silent, with garbage, with a
+    request of a gigabyte, and with one whose answer is not read. How many were made, and what was
+    answered to garbage at most, in bytes."""
+    words = [b"", os.urandom(512), b"\x3f\xff\xff\xff" + b"x" * 900]
+    asked = b"\x82\xa8protocol\x01\xa5parts\x82\xa5state\x00\xa5slurm\x00"
+    words.append(len(asked).to_bytes(4, "big") + asked)
+    limit, lines, made, most = time.monotonic() + seconds, [], 0, 0
+    print("ready", flush=True)
+    while time.monotonic() < limit:
+        line = socket.socket(socket.AF_UNIX)
+        line.setblocking(False)
+        try:
+            line.connect(path)
+            made += 1
+            lines.append(line)
+            line.send(words[made % len(words)])
+            if made % len(words) in (1, 2):
+                most = max(most, len(line.recv(4096)))
+        except OSError:  # full, or dropped already
+            lines.append(line)
+            time.sleep(0.001)
+        while len(lines) > width:
+            lines.pop(0).close()
+    return [made, most]
+
+
 def endless(port, path, announced, most):
     """A body that does not end: how many bytes were taken, and the status that came."""
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"

@@ -36,7 +36,7 @@ ALLOWED = {
     "hpctl/engine/instance_resolver.py int": 1,
     "hpctl/engine/request_client.py int": 1,
     "hpctl/engine/views.py timedelta": 1,
-    "hpctl/engine/world.py timedelta": 2,
+    "hpctl/engine/world_offline.py timedelta": 2,
     "hpctl/insight/explain_view.py int": 1,
     "hpctl/insight/report/command.py timedelta": 1,
     "hpctl/nodes/acceptance/culprit_command.py int": 1,

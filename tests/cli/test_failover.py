@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli.failover import preview
-from hpctl.engine import world
+from hpctl.engine import world_offline
 from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
 from hpctl.insight.status_view import standby_views
 from tests.cli import worlds
@@ -55,9 +55,9 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
             self.looks += 1
             return replace(LEADER, beat=LEADER.beat + self.looks)
 
-    found = world.leader(Renewed(), late, wait=True)
+    found = world_offline.leader(Renewed(), late, wait=True)
     assert found.until > late
-    assert world.leader(Renewed(), late, wait=False).until < late
+    assert world_offline.leader(Renewed(), late, wait=False).until < late
 
     class Dead:
         def daemon(self):
@@ -65,7 +65,7 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
 
     begun = time.monotonic()
     for _ in range(5):
-        assert world.leader(Dead(), late, wait=True) == LEADER
+        assert world_offline.leader(Dead(), late, wait=True) == LEADER
     assert time.monotonic() - begun < 2 * LEADER.lease_s, "it is waited for once"
 
 

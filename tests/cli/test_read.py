@@ -152,7 +152,7 @@ def test_a_node_that_was_removed_is_missed_by_nobody(history):
 def test_status_and_previews_know_of_the_kill_switch(history):
     (history.dir / "STOP").touch()
     shown = json.loads(history.run("status", "--json").stdout)
-    assert "STOP is there" in shown["stopped"]
+    assert "STOP exists" in shown["stopped"]
     preview = history.run("reboot", "ip-10-1-0-3", "--dry-run")
     assert preview.exit_code == 1
     assert "held by kill_switch" in preview.stdout

@@ -6,9 +6,9 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, Candidate, approved, launch_failures, tally
+from hpctl.engine.gates import GATES, approved, launch_failures, tally
 from hpctl.engine.journal.events import Event, RequestTaken, SignalSeen
-from hpctl.engine.view import View
+from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
 from hpctl.vocabulary.reason import own_reason

@@ -27,14 +27,14 @@ from hpctl.engine.journal.events import (
 from hpctl.engine.journal.rows import decode, encode
 from hpctl.engine.journal.state import Corrupt, State, replay
 from hpctl.engine.retire import RECENT_S, window_s
-from hpctl.faults.catalogue import Override, rules
+from hpctl.faults.catalogue import rules
 from hpctl.insight.forecast.history import forecasts
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import AutoscalePolicy, Budgets, Policy
+from hpctl.vocabulary.policy import AutoscalePolicy, Budgets, Override, Policy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode

@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from hpctl.faults.assess import assess, fault_classes
-from hpctl.faults.catalogue import Override, rules
+from hpctl.faults.catalogue import rules
 from hpctl.faults.incidents import incidents_of, repeated, together
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.policy import Override
 from tests.fakes.values import T0, at
 
 RULES = rules()

@@ -5,13 +5,14 @@ import pytest
 from hpctl.engine.adapters import make_rules
 from hpctl.engine.config import parse
 from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
+from hpctl.faults.catalogue import SHIPPED, Rules, UnknownRuleError, rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.policy import Override
 from tests.fakes.values import T0 as NOW
 
 

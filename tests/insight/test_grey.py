@@ -14,7 +14,7 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import Override, Rules, rules
+from hpctl.faults.catalogue import Rules, rules
 from hpctl.insight.explain_view import explain_view
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.insight.grey.decide import WINDOW
@@ -22,6 +22,7 @@ from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.model import Health, Report
+from hpctl.vocabulary.policy import Override
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.engine import plan
 from tests.fakes.values import (

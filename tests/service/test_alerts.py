@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from hpctl.engine.node_health import NodeHealthStore, without
 from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import Override, rules
+from hpctl.faults.catalogue import rules
 from hpctl.service import alerts
 from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.service.intake.server import IntakeServer
@@ -24,6 +24,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.policy import Override
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import Clock
 from tests.intakes import Rows, announced, post

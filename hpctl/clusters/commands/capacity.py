@@ -36,7 +36,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     """
     from hpctl.clusters.capacity import capacity_of, read_plans
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world import attempt
+    from hpctl.engine.world_offline import attempt
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]

@@ -454,7 +454,7 @@ def _hand_over(
 def _make_reader(settings: Config) -> Callable[[], State]:
     """Return what reads the daemon's journal, each time only what is new to it."""
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world import Followed
+    from hpctl.engine.world_offline import Followed
 
     followed = Followed(None)
 

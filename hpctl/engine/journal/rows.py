@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -23,7 +24,12 @@ from hpctl.vocabulary.job_recovery import ENDS, TRANSITIONS
 from hpctl.vocabulary.model import Finding, Health
 
 _encoder = msgspec.json.Encoder()
-_decoders = {name: msgspec.json.Decoder(kind) for name, kind in EVENT_TYPES.items()}
+
+
+@cache
+def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
+    """The decoder of a kind of record; made when it is needed, for a reader may need none."""
+    return msgspec.json.Decoder(EVENT_TYPES[kind]) if kind in EVENT_TYPES else None
 
 
 def encode(event: Event) -> tuple[str, str]:
@@ -34,7 +40,7 @@ def encode(event: Event) -> tuple[str, str]:
 def decode(seq: int, kind: str, payload: str) -> Event:
     """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
     try:
-        decoder = _decoders.get(kind)
+        decoder = _decoder(kind)
         if decoder is None:
             raise ValueError(f"unknown kind {kind!r}")
         return decoder.decode(payload)

@@ -13,7 +13,7 @@ import click
 from msgspec import Meta, Struct, field
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.world import Followed
+from hpctl.engine.world_offline import Followed
 from hpctl.insight.report.decide import FaultRow, Node, Published, Report, StageRow, Total
 from hpctl.insight.report.decide import report as figures
 from hpctl.insight.report.html import page

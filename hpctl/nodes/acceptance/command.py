@@ -119,7 +119,7 @@ def _ended(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
     while True:
         state = gather(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
-        if all(rec.ended for rec in recs):
+        if len(recs) == len(begun) and all(rec.ended for rec in recs):
             return tuple(t for rec in recs for t in tests_of(rec)[-1:])
         time.sleep(LOOK_S)
 

@@ -27,9 +27,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import Candidate
 from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED, name_of
-from hpctl.engine.view import View
+from hpctl.engine.view import Candidate, View
 from hpctl.nodes.acceptance.cards import Card, card_of_type, find_figure
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency

@@ -76,6 +76,19 @@ class Host:
         return None
 
 
+def test_the_lease_in_memory_is_the_row(database, monkeypatch):
+    ticks = Ticks()
+    host = Host(database, "head-1", ticks, monkeypatch)
+    assert host.leadership.lease is None
+    assert host.leadership.try_to_lead()
+    assert host.leadership.lease == host.store.daemon()
+    ticks.at, ticks.wall = ticks.at + 1, NOW + timedelta(seconds=1)
+    host.leadership.note(0.25, "trouble", "assist")
+    host.leadership.renew()
+    assert host.leadership.lease == host.store.daemon()
+    assert host.leadership.lease.beat == 1
+
+
 @pytest.fixture
 def ticks() -> Ticks:
     return Ticks()

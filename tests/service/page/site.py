@@ -49,9 +49,11 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
     store.close()
     patch.setattr("hpctl.service.page.follow.now", lambda: worlds.NOW)
-    patch.setattr("hpctl.service.page.follow.make_scheduler", lambda _: Reads(slurm, leaves or {}))
+    patch.setattr("hpctl.service.page.follow.OFFLINE_S", (0.0, 0.0))
+    for module in ("hpctl.service.page.follow", "hpctl.engine.adapters"):
+        patch.setattr(f"{module}.make_scheduler", lambda _: Reads(slurm, leaves or {}))
     patch.setattr(
-        "hpctl.service.page.follow.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
+        "hpctl.engine.adapters.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
     )
     made = Follower(config)
     made.look(5.0)

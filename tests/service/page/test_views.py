@@ -136,7 +136,7 @@ def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> N
         tmp_path, [SignalSeen(worlds.at(80), RecoveryId("n-44444444"), "needs_human", "no")]
     )
     known._next = 0.0
-    assert known.look()
+    assert known.look(5.0)
     after = renderer.page("/")
     changed = {name for name in after if after[name].key != before[name].key}
     assert changed == {"attention", "healing", "legend", "c-worker-group-1", "n-ip-10-1-0-4"}
@@ -145,11 +145,11 @@ def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> N
 def test_a_journal_that_cannot_be_read_is_shown_as_old(known: Follower, tmp_path: Path) -> None:
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
     known._next = 0.0
-    assert known.look()
+    assert known.look(5.0)
     assert "This is out of date: there is no journal" in shown(known, "/")
     (tmp_path / "away.db").rename(tmp_path / "journal.db")
     known._next = 0.0
-    assert known.look()
+    assert known.look(5.0)
     assert "out of date" not in shown(known, "/")
     assert "n-44444444" in known.world.state.nodes
 

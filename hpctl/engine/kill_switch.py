@@ -1,0 +1,14 @@
+"""The kill switch: while this file exists, nothing is done."""
+
+from pathlib import Path
+
+
+def stop_reason(kill_switch: Path) -> str:
+    """Return why nothing may be done at all, where the kill switch says so; else an empty text."""
+    try:
+        kill_switch.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:  # it may be there: nothing is done until somebody knows
+        return f"the kill switch {kill_switch} cannot be seen: {error.strerror}"
+    return f"the kill switch {kill_switch} exists"

@@ -1,0 +1,195 @@
+"""A reader's end of the daemon's world: ask, check, put the records together."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from hpctl import __version__
+from hpctl.engine import world_wire as wire
+from hpctl.engine.journal.state import State
+from hpctl.engine.world import World, present
+from hpctl.engine.world_wire import AnswerHead, AnswerSource, AnswerVersion, Records, WorldPart
+from hpctl.toolkit.bounds import span
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.instance_join import Joined
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.model import Health
+
+if TYPE_CHECKING:
+    from hpctl.engine.config import Config
+
+READ_S = 3
+"""How long an answer may take in all. A daemon that answers later is read about offline."""
+CURRENT_S = 30.0
+"""A world older than this, or than the lease where that is longer, is not of now: the loop hangs.
+The loop's longest pause is a third of the lease."""
+
+
+class NoWorld(Exception):
+    """No daemon offers its world here, and why."""
+
+
+class WorldClient:
+    """Reads one daemon's world, again and again; a world that it has is not sent twice."""
+
+    def __init__(self, config: Config) -> None:
+        """Connect to nothing yet."""
+        self._path = wire.socket_path(config.state_dir)
+        self._current_s = max(CURRENT_S, config.lease_s)
+        self._shared = config.database_url is not None
+        self._tokens: dict[WorldPart, int] = {}
+        self._found: dict[WorldPart, Records] = {}
+        self._state: tuple[object, State] = (None, State())
+        self._of: list[WorldPart] = []
+        self._world: World | None = None
+
+    def read(self, at: datetime, *, cloud: bool, history: bool) -> World:
+        """The world of the daemon's last cycle, seen at `at`. Raises NoWorld.
+
+        Without `history`, job recoveries that ended, and reports of supervisors, more than a day
+        ago are left out.
+        """
+        wanted = {WorldPart.CLOUD: cloud, WorldPart.HISTORY: history}
+        parts = [part for part in WorldPart if wanted.get(part, True)]
+        try:
+            head, body = self._ask(parts)
+            about = self._check(head)
+            self._keep(head, body)
+            if self._world is None or self._world.number != head.number or self._of != parts:
+                self._world, self._of = self._put_together(head, parts, at), parts
+        except FileNotFoundError:
+            raise NoWorld(f"{self._path} is not there") from None
+        except ConnectionRefusedError:
+            raise NoWorld(f"nothing answers at {self._path}") from None
+        except PermissionError:
+            raise NoWorld("the daemon's world is for those who may read its journal") from None
+        except (OSError, EOFError) as error:
+            raise NoWorld(f"the daemon does not answer: {error}") from None
+        except (msgspec.DecodeError, KeyError, IndexError) as error:
+            raise NoWorld(f"the daemon's world cannot be read: {error}") from None
+        return replace(
+            self._world, now=at, daemon=about.daemon, standbys=about.standbys, shared=self._shared
+        )
+
+    def _ask(self, parts: list[WorldPart]) -> tuple[AnswerHead, memoryview]:
+        until = time.monotonic() + READ_S
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            # Python's own time limit would make a connection fail where the server is busy.
+            limit = struct.pack("ll", READ_S, 0)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            with wire.address(self._path) as name:
+                line.connect(name)
+            line.sendall(wire.ask_bytes(parts, self._tokens))
+            size = int.from_bytes(_received(line, wire.HEAD_BYTES, until), "big")
+            raw = _received(line, size, until)
+            said = msgspec.msgpack.decode(raw, type=AnswerVersion)
+            if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
+                raise NoWorld(f"the daemon is hpctl {said.version}, this is {__version__}")
+            head = msgspec.msgpack.decode(raw, type=AnswerHead)
+            size = sum(length for part in head.parts for _, length in part.frames or ())
+            return head, _received(line, size, until)
+
+    def _check(self, head: AnswerHead) -> AnswerSource:
+        if head.refused or head.about is None:
+            raise NoWorld(f"the daemon has no world to show: {head.refused}")
+        if head.age_s > self._current_s:
+            raise NoWorld(f"the daemon's last cycle ended {head.age_s:.0f} s ago")
+        return head.about
+
+    def _keep(self, head: AnswerHead, body: memoryview) -> None:
+        """Decode the parts that are new. Raises msgspec.DecodeError, KeyError."""
+        at = 0
+        for part in head.parts:
+            if part.frames is None:
+                continue
+            size = sum(length for _, length in part.frames)
+            self._found[part.part] = wire.decode_frames(part.frames, body[at : at + size])
+            self._tokens[part.part] = part.token
+            at += size
+
+    def _put_together(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
+        """The world of what is kept. Raises KeyError, IndexError."""
+        assert head.about is not None
+        found = {kind: records for part in parts for kind, records in self._found[part].items()}
+        of = [
+            self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
+        ]
+        if self._state[0] != of:
+            self._state = (of, wire.state_of(found))
+        made = world_of(head.about, self._state[1], found, at)
+        return replace(made, number=head.number)
+
+
+def _received(line: socket.socket, size: int, until: float) -> memoryview:
+    """So many bytes. Raises EOFError, OSError."""
+    buffer = memoryview(bytearray(size))
+    have = 0
+    while have < size:
+        count = line.recv_into(buffer[have:])
+        if not count:
+            raise EOFError("it ended the connection")
+        have += count
+        if time.monotonic() > until:
+            raise TimeoutError("it takes too long")
+    return buffer
+
+
+def world_of(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
+    """The world that records amount to. Raises KeyError, IndexError."""
+    slurm = wire.slurm_of(found) if "slurm" in found and not about.slurm_trouble else None
+    cloud, joined = None, Joined()
+    if "cloud" in found and not about.cloud_trouble:
+        told: wire.CloudHead = found["cloud"][0]
+        instances = found.get("instance", [])
+        cloud = replace(told.provider, instances={i.id: i for i in instances})
+        joined = Joined({i.node: i for i in instances if i.node is not None}, told.unjoined)
+    recent = at - span(about.policy.ages.silent_s)
+    heard = {health.generation.node: health for health in found.get("health", ())}
+    health = present(state, heard, slurm, joined, recent)
+    flaws = tuple(found.get("flaw", ()))
+    assessed = {one.generation.node: one for one in found.get("assessment", ())}
+    return World(
+        now=at,
+        policy=about.policy,
+        state=state,
+        cluster=about.cluster,
+        stopped=about.stopped,
+        health=health,
+        assessments=_all_assessed(health, assessed, flaws),
+        daemon=about.daemon,
+        slurm=slurm,
+        slurm_error="" if slurm else about.slurm_trouble or "not asked",
+        cloud=cloud,
+        cloud_error="" if cloud else about.cloud_trouble or "not asked",
+        joined=joined,
+        candidates=tuple(found.get("candidate", ())),
+        holds=tuple(found.get("hold", ())),
+        flaws=flaws,
+        standbys=about.standbys,
+    )
+
+
+def _all_assessed(
+    health: Mapping[NodeName, Health],
+    assessed: Mapping[NodeName, Assessment],
+    flaws: tuple[Flaw, ...],
+) -> dict[NodeName, Assessment]:
+    """The assessments, those of plainly healthy nodes too, which are not sent."""
+    flawed = {flaw.target for flaw in flaws if flaw.where == "assess"}
+    found = {}
+    for node, known in health.items():
+        if node in assessed:
+            found[node] = assessed[node]
+        elif node not in flawed:
+            found[node] = Assessment(known.generation, Condition.HEALTHY, known.last_heard)
+    return found

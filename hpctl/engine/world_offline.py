@@ -1,0 +1,184 @@
+"""The world as a reader makes it by itself, from the journal, Slurm and the cloud.
+
+This is the way where no daemon answers, for what is past, and for orders that destroy, which must
+show what runs now. It decides nothing that a daemon has decided: assessments and candidates are
+what a daemon would make of the same facts, with more patience for silence, because the journal
+stores only now and then when a node was heard.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.state import Corrupt, State, replay
+from hpctl.engine.kill_switch import stop_reason
+from hpctl.engine.world import World, present
+from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.vocabulary import cloud_facts, slurm_facts
+from hpctl.vocabulary.instance_join import Joined
+
+if TYPE_CHECKING:
+    from hpctl.engine.config import Config
+    from hpctl.engine.journal.reader import JournalReader
+    from hpctl.engine.journal.rows import DaemonInfo
+    from hpctl.faults.catalogue import Rules
+
+T = TypeVar("T")
+LOOK_S = 0.2
+_watched: dict[tuple[int, int, datetime], float] = {}
+"""Since when this process has seen an old row of the lease unchanged, by the monotonic clock."""
+
+
+class Followed:
+    """Memory of a journal that is read again and again, each time from where the last time ended.
+
+    With `since` without the job recoveries that ended, and what supervisors reported, before it;
+    with `past` together with what was retired.
+    """
+
+    def __init__(self, since: datetime | None, *, past: bool = False) -> None:
+        self.state = State()
+        self._since, self._past = since, past
+        self._seq = 0
+
+    def news(self, store: JournalReader) -> Iterator[tuple[int, Event]]:
+        """What is new, each event with its number and once it is part of `state`. Raises
+        Unavailable, JournalCorrupt."""
+        with _consistent():
+            for seq, event in store.numbered(self._seq, past=self._past, since=self._since):
+                self.state.fold(event)
+                self._seq = seq
+                yield seq, event
+        self._since, self._past = None, False
+
+
+def read_offline(
+    config: Config, at: datetime, journal: Followed, *, slurm: bool = False, cloud: bool = False
+) -> World:
+    """Read the store, and live where asked: Slurm and the cloud, side by side. Of the journal only
+    what is new to `journal` is read.
+
+    Raises what opening the store raises: without the journal there is nothing to show. An
+    unreadable Slurm or cloud is part of the answer.
+    """
+    from hpctl.engine.adapters import make_provider, make_scheduler, open_reader
+
+    with ThreadPoolExecutor(2) as pool:
+        nodes = pool.submit(attempt, slurm, lambda: make_scheduler(config).view())
+        instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
+        with closing(open_reader(config)) as store:
+            deque(journal.news(store), maxlen=0)
+            world = stored(config, store, journal.state, at)
+        return judged(world, config, nodes.result(), instances.result())
+
+
+def stored(config: Config, store: JournalReader, state: State, at: datetime) -> World:
+    """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
+    shared = config.database_url is not None
+    return World(
+        now=at,
+        policy=config.policy(),
+        state=state,
+        cluster=config.cluster.name,
+        stopped=stop_reason(config.kill_switch),
+        health=store.health(),
+        daemon=leader(store, at, wait=shared),
+        standbys=tuple(store.standbys()),
+        shared=shared,
+    )
+
+
+def judged(
+    world: World,
+    config: Config,
+    slurm: tuple[slurm_facts.SchedulerView | None, str],
+    cloud: tuple[cloud_facts.ProviderView | None, str],
+) -> World:
+    """The same with what Slurm and the cloud say, or why they do not, and with assessments."""
+    from hpctl.engine.adapters import make_rules
+    from hpctl.engine.instance_resolver import joined_now
+    from hpctl.engine.plan import node_candidates
+    from hpctl.faults.assess import assess
+    from hpctl.faults.health import standing
+    from hpctl.faults.reachability import with_marks_and_reach
+
+    (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
+    at, state, joined = world.now, world.state, Joined()
+    if cloud_view is not None:
+        cloud_view, joined = joined_now(cloud_view, slurm_view)
+    rules = _patient(make_rules(config), config)
+    health = present(state, world.health, slurm_view, joined, at - rules.silent_after)
+    health = {node: standing(known, state.returned.get(node)) for node, known in health.items()}
+    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
+    world = replace(
+        world,
+        health=health,
+        assessments={node: assess(known, rules, at) for node, known in health.items()},
+        slurm=slurm_view,
+        slurm_error=slurm_error,
+        cloud=cloud_view,
+        cloud_error=cloud_error,
+        joined=joined,
+    )
+    found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
+    return replace(world, candidates=tuple(found))
+
+
+def leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts,
+    once: another host's clock may be late, and a leader that lives renews it."""
+    info = store.daemon()
+    if info is None or not wait or at <= info.until:
+        return info
+    mark, begun = (info.epoch, info.beat, info.heartbeat), time.monotonic()
+    if mark not in _watched:
+        _watched.clear()
+    until = _watched.setdefault(mark, begun) + info.lease_s
+    while time.monotonic() < until:
+        time.sleep(LOOK_S)
+        fresh = store.daemon()
+        if fresh is not None and (fresh.epoch, fresh.beat) != (info.epoch, info.beat):
+            return replace(fresh, until=at + timedelta(seconds=fresh.lease_s))
+    return info
+
+
+def _patient(rules: Rules, config: Config) -> Rules:
+    """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
+    lag = timedelta(seconds=2 * config.upkeep_s)
+    return replace(rules, silent_after=rules.silent_after + lag)
+
+
+def fold(events: Iterable[Event]) -> State:
+    """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
+    with _consistent():
+        return replay(events)
+
+
+@contextmanager
+def _consistent() -> Iterator[None]:
+    try:
+        yield
+    except Corrupt as error:
+        raise JournalCorrupt(
+            f"the journal is inconsistent: {error}",
+            "keep a copy for the maintainers and restore the newest good one",
+        ) from error
+
+
+def attempt(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+    """What Slurm or the cloud answers; None, with why, where it was not asked or cannot answer."""
+    if not wanted:
+        return None, "not asked"
+    try:
+        return ask(), ""
+    except Unavailable as error:
+        return None, f"{error} {error.hint}".strip()

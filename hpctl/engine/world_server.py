@@ -1,0 +1,467 @@
+"""The daemon's thread that gives readers the world of the last cycle.
+
+The loop hands a world over by changing one reference; what it handed over is encoded only when
+somebody asks, once, and at most for a tenth of the time. Connections are few, each has a time
+limit and one short request, and a reader that takes its answer slowly costs nothing but a
+descriptor: all answers of one world share its bytes. The socket has the access of the journal's
+file: who may read that may read this, and nobody else.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl import __version__
+from hpctl.engine.config import Config
+from hpctl.engine.instance_resolver import NEVER
+from hpctl.engine.journal.state import State
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.leadership import Leadership, boottime
+from hpctl.engine.loop import CycleResult
+from hpctl.engine.view import View
+from hpctl.engine.world_wire import (
+    HEAD_BYTES,
+    PROTOCOL,
+    REQUEST_BYTES,
+    AnswerHead,
+    AnswerSource,
+    CycleDecisions,
+    PartHead,
+    WorldFrame,
+    WorldPart,
+    WorldRequest,
+    address,
+    frames,
+    head_bytes,
+    history_begins,
+    history_size,
+    socket_path,
+)
+from hpctl.vocabulary.cloud_facts import ProviderView
+
+log = logging.getLogger(__name__)
+
+MOST, MOST_OF_USER = 64, 8
+"""Connections at once, and those of one user; root and the daemon's own user have all."""
+ACCEPTS = 16
+"""Connections that are taken in one turn."""
+REQUEST_S, ANSWER_S = 1.0, 10.0
+"""How long a client may take to ask, and to read its answer."""
+BEHIND_S = 1.0
+"""How long a request waits for the cycle that is under way, where that has written to the journal:
+who has seen its request answered finds that in the world, too."""
+SHARE = 10.0
+"""Encoding a world takes at most one part in so many of the time."""
+REST = 4.0
+"""After each turn the thread rests for so many times what the turn took of a processor."""
+REST_S = 0.05
+"""But no longer."""
+KEPT = 3
+"""Encoded worlds that slow readers may still be reading."""
+
+
+class _Offered(Struct):
+    """One world. What was over before `since` is HISTORY.
+
+    `states` counts the states that were copied, `replays` the replays of the journal, `clouds` the
+    readings of the cloud: what has the same count has the same content.
+    """
+
+    number: int
+    at: float
+    cycle: CycleResult
+    view: View
+    since: datetime
+    states: int
+    replays: int
+    clouds: int
+
+
+class _Encoded(Struct):
+    """The newest content of a part, under its token; `frames` None until somebody asks for it."""
+
+    key: object
+    token: int
+    frames: list[WorldFrame] | None = None
+
+    @property
+    def listed(self) -> tuple[tuple[str, int], ...]:
+        """The kind and the length of each frame."""
+        return tuple((kind, len(data)) for kind, data in self.frames or ())
+
+
+class _Client(Struct):
+    """One connection. `out` is what is left of its answer; None: it has not asked yet."""
+
+    connection: socket.socket
+    uid: int
+    until: float
+    request: bytearray = msgspec.field(default_factory=bytearray)
+    ask: WorldRequest | None = None
+    asked: float = 0.0
+    out: list[memoryview] | None = None
+    number: int = 0
+
+
+class WorldServer:
+    """Serves the world; `offer` is the loop's, everything else this object's own thread's."""
+
+    def __init__(self, config: Config, leadership: Leadership, memory: JournaledState) -> None:
+        """`config`: at the start. Where the journal is no file, root and the daemon's user read."""
+        self._path = socket_path(config.state_dir)
+        self._journal = None if config.database_url else config.state_dir / "journal.db"
+        self._cluster, self._leadership = config.cluster.name, leadership
+        self._memory = memory
+        self._offered: _Offered | None = None
+        self._source: State | None = None
+        self._copy = State()
+        self._provider: ProviderView | None = None
+        self._states = self._replays = self._clouds = 0
+        self._number = time.time_ns()
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waiting = self._stopping = False
+        self._listener: socket.socket | None = None
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[int, _Client] = {}
+        self._encode_after = 0.0
+        self._encoding_s = 0.0
+        self._access: tuple[int, int] | None = None
+        self._parts: dict[WorldPart, _Encoded] = {}
+        self._sized: tuple[object, tuple[int, int]] = (None, (0, 0))
+        self._token = self._number
+        self._thread = threading.Thread(target=self._run, name="world", daemon=True)
+
+    def start(self) -> None:
+        """Listen from now on."""
+        try:
+            self._listener = self._listen()
+        except OSError as error:
+            log.error("trouble=nobody can read the world at %s: %s", self._path, error)
+            return
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close everything, the socket's file with it."""
+        self._stopping = True
+        os.eventfd_write(self._wake_fd, 1)
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        if self._listener is not None:
+            self._listener.close()
+            self._path.unlink(missing_ok=True)
+
+    def offer(self, cycle: CycleResult | None) -> None:
+        """Give readers the world of a cycle that has just ended. For the loop; never waits."""
+        if cycle is None:
+            return
+        self._number += 1
+        self._copy_state(cycle.view.state)
+        if cycle.view.provider is not self._provider:
+            self._provider = cycle.view.provider
+            self._clouds += 1
+        self._offered = _Offered(
+            number=self._number,
+            at=boottime(),
+            cycle=cycle,
+            view=replace(cycle.view, state=self._copy),
+            since=history_begins(cycle.at),
+            states=self._states,
+            replays=self._replays,
+            clouds=self._clouds,
+        )
+        if self._waiting:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _copy_state(self, state: State) -> None:
+        """Keep a copy that the loop does not change; its records are frozen already."""
+        if state is self._source and state.events == self._copy.events:
+            return
+        self._replays += state is not self._source
+        self._states += 1
+        self._source = state
+        values = {name: getattr(state, name) for name in State.__struct_fields__}
+        own = {name: dict(value) for name, value in values.items() if isinstance(value, dict)}
+        self._copy = replace(state, **own)
+
+    def _listen(self) -> socket.socket:
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            with address(self._path) as name:
+                listener.bind(name)
+                self._keep_access()
+                listener.listen(MOST)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def _keep_access(self) -> bool:
+        """Give the socket the access of the journal's file. Answers whether it had another."""
+        mode, group = 0o600, -1
+        if self._journal is not None:
+            with contextlib.suppress(OSError):
+                found = self._journal.stat()
+                readers = found.st_mode & 0o444
+                mode, group = 0o600 | readers | readers >> 1, found.st_gid
+        if self._access == (mode, group):
+            return False
+        self._path.chmod(0o600)
+        if group >= 0 and self._path.stat().st_gid != group:
+            try:
+                os.chown(self._path, -1, group)
+            except OSError:  # the unit's bounds forbid it
+                mode &= ~0o060
+        self._path.chmod(mode)
+        changed, self._access = self._access is not None, (mode, group)
+        return changed
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._turn()
+            # Readers have another way; the daemon must not lose this one for good.
+            except Exception:
+                log.exception("a reader of the world was not answered")
+                self._drop_all()
+                time.sleep(1.0)
+        self._drop_all()
+        self._selector.close()
+
+    def _turn(self) -> None:
+        ready = self._selector.select(self._timeout())
+        began, encoding = time.thread_time(), self._encoding_s
+        for key, events in ready:
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj == self._wake_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake_fd)
+            elif (client := self._clients.get(key.fd)) is not None:
+                (self._write if events & selectors.EVENT_WRITE else self._read)(client)
+        now = time.monotonic()
+        waiting = [client for client in self._clients.values() if client.ask is not None]
+        for client in waiting:
+            self._answer(client, now)
+        for client in [c for c in self._clients.values() if now > c.until]:
+            self._drop(client)
+        spent = time.thread_time() - began - (self._encoding_s - encoding)
+        if not self._stopping:
+            time.sleep(min(max(0.0, REST * spent), REST_S))
+
+    def _timeout(self) -> float | None:
+        times = [client.until for client in self._clients.values()]
+        self._waiting = any(client.ask is not None for client in self._clients.values())
+        if self._waiting:
+            times.append(time.monotonic() + REST_S)
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _accept(self) -> None:
+        listener = self._listener
+        assert listener is not None
+        refuse = self._keep_access()
+        for _ in range(MOST if refuse else ACCEPTS):
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            if refuse:  # it was let in by the access of before
+                connection.close()
+                continue
+            connection.setblocking(False)
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            uid = struct.unpack("3i", raw)[1]
+            if not self._make_room(uid):
+                connection.close()
+                continue
+            client = _Client(connection, uid, time.monotonic() + REQUEST_S)
+            self._clients[connection.fileno()] = client
+            self._selector.register(connection, selectors.EVENT_READ)
+            self._read(client)
+
+    def _make_room(self, uid: int) -> bool:
+        """Whether one more of a user's has a place, if need be that of one which has not asked, or
+        which does not read its answer."""
+        others = list(self._clients.values())
+        own = [client for client in others if client.uid == uid]
+        if not trusted(uid) and len(own) >= MOST_OF_USER:
+            others = own
+        elif len(others) < MOST:
+            return True
+        now = time.monotonic()
+        idle = [c for c in others if c.ask is None and c.out is None]
+        slow = [c for c in others if c.out and now > c.asked + REQUEST_S]
+        if not idle and not slow:
+            return False
+        self._drop((idle or slow)[0])
+        return True
+
+    def _read(self, client: _Client) -> None:
+        """Take what has come of the request."""
+        try:
+            some = client.connection.recv(REQUEST_BYTES + HEAD_BYTES + 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            some = b""
+        client.request += some
+        size = int.from_bytes(client.request[:HEAD_BYTES], "big")
+        have = len(client.request) - HEAD_BYTES
+        if not some or (have >= 0 and (size > REQUEST_BYTES or have > size)):
+            self._drop(client)
+            return
+        if have < 0 or have < size:
+            return
+        try:
+            client.ask = _asks.decode(client.request[HEAD_BYTES:])
+        except msgspec.DecodeError:
+            client.ask = WorldRequest(protocol=0)
+        client.request.clear()
+        client.asked = time.monotonic()
+        client.until = client.asked + ANSWER_S
+        # Nothing more is read of it; that it is gone shows when it is written to.
+        self._selector.unregister(client.connection)
+
+    def _answer(self, client: _Client, now: float) -> None:
+        """Answer a request, unless it has to wait for a newer world or for its turn."""
+        ask, offered = client.ask, self._offered
+        assert ask is not None
+        head, body = AnswerHead(PROTOCOL, __version__), list[WorldFrame]()
+        lease = self._leadership.lease
+        if ask.protocol != PROTOCOL:
+            head = replace(head, refused="another protocol")
+        elif lease is None or not self._leadership.leads:
+            head = replace(head, refused="this daemon does not lead")
+        elif offered is None:
+            head = replace(head, refused="no cycle has ended yet")
+        elif offered.view.state.events < self._memory.state.events:
+            if now < client.asked + BEHIND_S:
+                return
+            head = replace(head, refused="the cycle under way takes long")
+        else:
+            parts = [(part, self._content(offered, part), has) for part, has in ask.parts.items()]
+            wanted = [(part, content) for part, content, has in parts if content.token != has]
+            missing = [(part, content) for part, content in wanted if content.frames is None]
+            if missing and now < self._encode_after:
+                return
+            for part, content in missing:
+                content.frames = self._encode(offered, part)
+            body = [frame for _, content in wanted for frame in content.frames or ()]
+            head = replace(
+                head,
+                number=offered.number,
+                age_s=boottime() - offered.at,
+                about=AnswerSource(
+                    daemon=lease,
+                    policy=offered.cycle.policy,
+                    standbys=self._leadership.standbys(),
+                    cluster=self._cluster,
+                    stopped=offered.view.stopped,
+                    slurm_trouble=offered.cycle.slurm_trouble,
+                    cloud_trouble=_cloud_trouble(offered.cycle),
+                ),
+                parts=tuple(
+                    PartHead(part, content.token, None if content.token == has else content.listed)
+                    for part, content, has in parts
+                ),
+            )
+        client.ask, client.number = None, head.number
+        client.out = [memoryview(head_bytes(head)), *(memoryview(data) for _, data in body)]
+        self._selector.register(client.connection, selectors.EVENT_WRITE)
+        self._write(client)
+
+    def _content(self, offered: _Offered, part: WorldPart) -> _Encoded:
+        """A part of a world, under the token of before where it is what it was."""
+        known, key = self._parts.get(part), self._key(offered, part)
+        if known is None or known.key != key:
+            self._token += 1
+            known = self._parts[part] = _Encoded(key, self._token)
+        return known
+
+    def _key(self, offered: _Offered, part: WorldPart) -> object:
+        """What has the same key has the same content."""
+        match part:
+            case WorldPart.STATE:
+                return offered.states, offered.since
+            case WorldPart.HISTORY:
+                of = (offered.states, offered.since)
+                if of != self._sized[0]:
+                    self._sized = (of, history_size(offered.view.state, offered.since))
+                return offered.replays, offered.since, self._sized[1]
+            case WorldPart.CLOUD:
+                return offered.clouds
+            case WorldPart.HEALTH | WorldPart.SLURM:
+                return offered.number
+
+    def _encode(self, offered: _Offered, part: WorldPart) -> list[WorldFrame]:
+        """Encode a part for all who ask for it, and let go of worlds that are old by now."""
+        began = time.thread_time()
+        cycle = offered.cycle
+        decided = CycleDecisions(cycle.candidates, cycle.holds, cycle.flaws)
+        encoded = list(frames(part, offered.view, decided, offered.since))
+        spent = time.thread_time() - began
+        self._encoding_s += spent
+        self._encode_after = max(self._encode_after, time.monotonic()) + (SHARE - 1) * spent
+        numbers = {c.number for c in self._clients.values() if c.out} | {offered.number}
+        for old in sorted(numbers)[:-KEPT]:
+            for client in [c for c in self._clients.values() if c.out and c.number == old]:
+                self._drop(client)
+        return encoded
+
+    def _write(self, client: _Client) -> None:
+        out = client.out
+        assert out is not None
+        try:
+            sent = client.connection.sendmsg(out[:_VECTORS])
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(client)
+            return
+        while out and sent >= len(out[0]):
+            sent -= len(out.pop(0))
+        if out:
+            out[0] = out[0][sent:]
+        else:
+            self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        fd = client.connection.fileno()
+        if self._clients.pop(fd, None) is None:
+            return
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(client.connection)
+        client.connection.close()
+
+    def _drop_all(self) -> None:
+        for client in list(self._clients.values()):
+            self._drop(client)
+
+
+def _cloud_trouble(cycle: CycleResult) -> str:
+    """Return why a cycle knew nothing of the cloud; empty where it did."""
+    if cycle.view.provider.as_of == NEVER:
+        return cycle.cloud_trouble or "the cloud has not answered yet"
+    return cycle.cloud_trouble
+
+
+def trusted(uid: int) -> bool:
+    """Whether a user may have every connection: root and the daemon's own."""
+    return uid in (0, os.geteuid())
+
+
+_asks = msgspec.msgpack.Decoder(WorldRequest)
+_VECTORS = 64
+"""Pieces that one call sends."""

@@ -1,0 +1,333 @@
+"""The daemon's world as a reader gets it: the question, the answer's head, and frames of records.
+
+An answer is a length of four bytes, a head, and frames one after the other; the head names the
+kind and the length of each. A frame is a list of at most CHUNK records of one kind, so that neither
+side encodes much at a time. What a reader can derive (which recovery is open, say) is not sent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from types import GenericAlias, MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import ConfigurationTaken, HoldNoted, JobReported
+from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import Candidate, View
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.cloud_facts import Instance, ProviderView
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+
+PROTOCOL: Final = 1
+"""Raised whenever a frame or the head changes its meaning."""
+REQUEST_BYTES: Final = 1024
+"""The longest request."""
+HEAD_BYTES: Final = 4
+"""The length before a request and before a head, most significant byte first."""
+CHUNK: Final = 250
+"""Records in one frame at most."""
+LATELY: Final = timedelta(days=1)
+"""Job recoveries that ended, and reports of supervisors, before that are HISTORY: to the hour, so
+that most worlds have the same."""
+
+
+class WorldPart(StrEnum):
+    """What a reader may ask for."""
+
+    STATE = "state"
+    """What the journal amounts to, without HISTORY."""
+    HISTORY = "history"
+    HEALTH = "health"
+    """What the agents reported, the assessments, and what was decided."""
+    SLURM = "slurm"
+    CLOUD = "cloud"
+
+
+class WorldRequest(Struct, frozen=True):
+    """A request. `parts`: what is wanted, each with the token of what the reader has, or 0."""
+
+    protocol: int
+    parts: dict[WorldPart, int] = {}
+
+
+class AnswerSource(Struct, frozen=True):
+    """Who answers, and what is small enough to be in every answer."""
+
+    daemon: DaemonInfo
+    policy: Policy
+    standbys: tuple[StandbyInfo, ...] = ()
+    cluster: str = ""
+    stopped: str = ""
+    slurm_trouble: str = ""
+    cloud_trouble: str = ""
+
+
+class AnswerVersion(Struct, frozen=True):
+    """What every version of a head begins with."""
+
+    protocol: int
+    version: str
+
+
+class PartHead(Struct, frozen=True):
+    """One part of an answer. Its content has another token whenever it is another.
+
+    `frames`: the kind and length of each; None where the reader has what this token stands for.
+    """
+
+    part: WorldPart
+    token: int
+    frames: tuple[tuple[str, int], ...] | None = None
+
+
+class AnswerHead(Struct, frozen=True):
+    """The head of an answer. `version` is hpctl's; `number` the world's; `age_s`: how long ago the
+    cycle ended. `refused` says why there is no world; empty: there is one.
+    """
+
+    protocol: int
+    version: str
+    number: int = 0
+    age_s: float = 0.0
+    refused: str = ""
+    about: AnswerSource | None = None
+    parts: tuple[PartHead, ...] = ()
+
+
+class StateRest(Struct, frozen=True):
+    """What of the state is neither a recovery nor a report."""
+
+    holds: tuple[HoldNoted, ...]
+    approvals: dict[str, datetime]
+    returned: dict[NodeName, datetime]
+    paused_by: str
+    configuration: ConfigurationTaken | None
+    events: int
+    began: datetime | None
+
+
+class SlurmHead(Struct, frozen=True):
+    """A view of Slurm without its nodes and jobs."""
+
+    as_of: datetime
+    flaws: tuple[Flaw, ...]
+    booted: datetime | None
+
+
+class CloudHead(Struct, frozen=True):
+    """A view of the cloud without its instances; `unjoined`: see `instance_join.Joined`."""
+
+    provider: ProviderView
+    unjoined: Mapping[str, str]
+
+
+KINDS: Final[dict[str, Any]] = {
+    "node_recovery": NodeRecovery,
+    "job_recovery": JobRecovery,
+    "change": Change,
+    "report": JobReported,
+    "rest": StateRest,
+    "older_job_recovery": JobRecovery,
+    "older_report": JobReported,
+    "health": Health,
+    "assessment": Assessment,
+    "candidate": Candidate,
+    "hold": HoldNoted,
+    "flaw": Flaw,
+    "slurm": SlurmHead,
+    "node": SlurmNode,
+    "job": SlurmJob,
+    "cloud": CloudHead,
+    "instance": Instance,
+}
+"""The type of the records of each kind of frame."""
+
+WorldFrame = tuple[str, bytes]
+Records = Mapping[str, list[Any]]
+"""The records of an answer, by kind."""
+
+
+def frames(
+    part: WorldPart, view: View, decided: CycleDecisions, since: datetime
+) -> Iterator[WorldFrame]:
+    """Encode one part, frame by frame. HISTORY is what was over before `since`."""
+    for kind, records in _records(part, view, decided, since):
+        rest = iter(records)
+        while chunk := list(islice(rest, CHUNK)):
+            yield kind, _encoder.encode(chunk)
+
+
+class CycleDecisions(Struct, frozen=True):
+    """What a cycle decided."""
+
+    candidates: tuple[Candidate, ...] = ()
+    holds: tuple[HoldNoted, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+
+
+def _records(
+    part: WorldPart, view: View, decided: CycleDecisions, since: datetime
+) -> Iterator[tuple[str, Iterable[object]]]:
+    state = view.state
+    match part:
+        case WorldPart.STATE:
+            yield "node_recovery", state.nodes.values()
+            yield "change", state.changes.values()
+            yield "job_recovery", (r for r in state.jobs.values() if not _over(r, since))
+            yield "report", (r for r in _reports(state) if r.at >= since)
+            yield "rest", [_rest_of(state)]
+        case WorldPart.HISTORY:
+            yield "older_job_recovery", (r for r in state.jobs.values() if _over(r, since))
+            yield "older_report", (r for r in _reports(state) if r.at < since)
+        case WorldPart.HEALTH:
+            yield "health", view.health.values()
+            yield "assessment", view.assessments.values()
+            yield "candidate", decided.candidates
+            yield "hold", decided.holds
+            yield "flaw", decided.flaws
+        case WorldPart.SLURM:
+            slurm = view.scheduler
+            yield "slurm", [SlurmHead(slurm.as_of, slurm.flaws, slurm.booted)]
+            yield "node", slurm.nodes.values()
+            yield "job", slurm.jobs.values()
+        case WorldPart.CLOUD:
+            yield "cloud", [CloudHead(replace(view.provider, instances={}), view.unjoined)]
+            yield "instance", view.provider.instances.values()
+
+
+def history_begins(at: datetime) -> datetime:
+    """What was over before the returned time is HISTORY in a world of `at`."""
+    return (at - LATELY).replace(minute=0, second=0, microsecond=0)
+
+
+def history_size(state: State, since: datetime) -> tuple[int, int]:
+    """How many job recoveries and reports are HISTORY; these never change, only their number."""
+    jobs = sum(_over(rec, since) for rec in state.jobs.values())
+    return jobs, sum(report.at < since for report in _reports(state))
+
+
+def _over(rec: JobRecovery, since: datetime) -> bool:
+    return rec.ended and rec.since < since
+
+
+def _reports(state: State) -> Iterator[JobReported]:
+    return (report for reports in state.reports.values() for report in reports)
+
+
+def _rest_of(state: State) -> StateRest:
+    return StateRest(
+        holds=tuple(state.holds.values()),
+        approvals=state.approvals,
+        returned=state.returned,
+        paused_by=state.paused_by,
+        configuration=state.configuration,
+        events=state.events,
+        began=state.began,
+    )
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def head_bytes(head: AnswerHead) -> bytes:
+    """A head behind its length."""
+    body = _encoder.encode(head)
+    return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+def ask_bytes(
+    parts: Iterable[WorldPart], have: Mapping[WorldPart, int] = MappingProxyType({})
+) -> bytes:
+    """A request behind its length. `have`: the tokens of the parts that the reader has."""
+    body = _encoder.encode(WorldRequest(PROTOCOL, {part: have.get(part, 0) for part in parts}))
+    return len(body).to_bytes(HEAD_BYTES, "big") + body
+
+
+def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[str, list[Any]]:
+    """The records by kind, in order. Raises msgspec.DecodeError; KeyError for a kind that this
+    version does not know."""
+    found: dict[str, list[Any]] = {}
+    decoders: dict[str, Callable[[memoryview], list[Any]]] = {}
+    at = 0
+    for kind, length in listed:
+        if kind not in decoders:
+            records: Any = GenericAlias(list, KINDS[kind])
+            decoders[kind] = msgspec.msgpack.Decoder(records).decode
+        found.setdefault(kind, []).extend(decoders[kind](body[at : at + length]))
+        at += length
+    return found
+
+
+def state_of(found: Records) -> State:
+    """The state whose records these are; without HISTORY the part of it that is there."""
+    rest: StateRest = found["rest"][0]
+    jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
+    jobs.sort(key=lambda rec: rec.opened)
+    nodes: list[NodeRecovery] = found.get("node_recovery", [])
+    changes: list[Change] = found.get("change", [])
+    state = State(
+        nodes={rec.id: rec for rec in nodes},
+        jobs={rec.id: rec for rec in jobs},
+        open_nodes={rec.node: rec.id for rec in nodes if not rec.ended},
+        open_jobs={rec.key: rec.id for rec in jobs if not rec.ended},
+        attempts={rec.attempt: rec.id for rec in jobs},
+        last_of_node={rec.node: rec.id for rec in nodes},
+        holds={hold.target: hold for hold in rest.holds},
+        approvals=rest.approvals,
+        returned=rest.returned,
+        changes={change.id: change for change in changes},
+        open_changes={change.key: change.id for change in changes if not change.ended},
+        paused_by=rest.paused_by,
+        configuration=rest.configuration,
+        events=rest.events,
+        began=rest.began,
+    )
+    for report in [*found.get("older_report", ()), *found.get("report", ())]:
+        job = report.report.job
+        state.reports[job] = (*state.reports.get(job, ()), report)
+    return state
+
+
+def slurm_of(found: Records) -> SchedulerView:
+    """The view of Slurm whose records these are."""
+    head: SlurmHead = found["slurm"][0]
+    return SchedulerView(
+        as_of=head.as_of,
+        nodes={node.name: node for node in found.get("node", ())},
+        jobs={job.id: job for job in found.get("job", ())},
+        flaws=head.flaws,
+        booted=head.booted,
+    )
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """A name for a socket's path that fits into its address, which is 108 bytes. Raises OSError."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def socket_path(state_dir: Path) -> Path:
+    """Where the daemon of a state directory offers its world."""
+    return state_dir / "world.sock"
