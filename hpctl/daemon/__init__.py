@@ -16,8 +16,8 @@ either accepted whole or rejected with the old one kept, and an end that leaves 
   kind is removed by deleting its modules and its line.
 - `command` holds `hpctl daemon`, `hpctl page` and `hpctl config`.
 
-Threads and processes: the loop on the main thread, the calls to the cloud and the renewal of the
-lease on threads, the intake and the page as processes.
+Threads and processes: the loop on the main thread; the calls to the cloud, the renewal of the lease
+and the readers of the world on threads; the intake and the page as processes.
 
 Begin with `composition.py`, then `lifecycle.py` and `cycle.py`. The room decides nothing: a rule
 about nodes or jobs belongs to the room of its concept.

@@ -424,6 +424,7 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     assert told == derived | sent
     local = {
         "able_since", "silent_at", "ruled", "reservations", "hangs", "worked", "leaves", "flaws",
+        "withdrawn",
     }  # fmt: skip
     shown = {
         "scheduler", "provider", "health", "assessments", "state", "instances", "unjoined",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from hpctl.engine.journal.rows import _decoders
+from hpctl.engine.journal.rows import decode
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import (
     EARLIEST,
@@ -67,15 +67,12 @@ def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
     (finding,) = _findings.decode(stored)
     assert (finding.first, finding.last) == (EARLIEST, LATEST)
     assert Finding("c", Verdict.OK, datetime.min.replace(tzinfo=UTC), LATEST).first == EARLIEST
-    assert (
-        _decoders["JobReported"]
-        .decode(
-            b'{"at":"2026-01-01T00:00:00Z","report":{"job":1,"restarts":0,"trouble":'
-            b'{"kind":"crash","at":"0001-01-01T00:00:00Z","why":""}}}'
-        )
-        .report.trouble.at
-        == EARLIEST
+    payload = (
+        '{"at":"2026-01-01T00:00:00Z","report":{"job":1,"restarts":0,"trouble":'
+        '{"kind":"crash","at":"0001-01-01T00:00:00Z","why":""}}}'
     )
+    reported = decode(1, "JobReported", payload)
+    assert reported.report.trouble.at == EARLIEST
 
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\u202ed\x07e\x7f\u2028f"
