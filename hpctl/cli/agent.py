@@ -12,14 +12,19 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.detection import config as detection_config
 from hpctl.detection import settings as detection_settings
-from hpctl.detection.config import CONFIG
+from hpctl.detection.config import CONFIG, load
+from hpctl.detection.machine import machine
 from hpctl.detection.outside.ask import SOCKET
-from hpctl.detection.outside.plugins import DIRECTORY
+from hpctl.detection.outside.plugins import DIRECTORY, specs_and_checks
+from hpctl.detection.outside.sources import Places
+from hpctl.detection.runner import Check
+from hpctl.faults.table import CHECKS
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section, state_column
 from hpctl.vocabulary.identity import InstanceId, NodeName
-from hpctl.wire.heads import AGENT_METRICS_PORT
+from hpctl.wire.heads import AGENT_METRICS_PORT, Head
 
 if TYPE_CHECKING:
     from hpctl.detection.check_once import CheckRow
@@ -128,14 +133,10 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.detection.config import load
     from hpctl.detection.node_name import this_node
-    from hpctl.detection.outside.sources import Places
     from hpctl.detection.service import Agent
-    from hpctl.faults.table import CHECKS
     from hpctl.nodes.acceptance.result import Inbox
     from hpctl.nodes.gpu_reset import make_order_handler
-    from hpctl.wire.heads import Head
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -244,10 +245,7 @@ def look(
     from functools import partial
 
     from hpctl.detection import check_once, runner
-    from hpctl.detection import config as detection_config
-    from hpctl.detection.machine import machine
     from hpctl.detection.nvml.client import Client
-    from hpctl.faults.table import CHECKS
 
     settings = detection_config.load(config, CHECKS)
     own = [runner.load(spec, limits) for spec, limits in detection_config.apply(settings, CHECKS)]
@@ -280,8 +278,6 @@ def _plugins(directory: Path) -> list[Check]:
     """The site's own checks; none where it has no directory for them."""
     if not directory.exists():
         return []
-    from hpctl.detection.outside.plugins import specs_and_checks
-    from hpctl.detection.runner import Check
 
     return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
 

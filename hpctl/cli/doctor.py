@@ -30,6 +30,7 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Mode
 from hpctl.wire.heads import slurm_confs
+from hpctl.wire.munge import decode, encode
 
 
 def read_config(path: str) -> tuple[Config | None, CheckView]:
@@ -184,7 +185,6 @@ def _rights(slurm_user: str) -> CheckView:
 
 def munge(socket_path: Path | None) -> Iterator[CheckView]:
     """A credential survives the round trip through munged."""
-    from hpctl.wire.munge import decode, encode
 
     payload = secrets.token_bytes(16)
     try:

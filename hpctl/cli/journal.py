@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
+from hpctl.toolkit.bounds import json_safe
 from hpctl.toolkit.declared_view import Inner, JsonOnly, Layout, Line
 
 if TYPE_CHECKING:
@@ -230,7 +231,6 @@ def export(
     """Print events as JSON, one a line, oldest first."""
     from hpctl.engine.adapters import readable_url
     from hpctl.engine.journal.check import events
-    from hpctl.toolkit.bounds import json_safe
 
     for seq, kind, payload in events(
         readable_url(config_loading.load_config(config)), since, recovery

@@ -90,7 +90,7 @@ def began(node: SlurmNode) -> str:
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
-def plan(
+def plan(  # noqa: PLR0913 -- each is a fact or a choice of its own, from another source
     verb: Verb,
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
@@ -118,7 +118,7 @@ def plan(
     return Plan(verb, cluster, tuple(targets), refusal, arn, by)
 
 
-def _target(
+def _target(  # noqa: PLR0913 -- as `plan`, for one node
     verb: Verb,
     row: NodeRow,
     jobs: Sequence[SlurmJob],

@@ -11,7 +11,7 @@ import click
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.output import config_option
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def check(path: str | None, as_json: bool) -> None:
     from hpctl.engine.adapters import make_rules, open_reader
     from hpctl.engine.config import DEFAULT_PATH, load
     from hpctl.service.notify.sinks import unusable
-    from hpctl.toolkit.errors import HpctlError, Unavailable
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []

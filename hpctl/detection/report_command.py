@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE
+from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, ask
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, Reading
+from hpctl.toolkit.errors import HpctlError
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
@@ -126,8 +127,6 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
 
 def _ask(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
     """The agent's answer, or None after a warning; strict raises HpctlError instead."""
-    from hpctl.detection.outside.ask import ask
-    from hpctl.toolkit.errors import HpctlError
 
     try:
         return ask(socket, request)

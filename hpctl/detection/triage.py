@@ -25,10 +25,13 @@ from hpctl.detection.kernel.log import LONGEST, Kernel
 from hpctl.detection.kmsg import KERNEL_FACILITY, Record
 from hpctl.detection.logtext import Entry, LogText
 from hpctl.detection.outside import hma_records
+from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import EARLIEST, json_safe
 from hpctl.toolkit.declared_view import Blank, Column, Columns, Layout, Line, Lines, Section
+from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.model import Finding
 
 if TYPE_CHECKING:
     from hpctl.faults.catalogue import Rules
@@ -162,7 +165,6 @@ def triage(file: str, as_json: bool) -> None:
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     """The file, or standard input. Raises Unavailable."""
-    from hpctl.toolkit.errors import Unavailable
 
     try:
         if file == "-":
@@ -268,7 +270,6 @@ def _judged(
 ) -> tuple[FaultClass, str] | None:
     """By what a storm's lines share: when one came, whose it was and its text change nothing."""
     from hpctl.faults.assess import assess_settled, fault_classes
-    from hpctl.vocabulary.model import Finding
 
     check, verdict, device, code, detail = kind
     finding = Finding(
@@ -291,7 +292,6 @@ def _rules() -> Rules:
 @lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
-    from hpctl.faults.table import KERNEL_CHECKS
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hpctl.jobs.sbatch import context
-from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
+from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue, parse_command_line
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
@@ -37,7 +37,6 @@ def main(arguments: list[str]) -> int:
 def _sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
     """The same sbatch, with a job that resumes."""
     from hpctl.jobs.sbatch import command
-    from hpctl.jobs.sbatch.options import parse_command_line
 
     line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
     _, submission = command.planned(line, command.found(line))

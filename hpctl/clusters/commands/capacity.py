@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
-from hpctl.clusters.capacity import Plan
+from hpctl.clusters.capacity import Plan, capacity_of, read_plans
 from hpctl.clusters.commands.context import fleet_of, known, place, place_options
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
@@ -34,7 +34,6 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     what is spare, idle, busy and out. Exit code: 0, 1 where a group is Failed or Degraded or an
     instance has failed, 3 where something that is at hand could not be read.
     """
-    from hpctl.clusters.capacity import capacity_of, read_plans
     from hpctl.engine.adapters import make_scheduler
     from hpctl.engine.world_offline import attempt
 

@@ -35,6 +35,10 @@ from hpctl.clusters.commands.waiting import (
     wait_options,
     yes_option,
 )
+from hpctl.clusters.diff import diff, types_of
+from hpctl.clusters.node_order_plan import judged, pick
+from hpctl.clusters.order_call import key
+from hpctl.clusters.progress import in_service, migrated
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options, spec_argument, validate_option
@@ -75,7 +79,6 @@ def create(
     from hpctl.clusters import apply, spec
     from hpctl.clusters.apply import describe
     from hpctl.clusters.commands.validate import before_spending
-    from hpctl.clusters.progress import in_service
     from hpctl.clusters.request import create_request
 
     read = spec.read(path)
@@ -104,7 +107,6 @@ def create(
 
 def _bill(request: Mapping[str, Any]) -> str:
     """What is bought, group by group."""
-    from hpctl.clusters.diff import types_of
 
     groups = request["InstanceGroups"]
     return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
@@ -136,7 +138,6 @@ def update(
     """
     from hpctl.clusters import apply, spec
     from hpctl.clusters.commands.validate import before_spending
-    from hpctl.clusters.diff import diff
     from hpctl.clusters.request import create_request
 
     read = spec.read(path)
@@ -184,7 +185,6 @@ class _Run(Struct):
     def picks(self, plan: Plan) -> tuple[Pick, ...]:
         """The nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.fleet_reading import read_fleet
-        from hpctl.clusters.node_order_plan import judged, pick
 
         if not plan.shrink and not plan.leaving:
             return ()
@@ -233,7 +233,6 @@ class _Run(Struct):
     def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
         """Grow and change, then shrink; each part is followed before the next begins."""
         from hpctl.clusters import apply
-        from hpctl.clusters.order_call import key
 
         aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
         last: Progress | None = None
@@ -297,7 +296,6 @@ class _Run(Struct):
         }
 
     def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
-        from hpctl.clusters.progress import in_service, migrated
 
         judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
         if self.migration:

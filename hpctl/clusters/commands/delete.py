@@ -24,6 +24,7 @@ from hpctl.clusters.commands.waiting import (
     wait_options,
     yes_option,
 )
+from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import CLUSTER
 from hpctl.toolkit.errors import Absent
@@ -87,7 +88,6 @@ def delete(
     3 not gone in time, 130 interrupted.
     """
     from hpctl.clusters import apply, progress
-    from hpctl.clusters.progress import DELETED
     from hpctl.clusters.watch import look
 
     here = place(cluster=name, **where)

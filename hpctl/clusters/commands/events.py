@@ -25,6 +25,7 @@ from hpctl.clusters.fleet import NodeRow, NoSuchNode
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.node_lookup import find_group, resolve
 from hpctl.clusters.watch import LEVELS, ClusterEvent
+from hpctl.clusters.watch import events as read
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
@@ -153,7 +154,6 @@ def events(
     often and since when. Only clusters with NodeProvisioningMode Continuous have events; the
     service keeps 500.
     """
-    from hpctl.clusters.watch import events as read
 
     if follow and as_json:
         raise click.UsageError("--json prints one object: it cannot --follow")
@@ -227,7 +227,6 @@ def _follow(
     here: Place, found: tuple[ClusterEvent, ...], since: datetime | None, asked: dict[str, Any]
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
-    from hpctl.clusters.watch import events as read
 
     text, after = {event.id for event in found}, since or output.now()
     try:

@@ -13,6 +13,7 @@ from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, usage
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
+from hpctl.toolkit.errors import Absent, HpctlError
 from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
@@ -162,7 +163,6 @@ def check(
     from hpctl.clusters.iam_policies import PERSONAS, document
     from hpctl.clusters.validate.role import NoRole, simulate
     from hpctl.clusters.validate.wanted import Unanswered
-    from hpctl.toolkit.errors import Absent
 
     aws = open_aws(**account)
     number = principal.split(":")[4]
@@ -196,7 +196,6 @@ def check(
 def _scope(*, file: str | None, config: str, **names: str) -> Scope:
     """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
-    from hpctl.toolkit.errors import HpctlError
 
     settings = _of_file(file) if file else {}
     settings |= {key: value for key, value in names.items() if value}

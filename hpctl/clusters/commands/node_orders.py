@@ -37,7 +37,7 @@ from hpctl.clusters.commands.waiting import (
 from hpctl.clusters.node_lookup import resolve_all
 from hpctl.clusters.node_order_plan import Plan, Target, plan
 from hpctl.clusters.order_terms import OrderOptions, Verb
-from hpctl.engine.request_client import JobHere, fate, invoking_user
+from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, invoking_user, report
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NODES, now_option
@@ -73,8 +73,6 @@ removal_now_option = click.option(
 
 def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
     """The order that removes these nodes. Raises HpctlError where one of them may not go."""
-    from hpctl.clusters.node_order_plan import plan
-    from hpctl.clusters.order_terms import Verb
 
     alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
@@ -432,7 +430,6 @@ def _hand_over(
     from hpctl.clusters.order_ports import OrderPorts
     from hpctl.engine import adapters
     from hpctl.engine.clock import SystemClock
-    from hpctl.engine.request_client import ANSWER_S, ask, report
 
     settings = here.settings()
     targets = [str(NodeName(target.row.node)) for target in order.targets]

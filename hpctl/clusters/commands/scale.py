@@ -33,6 +33,9 @@ from hpctl.clusters.commands.waiting import (
     wait_options,
     yes_option,
 )
+from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.clusters.node_order_plan import named, pick
+from hpctl.clusters.progress import in_service
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP, NODES
 
@@ -97,8 +100,6 @@ class _Scale(Struct):
         self, rows: Sequence[NodeRow], count: int | None, names: str | None
     ) -> tuple[Pick, ...]:
         """The nodes that go. Raises UsageError where names and count contradict each other."""
-        from hpctl.clusters.node_lookup import resolve_all
-        from hpctl.clusters.node_order_plan import named, pick
 
         if names is None:
             assert count is not None
@@ -123,7 +124,6 @@ class _Scale(Struct):
 
     def end(self, count: int, *, changed: bool = True, going: tuple[RemovalView, ...] = ()) -> None:
         """Follow the group to its count, and tell."""
-        from hpctl.clusters.progress import in_service
 
         last = None
         if self.waiting.wait:
@@ -173,7 +173,6 @@ def scale(
     waited for, where Slurm is at hand. Exit code: 0 done (or ordered), 1 failed or refused, 3 not
     done in time, 130 interrupted by Ctrl-C.
     """
-    from hpctl.clusters.node_lookup import find_group
 
     here = place(**where)
     fleet = fleet_of(here)

@@ -15,6 +15,7 @@ from msgspec import Struct
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ThereType, aws_options
+from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import DIM, assembled, indented, styled, word
 
@@ -107,7 +108,6 @@ def validate(
     failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
     """
     from hpctl.clusters.spec import SpecError, read
-    from hpctl.toolkit.errors import HpctlError
 
     try:
         spec = read(file)
@@ -133,7 +133,6 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
 
     Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
     """
-    from hpctl.toolkit.errors import HpctlError
 
     view = _checked(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):

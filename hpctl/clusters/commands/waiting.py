@@ -15,8 +15,10 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.commands.change_view import followed, tell
+from hpctl.clusters import progress
+from hpctl.clusters.commands.change_view import followed, shown, tell
 from hpctl.clusters.commands.context import cluster_argument, no_cluster, place, place_options
+from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.errors import Absent
@@ -142,7 +144,6 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.clusters.commands.change_view import shown
     from hpctl.clusters.watch import look, watch
 
     looks = watch(
@@ -184,8 +185,6 @@ def wait(
     A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
     there in time, 130 interrupted by Ctrl-C.
     """
-    from hpctl.clusters import progress
-    from hpctl.clusters.progress import DELETED
     from hpctl.clusters.watch import look
 
     here = place(cluster=name or cluster, **where)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect
+from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect, aggregate
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.hostlist import expand
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, styled
 from hpctl.toolkit.view_copy import copied
@@ -90,7 +91,6 @@ def stacks(job: str, as_json: bool) -> None:
     For the job's owner and root. A step is added to the job, and each rank stands still for a
     second or so. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack could be read.
     """
-    from hpctl.jobs.hangs.stack_groups import aggregate
     from hpctl.jobs.hangs.stacks import collect
 
     found = running_job(job)
@@ -109,7 +109,6 @@ def stacks(job: str, as_json: bool) -> None:
 def running_job(job: str) -> RunningJob:
     """The job of that id (of an array: 12_3). Raises HpctlError, Unavailable."""
     from hpctl.slurm.run import Runner
-    from hpctl.toolkit.hostlist import expand
 
     if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", job):
         raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
@@ -149,7 +148,6 @@ def _working(job: str) -> tuple[str, ...] | None:
     """The nodes on which a step of the job runs; None where there is no step, as in a script that
     starts its ranks without srun, or where squeue does not say."""
     from hpctl.slurm.run import Runner
-    from hpctl.toolkit.hostlist import expand
 
     ran = Runner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []

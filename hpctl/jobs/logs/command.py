@@ -23,6 +23,7 @@ from hpctl.toolkit.declared_view import (
     Lines,
     Section,
 )
+from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import moment
 from hpctl.toolkit.view_copy import copied
@@ -127,7 +128,6 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     cannot be read.
     """
     from hpctl.jobs.logs.engine import NotALog, replay
-    from hpctl.toolkit.errors import Unavailable
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("give a file of rules and one log, or --preset and one log")

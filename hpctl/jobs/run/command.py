@@ -13,6 +13,7 @@ import click
 from hpctl.jobs.arguments import complete_rules
 from hpctl.toolkit.arguments import as_typed
 from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.jobs.logs.rules import RuleSet
@@ -96,7 +97,6 @@ def _ranks_a_node() -> int:
 
 def _policy(path: Path | None) -> list[PolicyFile]:
     """The job's policy: what it was submitted with, and the file over it."""
-    from hpctl.toolkit.errors import HpctlError
     from hpctl.vocabulary.policy_file import from_json, read
 
     files = []
