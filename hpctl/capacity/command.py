@@ -131,8 +131,8 @@ def explain(config: str, as_json: bool) -> None:
 
 def _show(config: str, as_json: bool, *, explain: bool) -> None:
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world import gather
     from hpctl.engine.world_offline import attempt
+    from hpctl.engine.world_reader import gather
 
     loaded = config_loading.load_config(config)
     journal = loaded.state_dir / "journal.db"

@@ -12,8 +12,8 @@ is called. The command of a feature lies in the room of the feature
 - `journal` and `failover`;
 - `agent`, which puts the agent of a node together and runs it.
 
-A command reads its options, gathers a world (`hpctl/engine/world.py`), makes a view and prints it
-through `hpctl/toolkit/output.py`. Adapters come from `hpctl/engine/adapters.py`.
+A command reads its options, gathers a world (`hpctl/engine/world_reader.py`), makes a view and
+prints it through `hpctl/toolkit/output.py`. Adapters come from `hpctl/engine/adapters.py`.
 
 Begin with `main.py` and `status.py`. A command that concerns recoveries changes nothing by itself:
 it appends a request, and the daemon acts. `install`, `uninstall` and `journal` act on this

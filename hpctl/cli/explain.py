@@ -9,7 +9,8 @@ import click
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_any
 from hpctl.engine.timeline import Mark
-from hpctl.engine.world import World, gather, waits_for_cloud
+from hpctl.engine.world import World, waits_for_cloud
+from hpctl.engine.world_reader import gather
 from hpctl.insight.explain_view import ExplainView, everything, explain_view, job_view
 from hpctl.toolkit import output
 from hpctl.toolkit.tables import (

@@ -9,7 +9,8 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.world import World, gather
+from hpctl.engine.world import World
+from hpctl.engine.world_reader import gather
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Layout, Line, Section
 

@@ -1,9 +1,6 @@
 """What is known and decided of the cluster at one time: what read commands and the page show.
 
-A running daemon offers the world of its last cycle, and readers take it from there
-(`world_server`, `world_client`). Where no daemon answers, a reader makes it by itself from the
-journal and Slurm (`world_offline`); `World.computed` says so. What cannot be read is None, with
-why.
+`world_reader` reads it. What cannot be read is None, with why.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.journal.state import State
@@ -25,9 +21,7 @@ from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy
 
 if TYPE_CHECKING:
-    from hpctl.engine.config import Config
     from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
-    from hpctl.engine.world_offline import Followed
 
 
 class World(Struct, frozen=True):
@@ -83,64 +77,6 @@ class World(Struct, frozen=True):
             current=self.slurm is not None,
             stopped=self.stopped,
         )
-
-
-class WorldReader:
-    """Reads the world, for one thread. Who looks again and again keeps one."""
-
-    def __init__(self, config: Config, *, recent: bool = False) -> None:
-        """`recent`: leave out job recoveries that ended, and reports of supervisors, over a day
-        ago."""
-        from hpctl.engine.world_client import WorldClient
-
-        self._config, self._recent = config, recent
-        self._client = WorldClient(config)
-        self._journal: Followed | None = None
-
-    def read(
-        self, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
-    ) -> World:
-        """Take the daemon's world of its last cycle, or make one where no daemon answers.
-
-        `slurm` and `cloud` say whether these are needed; a daemon tells Slurm in any case. With
-        `past`, what was retired too, which only the journal has. Raises what opening the store
-        raises: without daemon and journal there is nothing to show. An unreadable Slurm or cloud
-        is part of the answer.
-        """
-        from hpctl.engine.world_client import NoWorld
-
-        why = "what is past is in the journal alone"
-        if not past:
-            try:
-                return self._client.read(at, cloud=cloud, history=not self._recent)
-            except NoWorld as reason:
-                why = str(reason)
-        from hpctl.engine.world_offline import Followed, read_offline
-        from hpctl.engine.world_wire import LATELY
-
-        if past:
-            journal = Followed(None, past=True)
-        else:
-            journal = self._journal or Followed(at - LATELY if self._recent else None)
-            self._journal = journal
-        world = read_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
-        return replace(world, computed=why)
-
-
-def gather(
-    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
-) -> World:
-    """Read the world once; see `WorldReader.read`."""
-    return WorldReader(config).read(at, slurm=slurm, cloud=cloud, past=past)
-
-
-def read_live(config: Config, at: datetime) -> World:
-    """Read journal, Slurm and the cloud now, whatever the daemon knows: before an order that
-    destroys. Raises as `WorldReader.read`."""
-    from hpctl.engine.world_offline import Followed, read_offline
-
-    world = read_offline(config, at, Followed(None), slurm=True, cloud=True)
-    return replace(world, computed="what an order would destroy is read live")
 
 
 def present(

@@ -1,8 +1,9 @@
 """What the facts and the journal say beyond a single fault, and the views that show it.
 
 The room promises that the commands and the web page say the same thing: `status_view`,
-`nodes_view` and `explain_view` build one value each from the world that `hpctl/engine/world.py`
-reads: the daemon's, of its last cycle. The commands print it, the page renders it.
+`nodes_view` and `explain_view` build one value each from the world that
+`hpctl/engine/world_reader.py` reads: the daemon's, of its last cycle. The commands print it, the
+page renders it.
 
 - `grey` finds nodes that are slow or lossy beside the other nodes of their job.
 - `forecast` estimates how likely a node breaks within days.

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from hpctl.engine import views
 from hpctl.engine.timeline import headline
-from hpctl.engine.world import World, WorldReader, cloud_says, waits_for_cloud
+from hpctl.engine.world import World, cloud_says, waits_for_cloud
+from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE

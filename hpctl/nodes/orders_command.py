@@ -18,7 +18,8 @@ from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, hosts, invoking_user, report
 from hpctl.engine.requests import NOW, take
 from hpctl.engine.view import Request, View, jobs_on
-from hpctl.engine.world import World, gather, known_nodes, read_live
+from hpctl.engine.world import World, known_nodes
+from hpctl.engine.world_reader import gather, read_live
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.output import Exit

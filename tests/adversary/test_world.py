@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.engine.world import WorldReader
+from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_wire import socket_path
 from hpctl.toolkit import output
 from tests.adversary.bed import Siege, begin

@@ -24,8 +24,9 @@ from hpctl.engine.journal.rows import StandbyInfo
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.view import View
-from hpctl.engine.world import World, WorldReader
+from hpctl.engine.world import World
 from hpctl.engine.world_client import NoWorld, WorldClient
+from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.isolation import Flaw

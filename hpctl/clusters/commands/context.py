@@ -172,7 +172,7 @@ def known(place: Place) -> Known:
     else:
         slurm_error = ELSEWHERE
     if place.config is not None:
-        from hpctl.engine.world import gather
+        from hpctl.engine.world_reader import gather
 
         try:
             world = gather(place.config, output.now())

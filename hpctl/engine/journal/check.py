@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.engine.journal.audit_chain import FIRST, AuditRow, link
+from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
 from hpctl.engine.journal.rows import decode, health_as_heard, info_of, request_of
-from hpctl.engine.journal.source import open_source
 from hpctl.engine.journal.state import Corrupt, State
 from hpctl.toolkit.errors import JournalCorrupt
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.audit_chain import AuditRow
 from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.rows import (
     DaemonInfo,
     Row,
@@ -26,7 +27,7 @@ from hpctl.engine.journal.rows import (
     standby_of,
     without_ended_jobs,
 )
-from hpctl.engine.journal.source import RowSource, open_source
+from hpctl.engine.journal.source import RowSource
 from hpctl.engine.view import Request
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName, RecoveryId

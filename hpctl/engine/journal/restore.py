@@ -15,9 +15,10 @@ from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
 from hpctl.engine.journal.check import Checked, Tell, examine_journal
 from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
+from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import utc
-from hpctl.engine.journal.source import file_url, open_source, sqlite_path
+from hpctl.engine.journal.source import file_url, sqlite_path
 from hpctl.engine.journal.sqlite_source import SqliteSource, copy_file
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt

@@ -55,16 +55,3 @@ def sqlite_path(url: str) -> Path | None:
 def file_url(file: Path) -> str:
     """Return the URL of a SQLite file."""
     return f"sqlite:///{quote(str(file.absolute()))}"
-
-
-def open_source(url: str) -> RowSource:
-    """Open a journal's database to read it: a SQLite file by Python's own module, which costs less
-    than importing SQLAlchemy. Raises Unavailable, JournalCorrupt, HpctlError."""
-    path = sqlite_path(url)
-    if path is not None:
-        from hpctl.engine.journal.sqlite_source import SqliteSource
-
-        return SqliteSource(path)
-    from hpctl.engine.journal.database import EngineSource, make_engine
-
-    return EngineSource(make_engine(url))

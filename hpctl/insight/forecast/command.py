@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.engine.request_client import hosts
-from hpctl.engine.world import World, gather, known_nodes
+from hpctl.engine.world import World, known_nodes
+from hpctl.engine.world_reader import gather
 from hpctl.insight.forecast.history import (
     Band,
     Forecast,

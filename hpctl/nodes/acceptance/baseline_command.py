@@ -100,7 +100,7 @@ def baseline(config: str, as_json: bool) -> None:
     spread. Where fewer than five nodes were tested, and below that median, the card's floor counts
     (docs/cards.md), or that of `acceptance.floors`.
     """
-    from hpctl.engine.world import gather
+    from hpctl.engine.world_reader import gather
 
     loaded = config_loading.load_config(config)
     world = gather(loaded, output.now(), cloud=True)

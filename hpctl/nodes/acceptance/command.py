@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.engine.world import World, gather
+from hpctl.engine.world import World
+from hpctl.engine.world_reader import gather
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section, Since
 from hpctl.toolkit.lazy_commands import LazyGroup

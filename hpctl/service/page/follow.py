@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hpctl.engine.adapters import make_rules, make_scheduler
 from hpctl.engine.config import Config
 from hpctl.engine.journal.state import Corrupt, State
-from hpctl.engine.world import World, WorldReader
+from hpctl.engine.world import World
 from hpctl.engine.world_offline import attempt
+from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_wire import socket_path
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import now

@@ -1,0 +1,74 @@
+"""Read the world: from the daemon, or without one.
+
+A running daemon offers the world of its last cycle, and readers take it from there
+(`world_server`, `world_client`). Where no daemon answers, a reader makes it by itself from the
+journal and Slurm (`world_offline`); `World.computed` says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from hpctl.engine.world import World
+from hpctl.engine.world_client import NoWorld, WorldClient
+from hpctl.engine.world_wire import LATELY
+
+if TYPE_CHECKING:
+    from hpctl.engine.config import Config
+    from hpctl.engine.world_offline import Followed
+
+
+class WorldReader:
+    """Reads the world, for one thread. Who looks again and again keeps one."""
+
+    def __init__(self, config: Config, *, recent: bool = False) -> None:
+        """`recent`: leave out job recoveries that ended, and reports of supervisors, over a day
+        ago."""
+        self._config, self._recent = config, recent
+        self._client = WorldClient(config)
+        self._journal: Followed | None = None
+
+    def read(
+        self, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
+    ) -> World:
+        """Take the daemon's world of its last cycle, or make one where no daemon answers.
+
+        `slurm` and `cloud` say whether these are needed; a daemon tells Slurm in any case. With
+        `past`, what was retired too, which only the journal has. Raises what opening the store
+        raises: without daemon and journal there is nothing to show. An unreadable Slurm or cloud
+        is part of the answer.
+        """
+        why = "what is past is in the journal alone"
+        if not past:
+            try:
+                return self._client.read(at, cloud=cloud, history=not self._recent)
+            except NoWorld as reason:
+                why = str(reason)
+        from hpctl.engine.world_offline import Followed, read_offline
+
+        if past:
+            journal = Followed(None, past=True)
+        else:
+            journal = self._journal or Followed(at - LATELY if self._recent else None)
+            self._journal = journal
+        world = read_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
+        return replace(world, computed=why)
+
+
+def gather(
+    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
+) -> World:
+    """Read the world once; see `WorldReader.read`."""
+    return WorldReader(config).read(at, slurm=slurm, cloud=cloud, past=past)
+
+
+def read_live(config: Config, at: datetime) -> World:
+    """Read journal, Slurm and the cloud now, whatever the daemon knows: before an order that
+    destroys. Raises as `WorldReader.read`."""
+    from hpctl.engine.world_offline import Followed, read_offline
+
+    world = read_offline(config, at, Followed(None), slurm=True, cloud=True)
+    return replace(world, computed="what an order would destroy is read live")
