@@ -17,9 +17,11 @@ from hpctl.vocabulary.identity import NodeName
 EVIDENCE_CHARS = 2000
 STOP_EXIT_CODE = 93
 """By which a job says that it must not be run again: NVIDIA's resiliency extension's code."""
+NOT_FOUND_EXIT_CODE: Final = 127
+
 UNSTARTED: Final[Mapping[int, str]] = {
     126: "its command cannot be executed",
-    127: "its command was not found",
+    NOT_FOUND_EXIT_CODE: "its command was not found",
 }
 """What shells, env(1) and our own launcher mean by these exit codes (POSIX, 2.8.2)."""
 

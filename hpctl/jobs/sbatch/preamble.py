@@ -7,7 +7,8 @@ They run as the user, on a compute node, at every start of the job, under whatev
 
 - hpctl cannot run there (no interpreter, a broken environment, no answer in time): a first start,
   which the empty directory shows, does not fail for it. Where the directory holds anything, only
-  hpctl can tell which checkpoint is whole, and the job stops as below.
+  hpctl can tell which checkpoint is whole, and the job ends with exit code 127, as a command that
+  is not found: another node may have what is missing here, so its policy may requeue it.
 - No checkpoint at all: a first start. The script begins at the beginning.
 - There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
   node, say): the job stops with exit code 93 and says why. Starting from scratch would look like
@@ -29,7 +30,7 @@ import msgspec
 from hpctl.jobs.sbatch.context import Runtime
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.vocabulary.registration import Registration
-from hpctl.vocabulary.trouble import STOP_EXIT_CODE
+from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PLACEHOLDERS = {
@@ -75,6 +76,7 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
         "STOP": str(STOP_EXIT_CODE),
+        "UNSTARTED": str(NOT_FOUND_EXIT_CODE),
         "LEVEL": job.preflight,
         "SIGNALS": " ".join(signals),
     }

@@ -74,7 +74,7 @@ hpctl_preamble() {
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
             "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
-        return @STOP@
+        return @UNSTARTED@
     fi
     echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and $HPCTL_CHECKPOINT_DIR is empty:" \
         "starting from the beginning" >&2
