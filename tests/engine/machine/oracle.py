@@ -174,7 +174,9 @@ class Oracle(Watcher):
         if e.rule == "agent-silent":
             return self.world.clock.monotonic() - machine.heard >= 100.0
         node = self.world.slurm.nodes[e.generation.node]
-        return e.rule == "slurm-down" and node.down and not node.foreign
+        # A node may come back in the seconds since Slurm was read.
+        seen = self.daemon.scheduler.seen.nodes[e.generation.node]
+        return e.rule == "slurm-down" and (node.down or seen.down) and not node.foreign
 
     def _job_opened(self, e: JobRecoveryOpened) -> None:
         twice = [i for i, t in self.told.items() if t.job == e.attempt.job and not t.ended]
