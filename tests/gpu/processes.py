@@ -30,8 +30,12 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def list_descendants(of: int) -> dict[int, str]:
-    """Return the processes below one, with their names; zombies are left out."""
+def list_descendants(of: int, spare: frozenset[int] = frozenset()) -> dict[int, str]:
+    """Return the processes below one, with their names; zombies are left out.
+
+    `spare` and what is below that is left out as well: in one reading, because a process that
+    starts between two readings would be in the second alone.
+    """
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     for place in Path("/proc").glob("[0-9]*/stat"):
@@ -46,6 +50,8 @@ def list_descendants(of: int) -> dict[int, str]:
     waiting = [of]
     while waiting:
         for pid in children.get(waiting.pop(), []):
+            if pid in spare:
+                continue
             waiting.append(pid)
             if pid in names:
                 found[pid] = names[pid]
@@ -73,11 +79,7 @@ def kill_descendants(limit_s: float = 5.0, spare: frozenset[int] = frozenset()) 
     """
     end = time.monotonic() + limit_s
     while True:
-        spared = set(spare)
-        for pid in spare:
-            spared.update(list_descendants(pid))
-        below = list_descendants(os.getpid())
-        alive = {pid: name for pid, name in below.items() if pid not in spared}
+        alive = list_descendants(os.getpid(), spare)
         if not alive or time.monotonic() > end:
             return alive
         for pid in alive:
