@@ -72,7 +72,13 @@ class FakeBed(_Nodes):
     def __init__(self, workers: int = 4) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         names = [f"ip-127-0-1-{n}" for n in range(1, workers + 2)]
-        self.fake = FakeProvider(names, now=lambda: self.time, protected=names[:1])
+        self.head_ahead = timedelta()
+        self.fake = FakeProvider(
+            names,
+            now=lambda: self.time,
+            protected=names[:1],
+            wall=lambda: self.time + self.head_ahead,
+        )
         self.provider = self.fake
 
     def truly_replaced(self) -> list[str]:
@@ -109,6 +115,7 @@ class EmulatorBed(_Nodes):
     provider: SageMakerProvider
 
     def __init__(self, workers: int = 4, allocate: Allocate | None = None, **more) -> None:
+        self.head_ahead = timedelta()
         self.machines = NullMachines()
         self.emulator = Emulator(self.machines, boot_time_s=0.05, allocate=allocate)
         self.emulator.start()
@@ -116,7 +123,7 @@ class EmulatorBed(_Nodes):
         self.emulator.wait_in_service(CLUSTER, 20)
         self.provider = SageMakerProvider(
             CLUSTER, region="us-west-2", endpoint_url=self.emulator.endpoint_url, read_attempts=3,
-            sleep=lambda _seconds: None,
+            sleep=lambda _seconds: None, now=lambda: datetime.now(UTC) + self.head_ahead,
         )  # fmt: skip
 
     def reset(self) -> None:
@@ -124,6 +131,7 @@ class EmulatorBed(_Nodes):
         emulator = self.emulator
         assert emulator.response_errors == []
         emulator.faults.clear()
+        self.head_ahead = timedelta()
         world = emulator.world
         assert emulator.wait_until(
             lambda: not any(n.operation for c in world.clusters.values() for n in c.nodes.values()),

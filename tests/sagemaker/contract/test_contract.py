@@ -1,5 +1,7 @@
 """What every Provider promises, asked of the fake and of boto3 against the emulator alike."""
 
+from datetime import timedelta
+
 import pytest
 
 from hpctl.toolkit.errors import Unavailable
@@ -83,6 +85,19 @@ def test_a_replacement_gives_a_new_id_to_the_same_node(bed: Bed) -> None:
     assert old.launched is None or new.launched > old.launched
     assert old.id not in bed.provider.view().instances
     assert bed.truly_replaced() == [old.id]
+
+
+@pytest.mark.parametrize("ahead_s", [90, -90])
+def test_a_launch_is_given_by_the_head_nodes_clock(bed: Bed, ahead_s: int) -> None:
+    """Where that is not the service's: marks in Slurm, by this clock, are compared with it."""
+    old = bed.worker()
+    bed.provider.replace([old.id])
+    bed.settle()
+    new = successor(bed, old)
+    bed.head_ahead = timedelta(seconds=ahead_s)
+    (seen,) = [i for i in bed.provider.view().instances.values() if i.id == new.id]
+    moved = seen.launched - new.launched
+    assert abs(moved - bed.head_ahead) < timedelta(seconds=10)
 
 
 def test_the_old_id_cannot_hit_the_new_machine(bed: Bed) -> None:

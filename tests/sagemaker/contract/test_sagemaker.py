@@ -173,16 +173,6 @@ def test_a_host_name_that_spells_the_address_needs_no_call(emulated):
     assert described(emulated) == []
 
 
-@pytest.mark.parametrize("ahead_s", [90, -90])
-def test_a_launch_is_given_by_this_hosts_clock(emulated, ahead_s):
-    """Where that is not the service's: marks in Slurm, by this clock, are compared with it."""
-    ahead = timedelta(seconds=ahead_s)
-    instances = provider(emulated).view().instances
-    seen = provider(emulated, now=lambda: datetime.now(UTC) + ahead).view().instances
-    for key, instance in instances.items():
-        assert abs(seen[key].launched - instance.launched - ahead) < timedelta(seconds=10)
-
-
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_date_that_cannot_be_read_moves_no_launch(date):
     assert details.measure_lead(date, datetime.now(UTC)) == timedelta()

@@ -328,6 +328,15 @@ def test_of_a_job_array_only_the_one_task_is_requeued(real: RealBed) -> None:
     assert sorted(j.restarts for j in tasks().values()) == [0, 0, 1]
 
 
+def test_jobs_are_found_by_their_ids(bed: Bed) -> None:
+    job, other = running(bed), running(bed)
+    found = bed.scheduler.find_jobs([job, 999_999])
+    assert found.keys() == {job}
+    assert found[job] == job_of(bed, job)
+    assert bed.scheduler.find_jobs([999_999]) == {}
+    assert bed.scheduler.find_jobs([job, other]).keys() == {job, other}
+
+
 def test_a_task_that_waits_again_among_its_array_is_found_by_its_id(real: RealBed) -> None:
     """Whether or not the list joins it with the tasks that have not run yet."""
     array = real.submit(options=["--array=1-40", "--exclusive"])

@@ -1,0 +1,64 @@
+"""A job that an operator puts back in the queue is the operator's: hpctl adds and takes nothing."""
+
+import pytest
+
+from tests.daemon.chaos import Chaos, cluster
+from tests.live import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+COMMENT = 'hpctl:{"policy":{"restarts":2}}'
+HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
+
+
+@pytest.fixture(scope="module")
+def live():
+    with cluster(nodes=2) as live:
+        yield live
+
+
+def requeue(live: Chaos, job: int, verb: str) -> None:
+    """Have an operator requeue a job that runs; return once it waits."""
+    restarts = live.job(job).restarts
+    live.sandbox.run(["scontrol", verb, str(job)])
+    until(lambda: live.job(job).restarts == restarts + 1, 20, "slurmctld requeues it")
+    until(lambda: not live.job(job).completing, 40, "its last run has cleared")
+
+
+def start(live: Chaos, job: int, restarts: int) -> None:
+    """Have the operator end Slurm's delay."""
+    live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
+    until(lambda: live.running(job, restarts), 40, "it runs again")
+
+
+def test_four_requeues_in_a_row_count_for_nothing(live: Chaos):
+    job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
+    for number in range(1, 5):
+        requeue(live, job, "requeue")
+        start(live, job, number)
+    assert live.job_recoveries() == []
+    assert str(job) not in live.state().holds
+    assert live.job(job).comment == COMMENT
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_requeued_and_held_job_stays_held_until_it_is_released(live: Chaos):
+    job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
+    requeue(live, job, "requeuehold")
+    live.hpctl("status")
+    assert live.job(job).state == "PENDING"
+    assert live.job_recoveries() == []
+    live.sandbox.run(["scontrol", "release", str(job)])
+    start(live, job, 1)
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos):
+    job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
+    requeue(live, job, "requeue")
+    start(live, job, 1)
+    (victim,) = live.job(job).nodes
+    live.xid(victim)
+    until(lambda: live.running(job, 2), 40, "it runs elsewhere")
+    (recovery,) = live.job_recoveries()
+    assert recovery.bad_nodes == (victim,)
+    live.sandbox.run(["scancel", str(job)])
