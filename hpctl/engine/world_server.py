@@ -128,6 +128,8 @@ class WorldServer:
         self._provider: ProviderView | None = None
         self._states = self._replays = self._clouds = 0
         self._number = time.time_ns()
+        self._failed = 0
+        """The newest world of which a part could not be encoded: it is logged once."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._waiting = self._stopping = False
         self._listener: socket.socket | None = None
@@ -160,7 +162,8 @@ class WorldServer:
             self._thread.join(5.0)
         if self._listener is not None:
             self._listener.close()
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a state directory that is read-only or gone
+                self._path.unlink(missing_ok=True)
 
     def offer(self, cycle: CycleResult | None) -> None:
         """Give readers the world of a cycle that has just ended. For the loop; never waits."""
@@ -216,16 +219,18 @@ class WorldServer:
                 found = self._journal.stat()
                 readers = found.st_mode & 0o444
                 mode, group = 0o600 | readers | readers >> 1, found.st_gid
-        if self._access == (mode, group):
+        wanted = (mode, group)
+        if self._access == wanted:
             return False
         self._path.chmod(0o600)
         if group >= 0 and self._path.stat().st_gid != group:
             try:
                 os.chown(self._path, -1, group)
-            except OSError:  # the unit's bounds forbid it
+            except OSError as error:
+                log.warning("the group of %s cannot read it: %s", self._path, error)
                 mode &= ~0o060
         self._path.chmod(mode)
-        changed, self._access = self._access is not None, (mode, group)
+        changed, self._access = self._access is not None, wanted
         return changed
 
     def _run(self) -> None:
@@ -234,7 +239,7 @@ class WorldServer:
                 self._turn()
             # Readers have another way; the daemon must not lose this one for good.
             except Exception:
-                log.exception("a reader of the world was not answered")
+                log.exception("the readers of the world are disconnected")
                 self._drop_all()
                 time.sleep(1.0)
         self._drop_all()
@@ -249,17 +254,38 @@ class WorldServer:
             elif key.fileobj == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
-            elif (client := self._clients.get(key.fd)) is not None:
-                (self._write if events & selectors.EVENT_WRITE else self._read)(client)
+            else:
+                self._serve(key, events)
         now = time.monotonic()
         waiting = [client for client in self._clients.values() if client.ask is not None]
         for client in waiting:
-            self._answer(client, now)
+            self._try_to_answer(client, now)
         for client in [c for c in self._clients.values() if now > c.until]:
             self._drop(client)
         spent = time.thread_time() - began - (self._encoding_s - encoding)
         if not self._stopping:
             time.sleep(min(max(0.0, REST * spent), REST_S))
+
+    def _serve(self, key: selectors.SelectorKey, events: int) -> None:
+        """Read or write on a connection, unless it was closed and its number given to another."""
+        client = self._clients.get(key.fd)
+        if client is None or client.connection is not key.fileobj:
+            return
+        if events & selectors.EVENT_WRITE:
+            self._write(client)
+        else:
+            self._read(client)
+
+    def _try_to_answer(self, client: _Client, now: float) -> None:
+        """Answer a request; one that cannot be answered costs that reader alone."""
+        try:
+            self._answer(client, now)
+        # The other readers have asked for what may be sound.
+        except Exception:
+            if self._failed != self._number:
+                log.exception("a reader of the world was not answered")
+            self._failed = self._number
+            self._drop(client)
 
     def _timeout(self) -> float | None:
         times = [client.until for client in self._clients.values()]

@@ -17,7 +17,7 @@ ALLOWED = {
     "hpctl/service/intake/process.py": 2,
     "hpctl/daemon/cycle.py": 1,
     "hpctl/engine/cloud_watch.py": 1,
-    "hpctl/engine/world_server.py": 1,
+    "hpctl/engine/world_server.py": 2,
     "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/hangs/flight_files.py": 1,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -288,6 +289,19 @@ def test_who_may_read_the_journal_may_read_the_world(
     until(lambda: not isinstance(attempted(bed), NoWorld), 5)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
+def test_a_group_that_the_socket_cannot_have_locks_nobody_else_out(
+    bed: Bed, tmp_path: Path, monkeypatch
+) -> None:
+    bed.server.offer(cycle(made()))
+    os.chown(tmp_path / "journal.db", -1, 65534)
+    (tmp_path / "journal.db").chmod(0o640)
+    monkeypatch.setattr(world_server.os, "chown", Mock(side_effect=PermissionError("not allowed")))
+    until(lambda: not isinstance(attempted(bed), NoWorld), 5)
+    assert stat.S_IMODE((tmp_path / "world.sock").stat().st_mode) == 0o600
+    assert not isinstance(attempted(bed), NoWorld), "it is let in each time"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_stranger_is_refused_where_the_journal_is_closed(bed: Bed, tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
@@ -400,8 +414,11 @@ def test_a_bug_in_the_server_costs_one_answer(bed: Bed, monkeypatch) -> None:
     bed.server.offer(cycle(made()))
     with monkeypatch.context() as patch:
         patch.setattr(world_server, "frames", lambda *_: 1 / 0)
-        with pytest.raises(NoWorld, match="does not answer"):
-            bed.read()
+        with bed.line() as other:
+            with pytest.raises(NoWorld, match="does not answer"):
+                bed.read()
+            other.sendall(world_wire.ask_bytes([]))
+            assert other.recv(1), "the other reader asked for nothing that is broken"
     until(lambda: not isinstance(attempted(bed), NoWorld), 10)
 
 

@@ -36,6 +36,9 @@ LEAVES_S = 600.0
 AFRESH_S = 3600.0
 """After so long a journal is read from its start: what was retired leaves memory."""
 
+LATE_S = 30.0
+"""How long a reading may take before the page says that what it shows is old."""
+
 
 class Follower:
     """What `hpctl status` would know now. For one thread."""
@@ -58,6 +61,8 @@ class Follower:
         """The leaf switch or block of each node, as far as Slurm has told."""
         self._reader = WorldReader(config)
         self._afresh = self._next = self._due = self._leaves_due = self._spent = 0.0
+        self._begun = 0.0
+        """When the reading that is under way began, on the monotonic clock."""
         self.world = World(now(), config.policy(), State(), config.cluster.name)
         self.trouble = "the journal was not read yet"
         """Why what is here is not what it is now; empty: it is."""
@@ -68,7 +73,7 @@ class Follower:
             return False
         begun, old = time.process_time(), self.trouble
         try:
-            changed, self.trouble = self._look(wait_s), ""
+            changed = self._look(wait_s)
         # What no wall held is shown as well, and tried again: the page outlives it.
         except Exception as error:
             if not isinstance(error, HpctlError | Corrupt):
@@ -80,12 +85,17 @@ class Follower:
 
     def _look(self, wait_s: float) -> bool:
         if self._reading is None and time.monotonic() >= self._due:
-            self._reading = self._pool.submit(self._read)
-        if self._reading is None or self._reading not in wait((self._reading,), wait_s).done:
+            self._reading, self._begun = self._pool.submit(self._read), time.monotonic()
+        if self._reading is None:
+            return False
+        if self._reading not in wait((self._reading,), wait_s).done:
+            if time.monotonic() - self._begun > LATE_S:
+                self.trouble = f"the daemon, the journal or Slurm has not answered for {LATE_S:g} s"
             return False
         reading, self._reading = self._reading, None
         self._pace()
         before, self.world = self.world, reading.result()
+        self.trouble = ""
         if self.world.computed:
             return True
         self._due = 0.0

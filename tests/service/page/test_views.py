@@ -1,21 +1,26 @@
 """What the page shows: every text escaped and bounded, whoever wrote it, in explain's words."""
 
+import math
 import re
+import threading
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted, SignalSeen
 from hpctl.insight.explain_view import explain_view
+from hpctl.service.page import follow
 from hpctl.service.page.follow import Follower
 from hpctl.service.page.node_map import cells
 from hpctl.service.page.render import Renderer
 from hpctl.service.page.training import strip, trainings
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
+from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import Finding, Verdict
 from tests.cli import worlds
@@ -172,3 +177,27 @@ def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
     assert Reader(Runner(bin_dir=tmp_path)).leaves() == {"n0": "s0", "n1": "s0", "n2": "s1"}
     program.write_text("#!/bin/sh\necho No topology information available; exit 1\n")
     assert Reader(Runner(bin_dir=tmp_path)).leaves() == {}
+
+
+def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypatch):
+    assert known.trouble == ""
+    known._next = known._due = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(known, "_read", Mock(side_effect=HpctlError("the journal is away")))
+        known.look(5.0)
+        known._next, known._due = 0.0, math.inf
+        known.look(0.0)
+        assert "the journal is away" in known.trouble, "nothing was due, and nothing was read"
+    known._next = known._due = 0.0
+    known.look(5.0)
+    assert known.trouble == ""
+
+
+def test_a_reading_that_takes_long_is_told(known, monkeypatch):
+    monkeypatch.setattr(follow, "LATE_S", 0.0)
+    held = threading.Event()
+    monkeypatch.setattr(known, "_read", held.wait)
+    known._next = known._due = 0.0
+    known.look(0.0)
+    held.set()
+    assert "has not answered" in known.trouble
