@@ -65,6 +65,20 @@ class OrderProvider:
             groups=groups,
         )
 
+    def id_of(self, row: NodeRow) -> InstanceId:
+        """Return the id by which the order knows a node: of its place, where that had no instance
+        when the order was planned."""
+        return InstanceId(row.logical_id if row.logical_id in self._names else key(row))
+
+    def find_replaced(self) -> dict[NodeName, str]:
+        """Return the targets whose planned instance another one has replaced, and that one's id."""
+        rows = {name: row for name, row in self.rows.items() if not self._targets[name].under_way}
+        return {
+            name: key(row)
+            for name, row in rows.items()
+            if self.id_of(row) != self._targets[name].instance
+        }
+
     def find_instances(self) -> dict[NodeName, Instance]:
         """Return the instance of each target now."""
         return {name: self._instance(row) for name, row in self.rows.items()}
@@ -159,7 +173,7 @@ class OrderProvider:
         status = row.status if row.status in known else str(InstanceStatus.NOT_FOUND)
         status = str(InstanceStatus.FAILURE) if row.status in FAILURE else status
         return Instance(
-            id=InstanceId(key(row)),
+            id=self.id_of(row),
             status=InstanceStatus(status),
             group=row.group,
             logical_id=LogicalId(row.logical_id) if row.logical_id else None,

@@ -7,7 +7,13 @@ from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_failures import InstanceFailures
 from hpctl.clusters.order_lateness import OrderLateness
 from hpctl.clusters.order_ports import OrderPorts
-from hpctl.clusters.order_progress import NodeProgress, OrderFacts, describe, describe_unopened
+from hpctl.clusters.order_progress import (
+    NodeProgress,
+    OrderFacts,
+    describe,
+    describe_unopened,
+    describe_unread,
+)
 from hpctl.clusters.order_terms import OrderOptions
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import jobs_on
@@ -80,8 +86,12 @@ class OrderFollow:
     def _note(self) -> None:
         for name, target in self._targets.items():
             rid = self._recoveries.get(name)
-            if name in self._refusals or rid is None:
-                one = describe_unopened(target, self._refusals.get(name, ""))
+            if name in self._refusals:
+                one = describe_unopened(target, self._refusals[name])
+            elif rid is None and self._trouble:
+                one = describe_unread(target, self._trouble)
+            elif rid is None:
+                one = describe_unopened(target, "")
             else:
                 rec = self._state.nodes[rid]
                 one = describe(target, rec, self._facts(name, target, rec))

@@ -93,6 +93,8 @@ class OrderRun:
         self._targets = {node_name(target): target for target in plan.targets}
         self._scheduler = OrderScheduler(self._targets, ports.slurm, clock.now)
         self._provider = OrderProvider(plan, self._targets, ports.aws, clock.now)
+        self._provider.view()
+        self._replaced = self._provider.find_replaced()
         self._observer = OrderObserver(self._targets, self._scheduler, self._provider, options)
         self._journal = InProcessJournal()
         self._memory = JournaledState(self._journal)
@@ -138,7 +140,11 @@ class OrderRun:
 
     def _requests(self) -> list[Request]:
         verb = str(self._plan.verb) + (NOW if self._options.now else "")
-        names = [name for name, target in self._targets.items() if not target.under_way]
+        names = [
+            name
+            for name, target in self._targets.items()
+            if not target.under_way and name not in self._replaced
+        ]
         by, proof = self._plan.by, "the operator's own command"
         return [
             Request(number, self._clock.now(), verb, name, by, proof)
@@ -201,7 +207,9 @@ class OrderRun:
             self.progress[target.instance] = one
 
     def _answer_to(self, name: NodeName) -> str:
-        """Why the loop refused the request for a node."""
+        """Why nothing was requested for a node, or why the loop refused the request."""
+        if name in self._replaced:
+            return f"{self._replaced[name]} is in its place by now: look at it, and order again"
         answers = [
             event.answer
             for event in self._journal.events()

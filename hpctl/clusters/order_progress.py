@@ -146,6 +146,17 @@ def describe_unopened(target: Target, refusal: str) -> NodeProgress:
     )
 
 
+def describe_unread(target: Target, trouble: str) -> NodeProgress:
+    """Return a node whose order the daemon has taken, while what became of it cannot be read."""
+    return NodeProgress(
+        node=target.row.shown,
+        group=target.row.group,
+        instance_id=target.instance,
+        phase=OrderPhase.JOBS,
+        text=f"the daemon has the order; {trouble}",
+    )
+
+
 def _new_instance(target: Target, facts: OrderFacts) -> str:
     row = facts.row
     if row is None or not row.instance_id or row.instance_id == target.instance:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from hpctl.clusters.node_order_plan import Target, began
-from hpctl.clusters.order_call import key
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import OrderOptions
@@ -92,7 +91,7 @@ class OrderObserver:
         for name, target in self._targets.items():
             row = self._provider.rows.get(name)
             node = slurm.nodes.get(name)
-            instance = InstanceId(key(row) if row else target.instance)
+            instance = self._provider.id_of(row) if row else InstanceId(target.instance)
             boot = target.slurmd
             if name in state.open_nodes:
                 if row is None or node is None or not node.responding:

@@ -110,6 +110,9 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     desk.slurm.denied = case.get("denied", False)
     verb, *at = case["order"]
     order = make_plan(desk, Verb(verb), [desk.workers[n] for n in at], case)
+    for replaced in case.get("replaced meanwhile", []):
+        bed.emulator.act_by_itself(played.ids[desk.workers[replaced]])
+        bed.emulator.wait_in_service(CLUSTER, 10)
     watch(desk, played)
     run = begin(desk, order, case)
     last: Any = ()

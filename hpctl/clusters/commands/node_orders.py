@@ -435,7 +435,7 @@ def _hand_over(
     targets = [str(NodeName(target.row.node)) for target in order.targets]
     verb = order.verb + NOW if options.now else order.verb
     view = ask(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
-    if not all(request.answered for request in view.requests):
+    if not options.wait or not all(request.answered for request in view.requests):
         report(view, as_json, waited=options.wait)
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
