@@ -92,7 +92,8 @@ def _reported_trouble(event: JobReported) -> Trouble:
 
 
 def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
-    """Return why a job was requeued that waits out Slurm's begin delay: its supervisor or a node.
+    """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
+    its exit code, which slurmctld clears when the next run starts (seen on 22.05).
 
     None where it was preempted or requeued by an operator: that is no failure of the run, so it
     is not counted, not held and not started ahead of its delay.
@@ -112,6 +113,8 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     elif booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
+    elif job.exit_code not in ("", "0:0"):
+        trouble = _ended_badly(job, view, now)  # slurm.conf's RequeueExit, or the job's own word
     else:
         return None
     return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
