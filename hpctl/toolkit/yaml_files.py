@@ -67,8 +67,8 @@ def load(text: str, path: str, error: type[FileProblems]) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         reason = getattr(failed, "problem", None) or str(failed).splitlines()[0]
         raise error(path, [f"{place}not YAML: {reason}"]) from failed
-    except (ValueError, RecursionError) as failed:
-        # A date that is none, or brackets without end.
+    except (ValueError, LookupError, AttributeError, RecursionError) as failed:
+        # A date that is none, a tag whose value is none of its type, or brackets without end.
         raise error(path, [f"not YAML: {failed}"]) from failed
     if twice:
         raise error(path, twice)
