@@ -6,9 +6,10 @@ They run as the user, on a compute node, at every start of the job, under whatev
 `#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
 
 - hpctl cannot run there (no interpreter, a broken environment, no answer in time): a first start,
-  which the empty directory shows, does not fail for it. Where the directory holds anything, only
-  hpctl can tell which checkpoint is whole, and the job ends with exit code 127, as a command that
-  is not found: another node may have what is missing here, so its policy may requeue it.
+  which the empty directory shows, does not fail for it. Where the directory holds anything, or the
+  job has tiers, or saves on the nodes from an earlier run, only hpctl can tell which checkpoint is
+  whole. The job ends with exit code 127 then, as a command that is not found: another node may have
+  what is missing here, so its policy may requeue it.
 - No checkpoint at all: a first start. The script begins at the beginning.
 - There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
   node, say): the job stops with exit code 93 and says why. Starting from scratch would look like

@@ -70,9 +70,10 @@ hpctl_preamble() {
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @STOP@ ;;
     esac
-    if [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
+    if [ -n "${HPCTL_TIERS:-}$(ls "$HPCTL_CHECKPOINT_DIR")" ] ||
+        { [ -n "${HPCTL_FAST_DIR:-}" ] && [ "$HPCTL_RESTART_COUNT" -gt 0 ]; }; then
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
-            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
+            "checkpoint of $HPCTL_CHECKPOINT_DIR and its tiers is whole. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
         return @UNSTARTED@
     fi

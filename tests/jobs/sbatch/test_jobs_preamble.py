@@ -116,6 +116,9 @@ def test_hpctl_out_of_order_fails_no_first_start_and_chooses_no_checkpoint(job, 
     code, out, err = job.run()
     assert (code, out[0].split("|")[0]) == (0, "unset")
     assert "hpctl itself did not answer" in err
+    job.parts = {"tiers": ("s3://bucket/run",)}
+    assert job.run()[:2] == (NOT_FOUND_EXIT_CODE, []), "the newest checkpoint may be in the tier"
+    job.parts = {}
     generic(job.root, "step-9", 9)
     code, out, err = job.run()
     assert (code, out) == (NOT_FOUND_EXIT_CODE, []), "another node may have what is missing here"
