@@ -33,7 +33,11 @@ def find_trouble(rec: JobRecovery) -> Trouble:
     return Trouble(Kind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
 
 
-_DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
+FAILED_REASON: Final = "NonZeroExitCode"
+"""Of a job that slurmctld requeued for its exit code (RequeueExit), until a scheduling pass looks
+at it. The exit code alone does not tell: a requeue ends the script as well, with its own code."""
+
+_DELAY_REASONS: Final = ("BeginTime", "None", "", FAILED_REASON)
 
 
 BOOTED_SIGNATURE: Final = "node booted"
@@ -93,7 +97,7 @@ def _reported_trouble(event: JobReported) -> Trouble:
 
 def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
-    its exit code, which slurmctld clears when the next run starts (seen on 22.05).
+    its exit code.
 
     None where it was preempted or requeued by an operator: that is no failure of the run, so it
     is not counted, not held and not started ahead of its delay.
@@ -113,8 +117,8 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     elif booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
-    elif job.exit_code not in ("", "0:0"):
-        trouble = _ended_badly(job, view, now)  # slurm.conf's RequeueExit, or the job's own word
+    elif job.reason == FAILED_REASON:
+        trouble = _ended_badly(job, view, now)
     else:
         return None
     return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)

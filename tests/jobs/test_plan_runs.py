@@ -227,9 +227,11 @@ def test_a_job_that_was_preempted_or_requeued_by_an_operator_is_left_alone():
 
 
 def test_a_run_that_slurm_requeued_for_its_exit_code_has_failed():
-    """By slurm.conf's RequeueExit; slurmctld keeps the code until the next run starts."""
-    found = opens(replace(QUEUED, exit_code="3:0"))
+    """By slurm.conf's RequeueExit. A preempted script that traps SIGTERM has a code as well."""
+    found = opens(replace(QUEUED, reason="NonZeroExitCode", exit_code="3:0"))
     assert (found.trouble.kind, found.trouble.exit_code) == (Kind.CRASH, 3)
+    assert decided(replace(QUEUED, exit_code="3:0")) is None
+    assert decided(replace(QUEUED, exit_code="0:15")) is None
 
 
 def test_a_node_that_booted_before_the_run_began_did_not_end_it():

@@ -1,5 +1,7 @@
 """A job that an operator puts back in the queue is the operator's: hpctl adds and takes nothing."""
 
+import time
+
 import pytest
 
 from tests.daemon.chaos import Chaos, cluster
@@ -26,6 +28,8 @@ def requeue(live: Chaos, job: int, verb: str) -> None:
 
 def start(live: Chaos, job: int, restarts: int) -> None:
     """Have the operator end Slurm's delay."""
+    # A node kills what comes back in the clock's second in which it was ended.
+    time.sleep(1.1)
     live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
     until(lambda: live.running(job, restarts), 40, "it runs again")
 
