@@ -21,6 +21,7 @@ from docgen.json_types import page as json_text
 from docgen.metrics import page as metrics_text
 from docgen.policies import page as policies_text
 from docgen.recoveries import page as recovery_text
+from docgen.repertoire import page as repertoire_text
 from docgen.validate import page as validate_text
 from hpctl.clusters.spec.schema import schema_text
 
@@ -48,6 +49,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "cluster.md": _noted(cluster_text),
     "cluster.schema.json": schema_text,
     "configuration.md": _noted(configuration_text),
+    "jobs-and-admins.md": _noted(repertoire_text),
     "metrics.md": _noted(metrics_text),
     "policies.md": _noted(policies_text),
     "recovery.md": _noted(recovery_text),

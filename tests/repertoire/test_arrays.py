@@ -4,6 +4,7 @@ import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 SLEEPER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
@@ -30,6 +31,13 @@ def list_tasks(live: Chaos, array: int) -> list[str]:
     return live.sandbox.run(["squeue", "-hj", str(array), "-o", "%K"]).stdout.split()
 
 
+@story(
+    job="Task of an array, other tasks of which still wait for their first run",
+    act="a GPU of its node falls off the bus (Xid 79)",
+    slurm="The task alone is requeued, excludes the node and runs elsewhere without Slurm's delay.",
+    explain="One recovery of the task, which names the node.",
+    owner="Nothing to do; the restart counts for this task only.",
+)
 def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live: Chaos):
     """Other tasks wait for their first run, so that squeue joins this one with them."""
     array = live.submit("sleep 600", "--array=1-3", "--nodes=1", header=SLEEPER)

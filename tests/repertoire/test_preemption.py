@@ -1,9 +1,10 @@
-"""A preempted job is Slurm's to start again: it is no failure, however often it happens."""
+"""Preemption: the preempted job is Slurm's to start again, and no failure is counted."""
 
 import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 PARTITIONS = """PreemptType=preempt/partition_prio
@@ -30,6 +31,13 @@ def preempt(live: Chaos, low: int) -> None:
     until(lambda: live.running(low, restarts + 1), 40, "it runs again")
 
 
+@story(
+    job="Batch job in a partition with `PreemptMode=REQUEUE`",
+    act="five jobs of a partition with a higher priority tier preempt it, one after the other",
+    slurm="The job waits and starts again as Slurm decides; it is never held.",
+    explain="No recovery opens.",
+    owner="No restart is counted against the job's policy.",
+)
 def test_five_preemptions_in_a_row_hold_nothing_and_count_for_nothing(live: Chaos):
     comment = 'hpctl:{"policy":{"restarts":2}}'
     low = live.submit("sleep 600", "--partition=low", f"--comment={comment}", header=HEADER)

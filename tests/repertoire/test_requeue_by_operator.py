@@ -1,4 +1,4 @@
-"""A job that an operator puts back in the queue is the operator's: hpctl adds and takes nothing."""
+"""Requeue by an operator: the job is the operator's, and hpctl neither starts nor counts it."""
 
 import time
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 COMMENT = 'hpctl:{"policy":{"restarts":2}}'
@@ -34,6 +35,13 @@ def start(live: Chaos, job: int, restarts: int) -> None:
     until(lambda: live.running(job, restarts), 40, "it runs again")
 
 
+@story(
+    job="Registered batch job",
+    act="an administrator runs `scontrol requeue` four times, with a policy of two restarts",
+    slurm="The job waits and starts again as Slurm decides; it is never held.",
+    explain="No recovery opens.",
+    owner="No restart is counted against the job's policy.",
+)
 def test_four_requeues_in_a_row_count_for_nothing(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
     for number in range(1, 5):
@@ -45,6 +53,12 @@ def test_four_requeues_in_a_row_count_for_nothing(live: Chaos):
     live.sandbox.run(["scancel", str(job)])
 
 
+@story(
+    job="Registered batch job",
+    act="an administrator runs `scontrol requeuehold`, later `scontrol release`",
+    slurm="The job stays held until it is released, then runs.",
+    explain="No recovery opens.",
+)
 def test_a_requeued_and_held_job_stays_held_until_it_is_released(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
     requeue(live, job, "requeuehold")
@@ -56,6 +70,13 @@ def test_a_requeued_and_held_job_stays_held_until_it_is_released(live: Chaos):
     live.sandbox.run(["scancel", str(job)])
 
 
+@story(
+    job="Batch job that an administrator has requeued",
+    act="a GPU of its next node falls off the bus (Xid 79)",
+    slurm="The job is requeued, excludes the node and runs elsewhere without Slurm's delay.",
+    explain="One recovery, which names the node.",
+    owner="Nothing to do; one restart is counted.",
+)
 def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
     requeue(live, job, "requeue")

@@ -1,0 +1,43 @@
+"""docs/jobs-and-admins.md from the rows of tests/repertoire."""
+
+from collections.abc import Iterator
+
+from tests.repertoire.stories import Chapter, read_chapters
+
+HEAD = """# Jobs and administrators
+
+What hpctl does with each kind of job and each act of an administrator. Each row is a test that
+runs against a real slurmctld (`tests/repertoire/`).
+"""
+COLUMNS = (
+    "Job or node",
+    "What happens",
+    "Then, in Slurm",
+    "`hpctl explain`, `hpctl status`",
+    "Owner",
+)
+
+
+def page() -> str:
+    """Return the page's text."""
+    return "\n".join([HEAD, *_lines()])
+
+
+def _lines() -> Iterator[str]:
+    for chapter in read_chapters():
+        yield from _section(chapter)
+
+
+def _section(chapter: Chapter) -> Iterator[str]:
+    yield f"## {chapter.title.rstrip('.').partition(':')[0]}"
+    yield ""
+    if ":" in chapter.title:
+        rest = chapter.title.partition(":")[2].strip()
+        yield f"{rest[:1].upper()}{rest[1:]}"
+        yield ""
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield "|---" * len(COLUMNS) + "|"
+    for story in chapter.stories:
+        cells = (story.job, story.act, story.slurm, story.explain, story.owner)
+        yield "".join(f"| {cell} " for cell in cells) + "|"
+    yield ""
