@@ -4,18 +4,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.clusters.lifecycle.chroot import Machine
+from tests.clusters.lifecycle.chroot import HERE, Machine
 from tests.clusters.lifecycle.node import ROOT, wheelhouse
 from tests.process import run_text
-
-HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-ROOT_PYTHON = "3.11"
-"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the packages hold the wheels of
-this one."""
-
-WRONG_PYTHON = (
-    "" if HERE == ROOT_PYTHON else f"the machines have {ROOT_PYTHON}, these wheels are for {HERE}"
-)
 
 
 def build(room: Path, version: str) -> Path:

@@ -6,11 +6,11 @@ import time
 import pytest
 
 from hpctl.cli.install_layout import DROP_IN
-from tests.cli.install.package import HERE, WRONG_PYTHON, build, give
+from tests.cli.install.package import build, give
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import Machine
 
-MISSING = chroot.missing() or WRONG_PYTHON
+MISSING = chroot.missing() or chroot.WRONG_PYTHON
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.nightly,
@@ -62,7 +62,7 @@ def files(machine: Machine) -> str:
 def test_it_installs_without_a_network_for_every_user_and_changes_nothing_else(machine):
     assert "Next, as root: hpctl install head, or node, or login" in installed(machine)
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
-    assert HERE in as_user(machine, "/opt/hpctl/bin/python -V")
+    assert chroot.HERE in as_user(machine, "/opt/hpctl/bin/python -V")
     as_user(machine, "/opt/hpctl/bin/python -c 'import hpctl.daemon.main, boto3'")
     units = [
         f"/usr/lib/systemd/system/hpctl{name}" for name in ("-agent.service", "-daemon.service")
@@ -159,8 +159,11 @@ def test_a_python_that_it_is_not_made_for_is_named(machine):
     machine.write("/usr/lib/hpctl/pythons", "3.7\n3.8\n")
     code, text = machine.run("dpkg", "--configure", "hpctl")
     assert code == 1
-    assert f"hpctl: this package runs on Python 3.7 3.8, and this machine has Python {HERE}" in text
-    machine.write("/usr/lib/hpctl/pythons", f"{HERE}\n")
+    assert (
+        f"hpctl: this package runs on Python 3.7 3.8, and this machine has Python {chroot.HERE}"
+        in text
+    )
+    machine.write("/usr/lib/hpctl/pythons", f"{chroot.HERE}\n")
     machine.says("dpkg", "--configure", "hpctl")
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
 

@@ -8,12 +8,12 @@ import json
 
 import pytest
 
-from tests.cli.install.package import WRONG_PYTHON, build, give
-from tests.clusters.lifecycle import booted, live
+from tests.cli.install.package import build, give
+from tests.clusters.lifecycle import booted, chroot, live
 from tests.clusters.lifecycle.booted import Booted
 from tests.clusters.lifecycle.live import eventually
 
-MISSING = booted.missing() or WRONG_PYTHON
+MISSING = booted.missing() or chroot.WRONG_PYTHON
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.nightly,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -17,10 +18,16 @@ from pathlib import Path
 
 from tests.process import run_text
 
-SUITE = "bookworm"
+SUITE = platform.freedesktop_os_release().get("VERSION_CODENAME", "bookworm")
+"""The release of the tests' own machine, whose Python the wheels in a bundle are for."""
+HERE = platform.python_version().rpartition(".")[0]
+PYTHON = {"bookworm": "3.11", "trixie": "3.13"}.get(SUITE, HERE)
+"""The version of that release's python3."""
+WRONG_PYTHON = "" if HERE == PYTHON else f"the machines have {PYTHON}, these wheels are for {HERE}"
+"""Why the wheels that are installed here do not fit the machines; empty where they do."""
 PACKAGES = (
     "python3,systemd,openssh-client,openssh-server,logrotate,slurmctld,slurmd,slurmdbd,slurm-client,"
-    "munge,mariadb-server,libpam-slurm-adopt,procps,iproute2"
+    "munge,mariadb-server,libpam-slurm-adopt,procps,iproute2,ca-certificates"
 )
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpctl/lifecycle-root"
 BUILD_S = 600
@@ -48,13 +55,31 @@ def base() -> Path:
     return CACHE
 
 
+# systemd's package looks for /proc when it is configured, so that debootstrap cannot install it.
+BUILD = """
+set -e
+root=$1 packages=$2 suite=$3
+shift 3
+debootstrap --variant=minbase "$suite" "$root" "$@"
+printf '#!/bin/sh\\nexit 101\\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+mount -t proc proc "$root/proc"
+export DEBIAN_FRONTEND=noninteractive
+chroot "$root" apt-get --quiet update
+chroot "$root" apt-get --quiet --yes --no-install-recommends install \
+    $(echo "$packages" | tr , ' ')
+chroot "$root" apt-get clean
+rm "$root/usr/sbin/policy-rc.d"
+"""
+
+
 def _make(key: str) -> None:
     building = CACHE.with_name(f".{CACHE.name}-{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)  # of a run that was stopped
     building.mkdir(parents=True)
     # What it mounts goes with it, also where it is killed: nothing is removed through a mount.
-    args = ["unshare", "--mount", "--fork", "--kill-child", "debootstrap", "--variant=minbase"]
-    args += [f"--include={PACKAGES}", SUITE, str(building)]
+    args = ["unshare", "--mount", "--fork", "--kill-child", "sh", "-c", BUILD, "sh"]
+    args += [str(building), PACKAGES, SUITE]
     try:
         done = run_text([*args, *_mirror()], timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -116,7 +141,7 @@ class Machine:
 
     def enter(self) -> list[str]:
         """What goes before a command that is to run on the machine."""
-        into = ["nsenter", "--target", self._first, "--mount", "--pid", "--"]
+        into = ["nsenter", "--target", self._first, "--mount", "--root", "--pid", "--"]
         return [*into, "chroot", str(self._inside)]
 
     def path(self, absolute: str) -> Path:

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from msgspec import Struct
 
-from tests.clusters.lifecycle import booted, live
+from tests.clusters.lifecycle import booted, chroot, live
 from tests.clusters.lifecycle.booted import Booted
 from tests.clusters.lifecycle.live import COMMAND, birth, eventually
 from tests.clusters.lifecycle.node import ADDRESSES, BUCKET, ENVIRONMENT, wheelhouse
@@ -22,16 +22,7 @@ from tests.s3 import s3_endpoint
 
 __all__ = ["s3_endpoint"]
 
-ROOT_PYTHON = (3, 11)
-"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the machines get the packages of
-this one."""
-
-HERE = sys.version_info[:2]
-MISSING = booted.missing() or (
-    f"the machines have Python {ROOT_PYTHON}, and hpctl's packages here are for {HERE}"
-    if HERE != ROOT_PYTHON
-    else ""
-)
+MISSING = booted.missing() or chroot.WRONG_PYTHON
 
 pytestmark = [
     pytest.mark.integration,

@@ -11,7 +11,7 @@ import pytest
 from hpctl.clusters.bundle import Bundle, lifecycle_scripts, sign
 from hpctl.engine.config import parse
 from tests.clusters.lifecycle import chroot
-from tests.clusters.lifecycle.chroot import Machine
+from tests.clusters.lifecycle.chroot import PYTHON, Machine
 from tests.clusters.lifecycle.node import (
     ADDRESSES,
     BUCKET,
@@ -299,9 +299,9 @@ def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine)
 @pytest.mark.nightly
 def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(machine):
     """The root's own stands for a relocatable build: it finds its library beside itself."""
-    packed, home = f"{BUCKET}/python.tar.gz", "/usr/lib/python3.11"
+    packed, home = f"{BUCKET}/python.tar.gz", f"/usr/lib/python{PYTHON}"
     pack = ("tar", "-C", "/usr", "-I", "gzip -1", "--exclude=__pycache__", "-cf", packed)
-    pack += ("bin/python3.11", "bin/python3", "lib/python3.11")
+    pack += (f"bin/python{PYTHON}", "bin/python3", f"lib/python{PYTHON}")
     where = ("/opt/hpctl/bin/python", "-c", "import sys; print(sys.base_prefix)")
     for mark in ("older", "newer"):
         machine.write(f"{home}/mark.py", mark)
@@ -309,7 +309,7 @@ def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(machi
         sign(machine.path(BUCKET))
         birth(machine, "login")
         assert machine.says(*where) == "/opt/hpctl-python"
-        assert machine.path("/opt/hpctl-python/lib/python3.11/mark.py").read_text() == mark
+        assert machine.path(f"/opt/hpctl-python/lib/python{PYTHON}/mark.py").read_text() == mark
         assert machine.says("/opt/hpctl/bin/hpctl", "--version") == "hpctl, version 0.1.0"
 
 
