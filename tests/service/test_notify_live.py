@@ -1,12 +1,10 @@
 """The real daemon tells people: an operator's sink of an escalation, a job's owner by MailProg."""
 
 import json
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from hpctl.toolkit.compat import UTC
 from tests.daemon.chaos import cluster
 from tests.live import until
 from tests.service.test_notify import Webhook
@@ -31,9 +29,6 @@ def test_an_escalation_and_a_resumed_job_are_told(tmp_path: Path) -> None:
         node = str(live.job(job).nodes[0])
         live.xid(node)
         until(lambda: bool(hook.got), 60, "the sink has the escalation")
-        heard = datetime.now(UTC)
-        (rec,) = live.node_recoveries()
-        assert (heard - rec.since).total_seconds() < 5
         assert hook.got[0]["title"].endswith(f"escalated: {node}")
         assert f"Next: hpctl explain {node}" in hook.got[0]["message"]
         box = Path(live.sandbox.state_dir).parent / "mails"
