@@ -1,6 +1,7 @@
 """docs/catalogue.md from the fault table: a table a section, a line a row."""
 
 import re
+from collections.abc import Iterable
 from itertools import groupby
 
 from hpctl.faults.catalogue import SHIPPED
@@ -40,6 +41,9 @@ def page() -> str:
     """The page: the sections of the table in order of precedence."""
     lines = [HEAD]
     for title, rows in SECTIONS:
+        if all(row.reason for row in rows):
+            lines += _reasons(title, rows)
+            continue
         lines += [f"## {title}", "", "| code | meaning | remedy |", "|---|---|---|"]
         for check, those in groupby(rows, lambda row: row.check):
             lines.append(f"| **{stem(check)}** | | |")
@@ -50,6 +54,27 @@ def page() -> str:
                 above = remedy
         lines.append("")
     return "\n".join(lines)
+
+
+REASONS = """\
+A program of Slurm's drains a node, or sets it DOWN, with a Reason that begins with one of these
+texts, as root or SlurmUser. Under another account the same words are a person's, and the node is
+left to them. A node that has another fault as well is treated for that one: hpctl's Reason replaces
+Slurm's, which the evidence in `hpctl explain` keeps. With none, the node gets the remedy here. For
+*ask human* nothing is done to it, and `hpctl status` lists it with what to do. The file of Slurm
+that writes a text stands in `hpctl/faults/outside.md`.
+"""
+
+
+def _reasons(title: str, rows: Iterable[FaultRow]) -> list[str]:
+    """The section of what Slurm closes nodes for, with its texts and what a person does."""
+    head = "| rule | Reason begins with | by | meaning | remedy | what to do |"
+    lines = [f"## {title}", "", REASONS, head, "|---|---|---|---|---|---|"]
+    for row in rows:
+        texts = ", ".join(f"`{text}`" for text in row.reason)
+        cells = (f"`{row.rules[0]}`", texts, row.by, row.meaning, _remedy(row), row.advice)
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _line(row: FaultRow, remedy: str) -> str:

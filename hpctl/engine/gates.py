@@ -16,6 +16,7 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, View, fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.toolkit.bounds import later, span
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -201,11 +202,14 @@ def provider_auto_recovery(
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An operator or another tool closed the node.
 
-    HyperPod's health agent is nobody: where the service does not act on its mark, we do.
+    HyperPod's health agent is nobody: where the service does not act on its mark, we do. Nor is
+    Slurm, whose own drain is evidence: it is taken over.
     """
     if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
         return "in a maintenance reservation"
     if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
+        return None
+    if closed_by_slurm(c.node):
         return None
     how = "drained" if c.node.drained else "set FAIL"
     return f"{how} by somebody else: {c.node.reason!r}"

@@ -23,6 +23,7 @@ from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import left_alone
+from hpctl.faults.slurm_reasons import RULES as SLURM_RULES
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import ChangePhase
@@ -63,6 +64,8 @@ def _lasts(before: HoldNoted, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
 
 
+_SPOKEN: Final = MARK_RULES | REACH_RULES | SLURM_RULES
+"""The rules that rest on Slurm's word or the cloud's, whatever the node's agent says."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
 DRAIN_RESTORED: Final = FaultClass(
@@ -256,7 +259,7 @@ def _candidate(
     heard = view.health[node.name].last_heard
     if judged.condition is Condition.FAULTY and judged.fault is not None:
         # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
-        last_heard = None if judged.fault.rule in MARK_RULES | REACH_RULES else heard
+        last_heard = None if judged.fault.rule in _SPOKEN else heard
         return Candidate(
             judged.generation, node, judged.fault, judged.since, judged.why, heard=last_heard
         )
@@ -298,9 +301,8 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         return False
     if last.withdrawn:
         return False
-    spoken = MARK_RULES | REACH_RULES
-    if last.phase is NodePhase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
-        return False  # giving the node back took the old mark off, whatever the clocks say
+    if last.phase is NodePhase.RETURNED and not _SPOKEN.isdisjoint({c.fault.rule, *judged.also}):
+        return False  # giving the node back took the old Reason off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever nobody looks for a while.
         return last.rule == c.fault.rule

@@ -5,7 +5,7 @@
 | `slurm.down` | slurmctld set the node DOWN by itself, though the node's agent is heard |
 | `slurm.rebooted` | the same, because the node booted unexpectedly (ReturnToService=1) |
 | `slurm.silent` | slurmctld marks the slurmd as not responding; its jobs run on for now |
-| `slurm.closed` | slurmctld drained the node, or set it DOWN, for what no remedy fixes |
+| `slurm.prolog` and others | a program of Slurm's closed the node: see `slurm_reasons` |
 | `cloud.failed` | the cloud lists the instance as Failure, though its agent is heard |
 | `agent.silent` | nothing is heard from the agent, and Slurm still reaches the node |
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hpctl.faults.hma_marks import mark_of, with_marks
+from hpctl.faults.slurm_reasons import find_closed, find_row
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation, NodeName, RuleId
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
@@ -32,18 +33,6 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 if TYPE_CHECKING:
     from hpctl.faults.catalogue import Rules
 
-SLURMCTLD_REASONS: Final = (
-    "Not responding",
-    "Node unexpectedly rebooted",
-    "Low ",
-    "gres/",
-    "Invalid ",
-    "Low_",
-    "Unable to determine",
-    "ResumeTimeout reached",
-)
-"""How the Reasons begin that slurmctld gives to a node that it sets DOWN by itself."""
-_CLOSED_BY_SLURM: Final = (*SLURMCTLD_REASONS[2:7], "Kill task failed", "batch job complete fail")
 _WANTED: Final = frozenset(
     {
         *("MAINT", "MAINTENANCE", "CLOUD", "FUTURE", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
@@ -58,7 +47,8 @@ CHECKS: Final = frozenset({"slurm", "cloud", "agent"})
 RULES: Final = frozenset(
     map(RuleId, ("slurm-down", "slurm-rebooted", "cloud-failed", "agent-silent"))
 )
-"""The rows that rest on these signs and are treated. None rests on what the node says of itself."""
+"""The rows of nodes out of reach that are treated: they pass once the node is reached again. None
+rests on what the node says of itself."""
 
 Signs = Mapping[tuple[Generation, str], datetime]
 """Since when each sign is seen without a gap."""
@@ -68,30 +58,21 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Whether a node is out of reach because somebody wants it so, or has it in hand already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
-    theirs = bool(node.reason) and not node.reason.startswith(
-        (*SLURMCTLD_REASONS, *_CLOSED_BY_SLURM)
-    )
+    theirs = bool(node.reason) and find_row(node) is None
     return theirs and (node.closed or node.down)
-
-
-def closed_by_slurm(node: SlurmNode) -> bool:
-    """Whether slurmctld drained the node by itself, for which no person has to answer."""
-    reasons = (*SLURMCTLD_REASONS, *_CLOSED_BY_SLURM, "Prolog error")
-    return node.drained and node.reason.startswith(reasons)
 
 
 def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
     """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
     if left_alone(node, instance):
         return ""
-    if node.down and node.reason.startswith("Node unexpectedly rebooted"):
-        return "slurm.rebooted"
-    if (node.down or node.drained) and node.reason.startswith(_CLOSED_BY_SLURM):
-        return "slurm.closed"
+    if closed := find_closed(node):
+        return f"slurm.{closed.code}"
     if node.drained:
         return ""
     if node.down:
-        return "slurm.down"
+        rebooted = node.reason.startswith("Node unexpectedly rebooted")
+        return "slurm.rebooted" if rebooted else "slurm.down"
     if instance is not None and instance.status is InstanceStatus.FAILURE:
         return "cloud.failed"
     return "" if node.responding else "slurm.silent"
@@ -126,15 +107,15 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
         node, instance = slurm.nodes.get(name), instances.get(name)
         if node is None or mark_of(node) or reason_owner(node.reason) is not None:
             continue
-        sign = sign_of(node, instance)
-        since = node.reason_at if node.down else None
+        sign, closed = sign_of(node, instance), find_closed(node) is not None
+        since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:
-            gone = sign and sign != "slurm.closed"
+            gone = sign and not closed
             sign = "" if deaf or gone or left_alone(node, instance) else AGENT
             since = known.last_heard + rules.silent_after
         if not sign:
             continue
-        if before is not None:
+        if before is not None and not (closed and since):
             since = before.get((known.generation, sign), now)
         signs[known.generation, sign] = since = since or slurm.as_of
         found[name] = replace(

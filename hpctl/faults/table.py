@@ -60,6 +60,9 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     For a counter in sysfs, `counter` is its path below the device's folder and `when` how it is
     compared with a limit of the check (fabric.md says how it is written).
+
+    For what Slurm closes a node for, `reason` holds how the Reasons begin, `by` the programs that
+    write them, `source` the files of Slurm's that do, and `advice` what a person does about it.
     """
 
     check: str
@@ -79,6 +82,10 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     seen: str = ""
     counter: str = ""
     when: str = ""
+    reason: tuple[str, ...] = ()
+    by: str = ""
+    source: str = ""
+    advice: str = ""
 
     @property
     def rules(self) -> tuple[RuleId, ...]:
@@ -190,7 +197,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 _FRAGMENT = re.compile(r"\{([a-z_]+)\}")
 FRAGMENTS: dict[str, str] = {}
 """What `{name}` stands for in a pattern: filled when the tables are read."""
-_QUOTED_COLUMNS = ("line", "heads", "words", "checks")
+_QUOTED_COLUMNS = ("line", "heads", "words", "checks", "reason")
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 

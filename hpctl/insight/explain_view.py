@@ -29,6 +29,7 @@ from hpctl.engine.views import TroubleView, trouble_view
 from hpctl.engine.world import World, cloud_says, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.slurm_reasons import find_closed
 from hpctl.jobs.decide import Means, decide
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
@@ -281,6 +282,8 @@ def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
         facts.append(f"Slurm calls it {slurm.state}{flags}")
         if mark := mark_of(slurm):
             facts.append(f"HyperPod's health agent marked it {mark}")
+        elif row := find_closed(slurm):
+            facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
         elif slurm.closed and reason.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
             facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
@@ -304,7 +307,10 @@ def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
 
 def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
     """Whether it is over for a node that nothing is done to, and what a person must do."""
-    if slurm is not None and slurm.closed:
+    waits = judged is not None and judged.until is not None
+    if (row := find_closed(slurm)) is not None and not waits:
+        return f"a person: {row.advice}"
+    if slurm is not None and slurm.closed and not waits:
         how = (
             "hpctl return" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         )
@@ -313,7 +319,7 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
         return "a person: install or start the agent there (`hpctl doctor`)"
     if judged.condition is assessment.Condition.HEALTHY:
         return "nothing: nothing is wrong, and you need not do anything"
-    if judged.until is not None:
+    if waits:
         return f"{judged.until:%H:%M:%S} UTC: what lasts until then is treated; you need do nothing"
     return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
 

@@ -15,6 +15,7 @@ from hpctl.engine.world import World, cloud_says, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
+from hpctl.faults.slurm_reasons import find_closed
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later
@@ -25,6 +26,7 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.slurm_facts import SlurmNode
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
@@ -257,12 +259,19 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
             sign = sign_of(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
-                found.append((name, f"{name}: Slurm calls it {shown} ({node.reason})"))
+                says = f"{name}: Slurm calls it {shown} ({node.reason})"
+                found.append((name, f"{says}{_advice(node)}"))
         elif any(f.check in CHECKS for f in judged.findings) or (
             judged.why.startswith("agent-silent") and not left_alone(node, instance)
         ):
-            found.append((name, f"{name}: {judged.why}"))
+            found.append((name, f"{name}: {judged.why}{_advice(node)}"))
     return found
+
+
+def _advice(node: SlurmNode) -> str:
+    """What a person does about a node that Slurm closed by itself, after what is wrong with it."""
+    row = find_closed(node)
+    return f"; {row.advice}" if row is not None else ""
 
 
 def _unknowns(w: World) -> list[str]:

@@ -46,7 +46,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 SKEW = timedelta(seconds=30)
 """How far slurmctld's clock may be from ours."""
 
-_WHO = re.compile(r" \[[^\s@\]]+@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
+_WHO = re.compile(r" \[(?P<who>[^\s@\]]+)@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
 _FLAG_BASE = {
     "CONFIGURING": "RUNNING",
@@ -71,9 +71,11 @@ def node_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith("NodeName=")]
 
 
-def nodes(lines: Iterable[str], by: Dealt = UNASKED) -> tuple[list[SlurmNode], list[Flaw]]:
+def nodes(
+    lines: Iterable[str], by: Dealt = UNASKED, slurm_user: str = ""
+) -> tuple[list[SlurmNode], list[Flaw]]:
     """The nodes of these lines, and the lines that cannot be read."""
-    return each("parse", lines, _name, lambda line: _node(line, by))
+    return each("parse", lines, _name, lambda line: _node(line, by, slurm_user))
 
 
 def _name(line: str) -> NodeName:
@@ -106,7 +108,7 @@ def version(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _node(line: str, by: Dealt) -> SlurmNode:
+def _node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
     cpus = natural(_word(line, " CPUEfctv=", 0)) or natural(_word(line, " CPUTot=", 0))
     features, gres = _word(line, " ActiveFeatures=", 0), _word(line, " Gres=", 0)
     at = line.find(" NodeAddr=")
@@ -117,7 +119,7 @@ def _node(line: str, by: Dealt) -> SlurmNode:
     state, flags = _states_of(_word(line, " State=", at))
     at = max(line.find(" State=", at), 0)
     partitions = _word(line, " Partitions=", at)
-    reason, set_at = _reason(line, at)
+    reason, set_at, who = _reason(line, at)
     return SlurmNode(
         name=_name(line),
         state=state,
@@ -132,14 +134,28 @@ def _node(line: str, by: Dealt) -> SlurmNode:
         has=node_tres(cpus, memory, gres, by),
         features=_names(features),
         version=version,
+        reason_by=person(who, slurm_user),
     )
 
 
-GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,Reason:0"
+def person(who: str, slurm_user: str) -> str:
+    """The author of a Reason, where that is a person: neither root nor SlurmUser.
+
+    Where SlurmUser is not known nobody can tell, and it is taken to be Slurm.
+    """
+    return who if slurm_user and who not in ("root", slurm_user, "Unknown") else ""
+
+
+def slurm_user(config: Mapping[str, str]) -> str:
+    """The name of SlurmUser, of `slurm(64030)` in `scontrol show config`."""
+    return config.get("SlurmUser", "").partition("(")[0]
+
+
+GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,User:0|,Reason:0"
 """What `sinfo --Node --Format` prints for `glance`, the free text last."""
 
 
-def glance(text: str, known: SlurmNode) -> SlurmNode | None:
+def glance(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
     """The node with the state and Reason that sinfo prints, a line for each of its partitions.
 
     None where it is absent, or its lines differ.
@@ -149,26 +165,32 @@ def glance(text: str, known: SlurmNode) -> SlurmNode | None:
         return None
     name, _, rest = lines.pop().partition("|")
     shown, _, rest = rest.partition("|")
-    set_at, ends, reason = rest.partition("|")
+    set_at, _, rest = rest.partition("|")
+    who, ends, reason = rest.partition("|")
     if name != known.name or not ends:
         return None
     none = set_at == "Unknown" and reason == "none"
     state, flags = _states_of(shown.upper())
     return replace(
-        known, state=state, flags=flags, reason="" if none else reason, reason_at=_at(set_at)
+        known,
+        state=state,
+        flags=flags,
+        reason="" if none else reason,
+        reason_at=_at(set_at),
+        reason_by=person(who, slurm_user),
     )
 
 
-def _reason(line: str, at: int) -> tuple[str, str]:
-    """The Reason and the time of its `[user@time]`, after which only Comment and Extra may come."""
+def _reason(line: str, at: int) -> tuple[str, str, str]:
+    """The Reason, and time and user of its `[user@time]`; only Comment and Extra may follow."""
     start = line.find(" Reason=", at)
     if start < 0:
-        return "", ""
+        return "", "", ""
     text = line[start + 8 :]
     ends = list(_WHO.finditer(text))
     if not ends:
-        return text.rstrip(), ""
-    return text[: ends[-1].start()], ends[-1]["at"]
+        return text.rstrip(), "", ""
+    return text[: ends[-1].start()], ends[-1]["at"], ends[-1]["who"]
 
 
 @lru_cache(maxsize=65536)

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from multiprocessing import Pipe
@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from hpctl.slurm import parse
 from hpctl.slurm.cli import CliScheduler, Rule, update
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
@@ -106,7 +108,7 @@ class PySlurm(CliScheduler):
         """All nodes and jobs, by two RPCs. Raises Unavailable."""
         as_of = self.now()
         answer = self._asked(Question("view"))
-        nodes = {node.name: node for node in answer.nodes}
+        nodes = self._by_name(answer.nodes)
         jobs = {job.id: job for job in answer.jobs}
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
@@ -119,6 +121,15 @@ class PySlurm(CliScheduler):
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows: slurmctld joins no tasks of arrays."""
         return {job: known for job, known in self.view().jobs.items() if job in ids}
+
+    def _by_name(self, nodes: Iterable[SlurmNode]) -> dict[NodeName, SlurmNode]:
+        """The child's nodes, which name the author of each Reason, whoever that is."""
+        named = {node.name: node for node in nodes}
+        for name, node in named.items():
+            if node.reason_by:
+                author = parse.person(node.reason_by, self.slurm_user())
+                named[name] = replace(node, reason_by=author)
+        return named
 
     def _asked(self, question: Question) -> ChildAnswer:
         began = time.monotonic()
@@ -140,7 +151,7 @@ class PySlurm(CliScheduler):
         try:
             if good:
                 looked = self._asked(Question("nodes", good if len(good) <= LOOK_SINGLY else []))
-                seen = {node.name: node for node in looked.nodes}
+                seen = self._by_name(looked.nodes)
         except Unavailable as error:
             refused = Outcome.rejected("unavailable", str(error), transient=True)
             return dict.fromkeys(wanted, refused)
@@ -300,6 +311,7 @@ def _node(item: tuple[str, Any]) -> SlurmNode:
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
         version=_text(node, "slurm_version"),
+        reason_by=_text(node, "reason_user") if _text(node, "reason") else "",
     )
 
 

@@ -62,7 +62,7 @@ class Reader:
     may_act: Callable[[], bool] = lambda: True
     """Asked immediately before each order: a daemon that leads no more sends none."""
     _version: tuple[int, int, int] | None = None
-    _dealt: Dealt | None = None
+    _config: dict[str, str] | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
     _names: set[str] = field(default_factory=set)
 
@@ -77,12 +77,21 @@ class Reader:
     def dealt(self) -> Dealt:
         """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
-        if self._dealt is None:
+        config = self._fixed_config()
+        return dealt(config) if config else UNASKED
+
+    def slurm_user(self) -> str:
+        """The name of SlurmUser, asked until it was answered once; empty where it was not."""
+        return parse.slurm_user(self._fixed_config())
+
+    def _fixed_config(self) -> dict[str, str]:
+        """What slurmctld's configuration was when it first answered, for what is fixed in it."""
+        if self._config is None:
             try:
-                self._dealt = dealt(self.show_config())
+                self._config = self.show_config()
             except Unavailable:
-                return UNASKED
-        return self._dealt
+                return {}
+        return self._config
 
     def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
@@ -159,10 +168,12 @@ class Reader:
         if not 0 < len(names) <= GLANCES:
             return None
 
+        slurm_user = self.slurm_user()
+
         def ask(name: NodeName) -> SlurmNode | None:
             options = ("--noheader", "--all", "--local", "--Node", f"--Format={parse.GLANCE}")
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
-            return parse.glance(ran.text, known[name])
+            return parse.glance(ran.text, known[name], slurm_user)
 
         with ThreadPoolExecutor(len(names)) as pool:
             seen = [node for node in pool.map(ask, names) if node is not None]
@@ -284,7 +295,8 @@ class Reader:
         self, ran: Ran, give_up: Callable[[], bool] | None = None
     ) -> tuple[list[SlurmNode], list[Flaw]]:
         lines = parse.node_lines(ran.text)
-        return parse.nodes(_politely(lines, give_up) if self.event else lines, self.dealt())
+        polite = _politely(lines, give_up) if self.event else lines
+        return parse.nodes(polite, self.dealt(), self.slurm_user())
 
     def _read(
         self,

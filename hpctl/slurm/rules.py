@@ -31,7 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.faults.hma_marks import MARKS, mark_of, spent
-from hpctl.faults.reachability import SLURMCTLD_REASONS, closed_by_slurm
+from hpctl.faults.slurm_reasons import closed_by_slurm, find_row
 from hpctl.slurm.records import JobRecord
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome
@@ -288,7 +288,7 @@ def resumable(node: SlurmNode) -> Outcome | None:
 
 def downed_by_hand(node: SlurmNode) -> bool:
     """DOWN for a reason that is not slurmctld's own."""
-    return node.down and bool(node.reason) and not node.reason.startswith(SLURMCTLD_REASONS)
+    return node.down and bool(node.reason) and find_row(node) is None
 
 
 def _bad_reason(reason: str) -> Outcome | None:

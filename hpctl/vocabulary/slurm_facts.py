@@ -17,8 +17,10 @@ class SlurmNode(Struct, frozen=True):
 
     `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
     release spells it. `last_busy`: when a job last held it, or when it came up where none has.
-    `reason_at`: when the Reason was set, where Slurm tells it. `version`: its slurmd's, as
-    `25.11.7`; empty where none has registered yet.
+    `reason_at`: when the Reason was set, where Slurm tells it. `reason_by`: the account of the
+    person who set it; empty for root and SlurmUser, under whom Slurm's own programs write, and
+    where Slurm does not tell. `version`: its slurmd's, as `25.11.7`; empty where none has
+    registered yet.
     """
 
     name: NodeName
@@ -34,6 +36,7 @@ class SlurmNode(Struct, frozen=True):
     features: tuple[str, ...] = ()
     reason_at: datetime | None = None
     version: str = ""
+    reason_by: str = ""
 
     @property
     def drained(self) -> bool:

@@ -141,6 +141,10 @@ CASES = [
         candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
     Row("foreign_drain", False, view_of,
         candidate(node=slurm_node(1, flags=DRAINED, reason=own_reason("n-0", "x")))),
+    Row("foreign_drain", False, view_of,
+        candidate(node=slurm_node(1, flags=frozenset({"DRAIN"}), reason="Prolog error"))),
+    Row("foreign_drain", True, view_of, candidate(node=slurm_node(
+        1, flags=frozenset({"DRAIN"}), reason="Prolog error", reason_by="ann"))),
     Row("foreign_drain", False, view_of, candidate(node=slurm_node(1, reason="bad fan")),
         note="a reason, but open"),
     Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"FAIL"})))),

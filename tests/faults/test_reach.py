@@ -74,11 +74,26 @@ def test_a_slurmd_that_does_not_answer_yet_is_suspect():
     assert "slurm-silent" in found.why
 
 
-def test_slurms_own_drain_is_shown_and_not_treated():
-    node = SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), "gres/gpu count reported lower (7 < 8)")
-    found, _ = judged(node, lasts_s=900)
+def test_slurms_own_drain_for_a_person_is_shown_and_not_treated():
+    reason = "gres/gpu count reported lower than configured (7 < 8)"
+    found, _ = judged(SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), reason), lasts_s=900)
     assert found.condition is Condition.SUSPECT
-    assert "slurm-closed" in found.why
+    assert "slurm-gres" in found.why
+
+
+def test_slurms_own_drain_that_a_restart_cures_is_a_fault_by_slurms_own_time():
+    node = SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), "Kill task failed", reason_at=at(-59))
+    found, _ = judged(node)
+    assert (found.condition, found.until) == (Condition.SUSPECT, at(1))
+    found, _ = judged(replace(node, reason_at=at(-61)))
+    assert (found.condition, found.fault.rule) == (Condition.FAULTY, "slurm-unkillable")
+
+
+def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
+    node = SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), "Kill task failed", reason_by="ann")
+    found, signs = judged(node, lasts_s=900)
+    assert found.condition is Condition.HEALTHY
+    assert not signs
 
 
 @pytest.mark.parametrize(

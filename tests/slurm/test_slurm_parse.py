@@ -256,7 +256,25 @@ def test_no_value_of_a_field_ends_the_daemon(field: str, value: str, state: str)
     assert not flaws
 
 
-SEEN = "n1|drained*|2026-11-21T11:40:49|a | b\n"
+SEEN = "n1|drained*|2026-11-21T11:40:49|ann|a | b\n"
+
+
+@pytest.mark.parametrize(
+    ("who", "slurm_user", "person"),
+    [("ann", "slurm", "ann"), ("root", "slurm", ""), ("slurm", "slurm", ""), ("ann", "", "")],
+)
+def test_the_author_of_a_reason_is_a_person_or_slurm(who: str, slurm_user: str, person: str) -> None:
+    line = f"NodeName=n1 State=IDLE+DRAIN Reason=a b [{who}@2026-11-21T11:40:49] Comment=[x@1]"
+    (node,), flaws = parse.nodes([line], slurm_user=slurm_user)
+    assert (node.reason, node.reason_by, flaws) == ("a b", person, [])
+    looked = parse.glance(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
+    assert looked is not None
+    assert looked.reason_by == person
+
+
+def test_slurm_user_is_read_from_the_configuration() -> None:
+    assert parse.slurm_user({"SlurmUser": "slurm(64030)"}) == "slurm"
+    assert parse.slurm_user({}) == ""
 
 
 def test_a_glance_is_one_nodes_state_and_reason() -> None:
@@ -265,7 +283,7 @@ def test_a_glance_is_one_nodes_state_and_reason() -> None:
     seen = parse.glance(SEEN * 2, known)
     assert seen == replace(known, state=seen.state, flags=seen.flags, reason="a | b", reason_at=at)
     assert "DRAIN" in {seen.state, *seen.flags}
-    assert parse.glance("n1|idle|Unknown|none", known) == known
+    assert parse.glance("n1|idle|Unknown|Unknown|none", known, "slurm") == known
     differing = SEEN + SEEN.replace("drained", "idle")
-    for text in ("", "\n", "n1|idle", "n1", SEEN.replace("n1", "n2"), differing, "no nodes found"):
+    for text in ("", "\n", "n1|idle", "n1", "n1|idle|Unknown|none", SEEN.replace("n1", "n2"), differing, "no nodes found"):
         assert parse.glance(text, known) is None, text

@@ -113,6 +113,10 @@ def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
     return SlurmNode(A, state, frozenset(flags), reason)
 
 
+def by_ann(closed: SlurmNode) -> SlurmNode:
+    return replace(closed, reason_by="ann")
+
+
 @pytest.mark.parametrize(
     ("seen", "drain", "down", "back"),
     [
@@ -129,6 +133,7 @@ def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
         (node("DOWN", "Action:Replace"), "send", "not_ours", "not_ours"),
         (node("IDLE", "action: replace please", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
         (node("IDLE", "Prolog error", "DRAIN"), "send", "not_ours", "not_ours"),
+        (by_ann(node("IDLE", "Prolog error", "DRAIN")), "foreign_drain", "not_ours", "not_ours"),
         (node("IDLE", "Kill task failed", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
         (node("DOWN", "taken out by Ada"), "foreign_drain", "not_ours", "not_ours"),
         (node("DOWN", "Not responding"), "send", "not_ours", "not_ours"),

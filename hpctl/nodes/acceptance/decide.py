@@ -2,7 +2,7 @@
 
 from hpctl.engine.node_history import let_go, since_drain
 from hpctl.engine.test_reservation import level_of, name_of
-from hpctl.faults.reachability import closed_by_slurm
+from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.nodes.acceptance.limits import (
     FAILED_SIGNALS,
     FIGURES_SHOWN,

@@ -252,7 +252,9 @@ class ClusterMachine(JobRules):
             self.world.marks(name, mark)
         self._go(5.0)
 
-    @rule(node=which, why=st.sampled_from(("bad fan", "NHC: down", "hpctl is wrong")), after=then)
+    @rule(
+        node=which, why=st.sampled_from(("bad fan", "NHC says down", "hpctl is wrong")), after=then
+    )
     def operator_drains(self, node: int, why: str, after: float) -> None:
         self.world.slurm.operator(self._node(node), drain=why)
         self._go(after)

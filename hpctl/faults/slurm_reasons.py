@@ -1,0 +1,47 @@
+"""The Reasons that Slurm's own programs give to a node, found in the fault table (outside.md).
+
+slurmctld keeps who set a Reason: SlurmUser for what it does itself, root for what a slurmd, a
+slurmstepd or a HealthCheckProgram asks for. A person's own account under the same words is a
+person's drain. slurmctld appends to a Reason (` : Not responding`, set_node_reason in node_mgr.c),
+so the beginning decides; `reboot timed out` alone is looked for behind a person's words as well,
+because `scontrol reboot` begins with them.
+"""
+
+from typing import Final
+
+from hpctl.faults.table import FaultRow, rows_of
+from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+CHECK: Final = "slurm"
+ROWS: Final = tuple(row for row in rows_of(CHECK) if row.reason)
+"""The rows that a Reason names, in order of precedence."""
+_LOST: Final = frozenset({"down", "rebooted"})
+CLOSED: Final = tuple(row for row in ROWS if row.code not in _LOST)
+"""The rows of what Slurm closes a node for though its slurmd answers."""
+RULES: Final = frozenset(RuleId(rule) for row in CLOSED for rule in row.rules)
+_APPENDED: Final = "boot"
+
+
+def find_row(node: SlurmNode) -> FaultRow | None:
+    """Return the row of the Reason that a program of Slurm's gave to a node; None: no such one."""
+    if not node.reason or node.reason_by:
+        return None
+    last = node.reason.rpartition(" : ")[2]
+    for row in ROWS:
+        if node.reason.startswith(row.reason) or (row.code == _APPENDED and last in row.reason):
+            return row
+    return None
+
+
+def closed_by_slurm(node: SlurmNode) -> bool:
+    """Whether a program of Slurm's drained the node, for which no person has to answer."""
+    return node.drained and find_row(node) is not None
+
+
+def find_closed(node: SlurmNode | None) -> FaultRow | None:
+    """Return the row of what Slurm closed a node for; None where it is open, or somebody else's."""
+    if node is None or not (node.drained or node.down):
+        return None
+    row = find_row(node)
+    return row if row in CLOSED else None

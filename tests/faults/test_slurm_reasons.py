@@ -1,0 +1,108 @@
+"""The texts under which Slurm's own programs close a node, as its sources write them."""
+
+import pytest
+
+from hpctl.faults.reachability import left_alone, sign_of
+from hpctl.faults.slurm_reasons import CLOSED, ROWS, RULES, closed_by_slurm, find_closed, find_row
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+WRITTEN = [
+    ("Kill task failed", "unkillable"),  # slurmstepd 22.05
+    ("Kill task failed (JobId=7 StepId=0)", "unkillable"),  # slurmstepd 25.05
+    ("Duplicate jobid", "duplicate"),
+    ("SlurmdSpoolDir is full", "spool"),
+    ("Prolog error", "prolog"),
+    ("Prolog/Epilog failure", "prolog"),
+    ("Epilog error", "epilog"),
+    ("NHC: check_fs_mount:  /fsx not mounted", "health"),
+    ("batch job complete failure", "launch"),
+    ("Job env setup error", "launch"),
+    ("Job step not running (JobId=7 StepId=0)", "launch"),
+    ("gres/gpu count reported lower than configured (7 < 8)", "gres"),
+    ("gres/gpu count too low (7 < 8)", "gres"),
+    ("gres/gpu:h100 count too low (7 < 8)", "gres"),
+    ("gres/gpu count changed and jobs are using them (8 != 7)", "gres"),
+    ("gres/gpu type (a100) reported but not configured", "gres"),
+    ("Invalid GRES Links value (x) on node n1: end_ptr[0]='x' != ','", "gres"),
+    ("Could not unpack gres data", "gres"),
+    ("Low RealMemory (reported:900 < 100.00% of configured:1000)", "memory"),
+    ("Low socket*core*thread count, Low CPUs", "cpus"),
+    ("Low CPUs", "cpus"),
+    ("CoreSpec differ", "cpus"),
+    ("Bad core count", "cpus"),
+    ("RestrictedCoresPerGPU=2 but no gpus on node n1", "cpus"),
+    ("Low TmpDisk", "disk"),
+    ("Reported active features (a) are not a superset of currently active", "features"),
+    ("switch_g_job_postfini failed", "plugin"),
+    ("Cannot collect energy data.", "plugin"),
+    ("NO NETWORK ADDRESS FOUND", "address"),
+    ("reboot timed out", "boot"),
+    ("new kernel, Ann : reboot issued : reboot timed out", "boot"),
+    ("Not responding", "down"),
+    ("ResumeTimeout reached", "down"),
+    ("Node unexpectedly rebooted", "rebooted"),
+    ("Prolog error : Not responding", "prolog"),
+]
+OTHERS = [
+    "bad fan, Ann",
+    "no Prolog error",
+    "broken : Prolog error",
+    "hpctl:n-1 GPU fell off the bus : Low RealMemory",
+    "Low priority, Ann",
+    "reboot issued",
+    "kernel : Not responding",
+    "NHCs are down",
+    "",
+]
+
+
+def drained(reason: str, by: str = "") -> SlurmNode:
+    return SlurmNode("n1", "IDLE", frozenset({"DRAIN"}), reason, reason_by=by)
+
+
+@pytest.mark.parametrize(("reason", "code"), WRITTEN)
+def test_each_text_of_slurm_has_its_row(reason, code):
+    row = find_row(drained(reason))
+    assert row is not None
+    assert row.code == code
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [w for w in WRITTEN if w[1] not in ("down", "rebooted")]
+)
+def test_what_slurm_closed_is_a_sign_and_left_to_nobody(reason, code):
+    for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
+        assert sign_of(node) == f"slurm.{code}"
+        assert not left_alone(node)
+        assert find_closed(node) in CLOSED
+    assert closed_by_slurm(drained(reason))
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_every_other_text_is_a_persons(reason):
+    assert find_row(drained(reason)) is None
+    assert not closed_by_slurm(drained(reason))
+    assert sign_of(drained(reason)) == ""
+
+
+@pytest.mark.parametrize(("reason", "code"), WRITTEN)
+def test_the_same_words_under_a_persons_account_are_a_persons(reason, code):
+    node = drained(reason, by="ann")
+    assert find_row(node) is None, code
+    assert left_alone(node)
+    assert not closed_by_slurm(node)
+
+
+def test_a_node_in_service_with_an_old_reason_is_no_closed_one():
+    assert find_closed(SlurmNode("n1", "IDLE", frozenset(), "Prolog error")) is None
+    assert find_closed(None) is None
+
+
+def test_each_row_names_who_writes_it_where_and_what_a_person_does():
+    for row in ROWS:
+        assert row.by, row.code
+        assert row.source, row.code
+    for row in CLOSED:
+        assert row.advice, row.code
+        assert row.treatment in ("A", "R1", "H"), row.code
+    assert len(RULES) == len(CLOSED)
