@@ -129,6 +129,25 @@ def _unkillable_floor(slurm: _Slurm) -> list[_Values]:
     return [{"limit": limit, "floor": floor}] if limit < floor else []
 
 
+def _prologs(slurm: _Slurm) -> str:
+    """The Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
+    lines = (text for key, text in slurm.config.items() if key.partition("[")[0] == "Prolog")
+    return ",".join(filter(None, lines))
+
+
+def _prolog_hold(slurm: _Slurm) -> list[_Values]:
+    prolog = _prologs(slurm)
+    unheld = slurm.option("SchedulerParameters", "nohold_on_prolog_fail") is not None
+    # Before 23.02 slurmd asks for the requeue, and reads its own slurm.conf.
+    where = "slurm.conf, on the nodes as well" if slurm.version < (23, 2) else "slurm.conf"
+    return [{"prolog": prolog, "where": where}] if prolog and not unheld else []
+
+
+def _prolog_cancels(slurm: _Slurm) -> list[_Values]:
+    forced = slurm.option("PrologFlags", "forcerequeueonfail") is not None
+    return [{}] if _prologs(slurm) and not forced else []
+
+
 def _requeue_exit(slurm: _Slurm) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
     bad = [key for key in keys if STOP_EXIT_CODE in _exit_codes(slurm.config.get(key, ""))]
@@ -161,6 +180,8 @@ def _topology_empty(slurm: _Slurm) -> list[_Values]:
 BY: Mapping[str, Callable[[_Slurm], list[_Values]]] = {
     "begin_delay": _begin_delay,
     "unkillable_floor": _unkillable_floor,
+    "prolog_hold": _prolog_hold,
+    "prolog_cancels": _prolog_cancels,
     "requeue_exit": _requeue_exit,
     "accounting": _accounting,
     "topology_missing": _topology_missing,

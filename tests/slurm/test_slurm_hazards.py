@@ -25,6 +25,13 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
         "warn", (25, 11, 2), {"SlurmctldParameters": "enable_expedited_requeue"},
         {"SlurmctldParameters": "rl_enable"}),
     "requeue-exit": ("fail", OLD, {"RequeueExit": "1,90-95"}, {"RequeueExit": "1-9"}),
+    "prolog-hold": (
+        "warn", OLD, {"Prolog": "/etc/slurm/prolog.sh", "SchedulerParameters": "defer"},
+        {"Prolog": "/etc/slurm/prolog.sh", "SchedulerParameters": "nohold_on_prolog_fail"}),
+    "prolog-hold of several": ("warn", LATEST, {"Prolog[0]": "/a"}, {"Prolog": ""}),
+    "prolog-cancels": (
+        "note", NEW, {"Prolog": "/a", "PrologFlags": "Alloc"},
+        {"Prolog": "/a", "PrologFlags": "Alloc,ForceRequeueOnFail"}),
     "accounting-store-flags": (
         "note", OLD, SLURMDBD, {**SLURMDBD, "AccountingStoreFlags": "job_script,job_comment"}),
 }  # fmt: skip

@@ -263,7 +263,9 @@ SEEN = "n1|drained*|2026-11-21T11:40:49|ann|a | b\n"
     ("who", "slurm_user", "person"),
     [("ann", "slurm", "ann"), ("root", "slurm", ""), ("slurm", "slurm", ""), ("ann", "", "")],
 )
-def test_the_author_of_a_reason_is_a_person_or_slurm(who: str, slurm_user: str, person: str) -> None:
+def test_the_author_of_a_reason_is_a_person_or_slurm(
+    who: str, slurm_user: str, person: str
+) -> None:
     line = f"NodeName=n1 State=IDLE+DRAIN Reason=a b [{who}@2026-11-21T11:40:49] Comment=[x@1]"
     (node,), flaws = parse.nodes([line], slurm_user=slurm_user)
     assert (node.reason, node.reason_by, flaws) == ("a b", person, [])
@@ -285,5 +287,14 @@ def test_a_glance_is_one_nodes_state_and_reason() -> None:
     assert "DRAIN" in {seen.state, *seen.flags}
     assert parse.glance("n1|idle|Unknown|Unknown|none", known, "slurm") == known
     differing = SEEN + SEEN.replace("drained", "idle")
-    for text in ("", "\n", "n1|idle", "n1", "n1|idle|Unknown|none", SEEN.replace("n1", "n2"), differing, "no nodes found"):
+    for text in (
+        "",
+        "\n",
+        "n1|idle",
+        "n1",
+        "n1|idle|Unknown|none",
+        SEEN.replace("n1", "n2"),
+        differing,
+        "no nodes found",
+    ):
         assert parse.glance(text, known) is None, text

@@ -37,13 +37,13 @@ def _lines(node: Node) -> list[tuple[str, str]]:
         return []
     # slurmctld looks for jobs to start at once. By default a drain before a restart counts as a
     # look, and the restarted job waits up to 3 s for the next.
-    lines = [
-        ("EpilogSlurmctld", f"{SCRIPTS}/epilog_slurmctld.sh"),
-        ("SchedulerParameters", "batch_sched_delay=0"),
-    ]
+    options = "batch_sched_delay=0"
+    lines = [("EpilogSlurmctld", f"{SCRIPTS}/epilog_slurmctld.sh")]
     if node.config["hpctl"]["prolog"]:
+        # Without it a job whose Prolog fails is held.
+        options += ",nohold_on_prolog_fail"
         lines.append(("Prolog", f"{SCRIPTS}/prolog.sh"))
-    return lines
+    return [*lines, ("SchedulerParameters", options)]
 
 
 def _compiles(node: Node) -> bool:
