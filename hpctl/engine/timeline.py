@@ -546,6 +546,10 @@ LIFTED_BY: Final[dict[str, str]] = {
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",
+    "launch_failed": (
+        "a person to find out why its launch failed, then `scontrol release`; hpctl releases only"
+        " what a fault that it treats explains"
+    ),
     "run_policy": "nothing: its policy asks for no restart here",
     "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
     "hang_of_others": "nothing of hpctl's: one doctor at a time",

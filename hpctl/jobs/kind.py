@@ -7,6 +7,7 @@ from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
 from hpctl.engine.view import View
 from hpctl.jobs import advance
 from hpctl.jobs.facts import job_facts
+from hpctl.jobs.launches import add_launches, find_launches, hold_launches
 from hpctl.jobs.plan import job_of, run_decisions
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.toolkit.bounds import natural
@@ -35,10 +36,12 @@ def advance_jobs(
 
 def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Plan:
     """Decide on the jobs that a node under treatment has hit, and on the runs that went wrong."""
-    hit, of_hit = job_decisions(view, policy, here, now)
+    launches = find_launches(view)
+    hit, of_hit = job_decisions(view, policy, add_launches(here, launches), now)
     explained = {job_of(d) for d in hit} | {JobId(natural(flaw.target)) for flaw in of_hit}
     runs, of_runs = run_decisions(view, policy, explained, now)
-    decisions = [*hit, *runs]
+    held = hold_launches(view, explained, now)
+    decisions = [*hit, *runs, *held]
     return Plan(
         tuple(d for d in decisions if not isinstance(d, HoldNoted)),
         tuple(d for d in decisions if isinstance(d, HoldNoted)),

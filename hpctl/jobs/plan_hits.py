@@ -67,7 +67,7 @@ def _job_decision(
         why = "Requeue=0" if job.batch else "not a batch job"
         text = f"job {job.id} cannot be started again by Slurm ({why}); submit with --requeue"
         return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule)
-    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes))
+    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes)) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.
     well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
     alive = job.running and (bool(cause.by) or well)
@@ -85,7 +85,7 @@ def _job_decision(
         save_signal=registered.save_signal if alive else "",
         over_budget=_over_budget(job, view, policy, now),
         supervised=restart_of(registered).has_supervisor and job.running,
-        nodes=len(job.nodes),
+        nodes=len(job.nodes) or job.wants,
     )
 
 
@@ -129,7 +129,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
     if (
         job.state == "PENDING"
         and job.restarts > 0
-        and job.reason in ("BeginTime", "None", "", "NonZeroExitCode")
+        and (job.launch_failed or job.reason in ("BeginTime", "None", "", "NonZeroExitCode"))
         and not put_off(job)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.

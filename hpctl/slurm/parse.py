@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from hpctl.slurm.records import (
@@ -89,6 +90,27 @@ def expedited(record: str) -> bool:
     from it is the release of a hold that the job's owner may release himself.
     """
     return _EXPEDITED.search(record) is not None
+
+
+def reason_in_json(out: bytes, job: JobId) -> str:
+    """A job's Reason in `squeue --json`, which holds no description; empty where it has none.
+
+    22.05 prints all jobs, whichever is asked for.
+    """
+    try:
+        answer = msgspec.json.decode(out, type=_JsonJobs)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return next((one.state_reason for one in answer.jobs if one.job_id == job), "")
+
+
+class _JsonJob(msgspec.Struct):
+    job_id: int = 0
+    state_reason: str = ""
+
+
+class _JsonJobs(msgspec.Struct):
+    jobs: list[_JsonJob] = []
 
 
 def config(text: str) -> dict[str, str]:

@@ -211,7 +211,7 @@ class Reader:
     def job(self, job: JobId) -> JobRecord | None:
         """One job, None where slurmctld says that it does not know the id."""
         found = _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
-        return None if found is None else self._expedited(found)
+        return None if found is None else self._held_by_admin(self._expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
@@ -235,6 +235,18 @@ class Reader:
             return record
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
+
+    def _held_by_admin(self, record: JobRecord) -> JobRecord:
+        """A job whose launch failed, with the Reason JobHeldAdmin where an operator has held it
+        since: slurmctld keeps its own description then, which all text shows in its place.
+
+        Where squeue has no JSON it is taken to be as slurmctld left it.
+        """
+        if not record.job.launch_failed:
+            return record
+        ran = self.runner.run("squeue", "--json", f"--jobs={record.job.id}")
+        held = ran.ok and parse.reason_in_json(ran.out, record.job.id) == _HELD_BY_ADMIN
+        return replace(record, job=replace(record.job, reason=_HELD_BY_ADMIN)) if held else record
 
     def _all_nodes(
         self, give_up: Callable[[], bool] | None
@@ -335,6 +347,7 @@ class Reader:
         return ran
 
 
+_HELD_BY_ADMIN = "JobHeldAdmin"
 _LEAF = re.compile(
     r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
 )

@@ -20,6 +20,9 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   that pass starts the job. Before, no pass comes with that second by itself: the order is sent
   again as it begins.
 - An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
+- A job whose launch failed, mostly in a Prolog, is held with a description of slurmctld's own
+  (`launch failed requeued held`): it needs a release. An operator's hold leaves that description
+  and makes the Reason JobHeldAdmin, which JSON alone shows; such a job is left held.
 - With `--requeue=expedite` (25.11+, enable_expedited_requeue) the job has no delay, and may be
   held when no Epilog failed: it then needs a release as well.
 """
@@ -49,7 +52,8 @@ HET = Outcome.rejected("het_job", "a heterogeneous job is requeued by its user, 
 class StartNow(Struct, frozen=True):
     """Send one update: set the list of excluded nodes (None: leave it) and start now.
 
-    `release` asks for a release after it, for an expedited job that Slurm holds. `tasks` is the
+    `release` asks for a release after it, for an expedited job that Slurm holds and for one whose
+    launch failed. `tasks` is the
     NumTasks to set, None to leave it.
     """
 
@@ -119,6 +123,7 @@ def start_now(
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     by_slurm = job.reason in ("JobHeldUser", "job_requeued_in_held_state")
     release = expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
+    release = release or job.launch_failed
     if held(record) and not release:
         return Outcome.rejected("held", f"the job is held ({job.reason}): release it first")
     kept = [name for name in job.excluded if name not in forgive]

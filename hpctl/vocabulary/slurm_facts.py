@@ -70,6 +70,21 @@ ENDED_BADLY = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"})
 
 
+LAUNCH_FAILED = "launch_failed_requeued_held"
+"""The Reason of a job that slurmctld holds because its launch failed, mostly in a Prolog."""
+
+
+HELD_AT_LAUNCH = frozenset(
+    {
+        LAUNCH_FAILED,
+        "launch_failure_limit_exceeded_requeued_held",
+        "user_env_retrieval_failed_requeued_held",
+    }
+)
+"""The Reasons of all that slurmctld holds for its launch: MaxBatchRequeue, the user's environment.
+slurmctld alone writes them; a hold of a person's clears them."""
+
+
 class SlurmJob(Struct, frozen=True):
     """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
 
@@ -113,6 +128,16 @@ class SlurmJob(Struct, frozen=True):
     def completing(self) -> bool:
         """Still cleaning up: requeueing it now can crash slurmctld (facts/recovery 2.3)."""
         return "COMPLETING" in self.flags
+
+    @property
+    def launch_failed(self) -> bool:
+        """Requeued and held by slurmctld because its launch failed, which no owner did."""
+        return self.state == "PENDING" and self.reason == LAUNCH_FAILED
+
+    @property
+    def held_at_launch(self) -> bool:
+        """Held by slurmctld for its launch, for whatever cause."""
+        return self.state == "PENDING" and self.reason in HELD_AT_LAUNCH
 
     @property
     def running(self) -> bool:

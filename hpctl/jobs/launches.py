@@ -1,0 +1,95 @@
+"""Jobs whose launch failed: which of them a node under treatment explains, and which a person has.
+
+A Prolog that fails ends the run within a second: it is seen on no node, and slurmctld names the
+node nowhere. It does set the submit time anew when it requeues, and drains the node in the same
+second. So a job is laid on a node of its partition that failed its launch at that time.
+
+A job that no treated node explains stays as slurmctld left it: a Prolog that fails everywhere would
+drain one more node for each release.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.view import View
+from hpctl.jobs.plan_hits import put_off
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.identity import JobId, NodeName, RuleId
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+
+GATE: Final = "launch_failed"
+RULE: Final = RuleId("run-launch-failed")
+_SOON_S: Final = 10.0
+"""After the Prolog has failed, so long the other nodes of the job may take to clean up."""
+_SLOW_S: Final = 60.0
+"""So long after a drain a Prolog that began before it may fail."""
+_RACE_S: Final = 30.0
+"""So long before hpctl's drain its own Prolog may have failed, by the same fault."""
+_DELAYED: Final = ("BeginTime", "None", "")
+
+
+def find_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
+    """Find the jobs whose launch a node under treatment failed, and that were not seen there."""
+    found: dict[NodeName, list[SlurmJob]] = {}
+    treated = [
+        (view.state.nodes[rid], node)
+        for name, rid in view.state.open_nodes.items()
+        if (node := view.scheduler.nodes.get(name)) is not None
+    ]
+    if not treated:
+        return found
+    for job in view.scheduler.jobs.values():
+        if not _waits(job, view):
+            continue
+        for rec, node in treated:
+            if _failed_there(job, rec, node, view):
+                found.setdefault(rec.node, []).append(job)
+    return found
+
+
+def add_launches(
+    here: Mapping[NodeName, Collection[SlurmJob]], launches: Mapping[NodeName, list[SlurmJob]]
+) -> dict[NodeName, list[SlurmJob]]:
+    """Return the jobs on each node, those included whose launch it failed."""
+    return {node: [*here.get(node, ()), *launches.get(node, ())] for node in {**here, **launches}}
+
+
+def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> Iterator[HoldNoted]:
+    """Note each job that slurmctld holds for its launch and that nothing of hpctl's starts."""
+    for job in view.scheduler.jobs.values():
+        if not job.held_at_launch or job.id in explained or job.id in view.state.open_jobs:
+            continue
+        if view.aside(job.id):
+            continue
+        reason = job.reason.replace("_", " ")
+        why = f"slurmctld holds it ({reason}): no node under treatment explains that"
+        yield HoldNoted(now, str(job.id), GATE, why, RULE)
+
+
+def _waits(job: SlurmJob, view: View) -> bool:
+    """Whether a job waits that slurmctld may have requeued for its launch, seen on no node."""
+    if job.state != "PENDING" or job.restarts == 0 or job.nodes or put_off(job):
+        return False
+    if job.id in view.state.open_jobs or view.aside(job.id):
+        return False
+    return job.launch_failed or job.reason in _DELAYED
+
+
+def _failed_there(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
+    """Whether the time at which a job was requeued is that of a launch that a node failed."""
+    if not set(job.partition.split(",")) & set(node.partitions):
+        return False
+    drain = last_step(rec.steps, StepKind.DRAIN)
+    closed = drain.resolved or drain.started if drain is not None else view.scheduler.as_of
+    prologs = [f.first for f in rec.findings if (f.check, f.code) == ("slurm", "prolog")]
+    if job.launch_failed:
+        early = min((f.first for f in rec.findings), default=rec.opened)
+        late = later(closed, _SLOW_S)
+    else:
+        early = min(prologs, default=later(closed, -_RACE_S))
+        late = later(max(prologs, default=closed), _SOON_S)
+    return later(early, -1) <= job.submit <= late
