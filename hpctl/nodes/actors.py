@@ -21,6 +21,7 @@ from hpctl.engine.node_history import (
 from hpctl.faults.hma_marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import answers
+from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
 from hpctl.vocabulary.identity import Generation
@@ -180,6 +181,24 @@ def forgotten(c: NodeCase) -> Next | None:
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
     if not (before and recent and lost(c.rec, facts.slurm)) or drain.attempt >= _most(c):
         return None
+    return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+
+
+def overwritten(c: NodeCase) -> Next | None:
+    """slurmctld wrote its own Reason over ours: no operator's word, so the node is drained again.
+
+    From 23.02 on it does so at each registration that it calls invalid (fewer GPUs or less memory
+    than slurm.conf says), whoever has drained the node. It refuses a RESUME meanwhile, so no
+    operator can have given the node back in between.
+    """
+    node, drain = c.facts.slurm, c.last(StepKind.DRAIN)
+    if node is None or drain is None or not drain.accepted or c.rec.phase in IN_TEST:
+        return None
+    if "INVALID_REG" not in node.flags or not closed_by_slurm(node):
+        return None
+    if drain.attempt >= _most(c):
+        why = f"slurmctld closes it under its own Reason again and again: {node.reason}"
+        return Move(NodeSignal.NEEDS_HUMAN, why)
     return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 

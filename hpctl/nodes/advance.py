@@ -21,6 +21,7 @@ from hpctl.nodes.actors import (
     forgotten,
     marked,
     moved,
+    overwritten,
     repeat,
     replacement_asked,
     seized,
@@ -54,7 +55,8 @@ def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
-    answer = marked(c) or forgotten(c) or seized(c) or _withdraw(c) or _PHASES[rec.phase](c)
+    by_others = marked(c) or forgotten(c) or overwritten(c) or seized(c)
+    answer = by_others or _withdraw(c) or _PHASES[rec.phase](c)
     return c.timed(answer, _too_late(rec))
 
 

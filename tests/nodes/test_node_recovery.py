@@ -17,7 +17,14 @@ from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Health, Verdict
-from hpctl.vocabulary.node_recovery import ENDS, TRANSITIONS, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import (
+    ENDS,
+    IN_TEST,
+    TRANSITIONS,
+    NodePhase,
+    NodeRecovery,
+    NodeSignal,
+)
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.reason import own_reason
@@ -267,6 +274,35 @@ def test_a_mark_that_comes_again_and_again_is_handed_to_a_person():
     answer = moves(advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
     assert answer.signal is NodeSignal.NEEDS_HUMAN
     assert "again and again" in answer.why
+
+
+INVALID = slurm_node(
+    1, flags=frozenset({"DRAIN", "INVALID_REG"}), reason="gres/gpu count too low (7 < 8)"
+)
+"""As slurmctld 23.02 and later leave a drained node whose registration they call invalid."""
+
+
+@pytest.mark.parametrize("phase", [p for p in WAITING if p not in IN_TEST])
+def test_slurmctlds_reason_over_ours_is_no_operators_and_is_replaced(phase):
+    drained = did(rec(phase), StepKind.DRAIN)
+    answer = advance(drained, replace(FACTS, slurm=INVALID), OWN, at(1))
+    assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    for _ in range(2 * OWN.node.step_attempts):
+        drained = did(drained, StepKind.DRAIN)
+    answer = moves(advance(drained, replace(FACTS, slurm=INVALID), OWN, at(1)))
+    assert answer.signal is NodeSignal.NEEDS_HUMAN
+    assert "again and again: gres/gpu" in answer.why
+
+
+@pytest.mark.parametrize(
+    "node",
+    [replace(INVALID, flags=frozenset({"DRAIN"})), replace(INVALID, reason_by="ann")],
+    ids=["resumed and drained by slurmctld since", "a person's words"],
+)
+def test_slurms_words_where_slurm_cannot_have_overwritten_ours_are_an_operators_turn(node):
+    drained = did(rec(NodePhase.CORDONED), StepKind.DRAIN)
+    answer = moves(advance(drained, replace(FACTS, slurm=node), OWN, at(1)))
+    assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
 
 
 @pytest.mark.parametrize("mode", [OWN, ASSIST])

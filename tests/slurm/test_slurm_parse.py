@@ -298,3 +298,18 @@ def test_a_glance_is_one_nodes_state_and_reason() -> None:
         "no nodes found",
     ):
         assert parse.glance(text, known) is None, text
+
+
+JSON = b"""{"meta": {"x": [1]}, "jobs": [
+ {"job_id": 6, "state_reason": "None"},
+ {"job_id": 7, "state_reason": "JobHeldAdmin", "state_description": "launch failed requeued held"}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("out", "job", "reason"),
+    [(JSON, 7, "JobHeldAdmin"), (JSON, 6, "None"), (JSON, 8, ""), (b"", 7, ""), (b"{}", 7, ""),
+     (b"squeue: error", 7, ""), (b'{"jobs": [{"job_id": "7"}]}', 7, ""), (b"\xff", 7, "")],
+)  # fmt: skip
+def test_the_reason_behind_slurmctlds_description_is_read_from_json(out, job, reason) -> None:
+    assert parse.reason_in_json(out, job) == reason

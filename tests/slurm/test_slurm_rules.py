@@ -87,6 +87,13 @@ def test_start_now(job, expected):
     assert code(rules.start_now(job, [], [])) == expected
 
 
+@pytest.mark.parametrize("flags", [frozenset(), frozenset({"REQUEUE_HOLD"})])
+def test_a_job_that_slurm_holds_for_its_launch_is_released_as_well(flags):
+    held = record(**PENDING, flags=flags, reason="launch_failed_requeued_held")
+    send = rules.start_now(held, [A], {A})
+    assert (send.release, send.exclude) == (True, (A,))
+
+
 def test_an_expedited_job_that_slurm_holds_is_released_as_well():
     job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
     assert rules.start_now(job, [], []).release
