@@ -202,8 +202,8 @@ def provider_auto_recovery(
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An operator or another tool closed the node.
 
-    HyperPod's health agent is nobody: where the service does not act on its mark, we do. Nor is
-    Slurm, whose own drain is evidence: it is taken over.
+    HyperPod's health agent is nobody: where the service does not act on its mark, we do. A drain
+    of Slurm's own is evidence of a fault, and is taken over.
     """
     if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
         return "in a maintenance reservation"

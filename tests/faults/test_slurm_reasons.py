@@ -70,7 +70,7 @@ def test_each_text_of_slurm_has_its_row(reason, code):
 @pytest.mark.parametrize(
     ("reason", "code"), [w for w in WRITTEN if w[1] not in ("down", "rebooted")]
 )
-def test_what_slurm_closed_is_a_sign_and_left_to_nobody(reason, code):
+def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
     for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
         assert sign_of(node) == f"slurm.{code}"
         assert not left_alone(node)

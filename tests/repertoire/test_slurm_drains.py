@@ -115,7 +115,7 @@ def test_an_epilog_that_fails_on_a_faulty_node_does_not_keep_it_from_treatment(l
     slurm="The node stays drained.",
     explain="`hpctl status` lists it with what to do, and exits with 1.",
 )
-def test_a_health_check_program_of_the_site_has_the_last_word(live: Chaos):
+def test_a_drain_by_the_sites_health_check_program_is_a_persons(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
     (place(live) / f"sick-{node}").touch()
