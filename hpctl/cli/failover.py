@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.request_client import ask
-from hpctl.insight.status_view import STANDBY_LOST_S, StandbyView, standby_views
+from hpctl.insight.status_view import StandbyView, standby_views
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit
@@ -45,7 +45,7 @@ def _look(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
 
 
 def _hosts(config: Config) -> list[str]:
-    return [one.host for one in _look(config)[1] if one.silent_s <= STANDBY_LOST_S]
+    return [one.host for one in _look(config)[1] if not one.is_lost]
 
 
 def _complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
@@ -58,7 +58,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[s
 
 def preview(before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str) -> FailoverView:
     """What would become of it now."""
-    ready = [one for one in standbys if one.silent_s <= STANDBY_LOST_S]
+    ready = [one for one in standbys if not one.is_lost]
     chosen = [one for one in ready if to in ("", one.host, one.address)]
     leader = before.host if before else ""
     names = ", ".join(one.host for one in ready) or "none"

@@ -22,7 +22,7 @@ from hpctl.toolkit.declared_view import (
     Since,
     state_column,
 )
-from hpctl.toolkit.tables import BAD, DIM, WARN, styled
+from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -31,9 +31,6 @@ from hpctl.vocabulary.recovery import StepRecord, Trail
 from hpctl.vocabulary.trouble import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
     from rich.text import Text
 
 
@@ -106,7 +103,7 @@ def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
         again = f"#{s.attempt}" if s.attempt > 1 else ""
         tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
         parts.append(styled(f"{s.kind}{again}{tail}", style))
-    return styled(" ").join(parts) if parts else styled("-", DIM)
+    return joined(" ", parts) if parts else styled("-", DIM)
 
 
 class NodeRecoveryView(Struct, frozen=True):
@@ -373,17 +370,3 @@ def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None
     if since is not None:
         return rec.since >= since
     return ended or not rec.ended
-
-
-def draw_rows(out: Console, title: str, rows: Sequence[object], now: datetime) -> None:
-    """Print rows below a title, by the columns of their class; nothing where there are none."""
-    from hpctl.toolkit.view_drawing import draw_parts
-
-    draw_parts(out, (Section("rows", title=title),), DatedRows(now, rows))
-
-
-class DatedRows(Struct, frozen=True):
-    """Rows, and the time that their ages are counted to."""
-
-    as_of: datetime
-    rows: Sequence[object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
@@ -19,8 +19,10 @@ from hpctl.faults.slurm_reasons import find_closed
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later
+from hpctl.toolkit.declared_view import Fact, Facts, Layout, Line, Lines, Section
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -29,8 +31,14 @@ from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from hpctl.engine.config import Config
     from hpctl.engine.journal.rows import StandbyInfo
+
+
+AS_NOW = timedelta(seconds=1)
+"""A younger reading of Slurm is called one of now."""
 
 
 LATELY = timedelta(hours=1)
@@ -73,6 +81,11 @@ class StandbyView(Struct, frozen=True):
     behind: int
     silent_s: float
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has been silent for too long to be alive."""
+        return self.silent_s > STANDBY_LOST_S
+
 
 class NodeCounts(Struct, frozen=True):
     """How many nodes: by Slurm's state (null where unreadable) and by assessment."""
@@ -91,6 +104,64 @@ class FactsView(Struct, frozen=True):
     agents_silent: int
     oldest_report: datetime | None
     newest_report: datetime | None
+
+
+def _daemon_text(view: StatusView) -> Text:
+    daemon, now = view.daemon, view.as_of
+    if daemon is None:
+        return styled("never ran here", WARN)
+    text = styled("alive" if daemon.alive else "SILENT", GOOD if daemon.alive else BAD)
+    text.append(f" (pid {daemon.pid} on {daemon.host}, hpctl {daemon.version}", "default")
+    text.append(f"; leads for {ago(daemon.started, now).removesuffix(' ago')}", "default")
+    text.append(f", epoch {daemon.epoch}", "default")
+    text.append(f"; heartbeat {ago(daemon.heartbeat, now)}", "default")
+    text.append(f", last cycle {daemon.last_cycle_s * 1000:.0f} ms)", "default")
+    return text
+
+
+def _standbys_text(view: StatusView) -> Text:
+    """One line for each."""
+    return joined("\n", [_standby_text(one) for one in view.standbys])
+
+
+def _standby_text(one: StandbyView) -> Text:
+    text = styled("LOST", BAD) if one.is_lost else styled("ready", GOOD)
+    lag = f"{one.behind} events and {one.silent_s:.1f} s behind"
+    text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}; {lag})", "default")
+    return text
+
+
+def _total_text(view: StatusView) -> Text:
+    total = view.nodes.slurm_total
+    return styled("unknown", WARN) if total is None else styled(str(total))
+
+
+def _states_text(view: StatusView) -> Text | str:
+    nodes = view.nodes
+    return "" if nodes.slurm_total is None else counted(nodes.by_state)
+
+
+def _ages_text(view: StatusView) -> Text:
+    facts, now = view.facts, view.as_of
+    text = styled(_slurm_age(facts.slurm_as_of, now))
+    text.append(f"; {facts.agents} agents")
+    if facts.agents:
+        text.append(f", heard {ago(facts.newest_report, now)}")
+        text.append(f" (longest: {ago(facts.oldest_report, now)})")
+    if facts.agents_silent:
+        text.append(f", {facts.agents_silent} silent", WARN)
+    return text
+
+
+def _slurm_age(as_of: datetime | None, now: datetime) -> str:
+    if as_of is None:
+        return "Slurm unreadable"
+    return f"Slurm read {ago(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
+
+
+def _is_quiet(view: StatusView) -> bool:
+    """Whether there is nothing to look at."""
+    return not (view.node_recoveries or view.job_recoveries or view.problems or view.unknowns)
 
 
 class StatusView(Struct, frozen=True):
@@ -115,6 +186,46 @@ class StatusView(Struct, frozen=True):
     unknowns: tuple[str, ...]
     changes: tuple[views.ChangeView, ...] = ()
     standbys: tuple[StandbyView, ...] = ()
+
+    layout: ClassVar[Layout] = (
+        Facts(
+            facts=(
+                Fact("cluster", lambda view: view.cluster or "(no cloud cluster)"),
+                Fact("daemon", _daemon_text),
+                Fact("standby", _standbys_text),
+                Fact("mode", "mode"),
+                Fact(
+                    "paused",
+                    lambda view: (
+                        f"by {view.paused_by}; lift it with: hpctl resume" if view.paused_by else ""
+                    ),
+                    style=WARN,
+                ),
+                Fact(
+                    "stopped",
+                    lambda view: f"{view.stopped}: nothing is done" if view.stopped else "",
+                    style=WARN,
+                ),
+                Fact("nodes", _total_text),
+                Fact("  in Slurm", _states_text),
+                Fact("  health", lambda view: counted(view.nodes.by_condition)),
+                Fact("facts", _ages_text),
+            )
+        ),
+        Section("node_recoveries", title="Nodes in treatment"),
+        Section("job_recoveries", title="Jobs in recovery"),
+        views.HOLDS,
+        Section("waiting_for_a_person", title="Waiting for a person"),
+        Section("changes", title="Capacity: autoscaling and spares"),
+        Lines("problems", title="Problems", style=BAD, indent=2),
+        Lines("unknowns", title="Cannot tell", style=WARN, indent=2),
+        Line(
+            "Nothing is in treatment and nothing waits for a person.",
+            style=GOOD,
+            gap=True,
+            when=_is_quiet,
+        ),
+    )
 
 
 def seen(config: Config) -> StatusView:
@@ -225,7 +336,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
     for one in standby_views(w.standbys, w.now):
-        if one.silent_s > STANDBY_LOST_S:
+        if one.is_lost:
             silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
             found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found

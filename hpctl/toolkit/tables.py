@@ -48,6 +48,11 @@ def assembled(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
+def joined(between: str, parts: Sequence[Text]) -> Text:
+    """Texts as one, with the same words between each two of them."""
+    return styled(between).join(parts)
+
+
 def word(value: str, shown: str = "") -> Text:
     """A word in the color of its meaning; `-` for nothing."""
     return styled(shown or value or "-", STYLES.get(value or "-", ""))
@@ -56,7 +61,7 @@ def word(value: str, shown: str = "") -> Text:
 def counted(counts: dict[str, int]) -> Text:
     """`2 IDLE, 1 DOWN`, each word in the color of its meaning."""
     parts = [word(name, f"{count} {name}") for name, count in counts.items()]
-    return styled(", ").join(parts) if parts else styled("none", DIM)
+    return joined(", ", parts) if parts else styled("none", DIM)
 
 
 def indented(what: RenderableType, depth: int = 2) -> Padding:
@@ -117,11 +122,6 @@ def columns(*names: Heading) -> Table:
         name, options = (column, {}) if isinstance(column, str) else column
         table.add_column(name, **{"no_wrap": True, **options})  # type: ignore[arg-type]
     return table
-
-
-def wrapped(name: str) -> Heading:
-    """A column that takes what room there is, on several lines where need be."""
-    return name, {"no_wrap": False, "overflow": "fold", "ratio": 1}
 
 
 def grid(*styles: str) -> Table:

@@ -33,12 +33,6 @@ DRAWN_BY_HAND = {
 }
 """The schemas that a file shows by a function of its own, with the reason above the call."""
 
-NOT_DECLARED_YET = {
-    "hpctl/cli/status.py": "status",
-    "hpctl/clusters/commands/node_orders.py": "cluster-order, cluster-order",
-}
-"""The schemas whose text is facts, tables and lines, and is drawn by a function all the same."""
-
 
 def modules() -> Iterator[Any]:
     for info in pkgutil.walk_packages(hpctl.__path__, "hpctl."):
@@ -192,7 +186,7 @@ def test_a_drawing_function_is_for_a_view_that_is_no_facts_and_tables() -> None:
         if path in DRAWN_BY_HAND:
             above = text(Path(path)).splitlines()[line - 2]
             assert above.strip().startswith("# By hand: "), f"{path}:{line} does not say why"
-    assert found == DRAWN_BY_HAND | NOT_DECLARED_YET
+    assert found == DRAWN_BY_HAND
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ LATE = {
     "hpctl/engine/config_loading.py": "YAML is slow to import",
     "hpctl/engine/journal/opening.py": "SQLAlchemy is slow to import, and SQLite needs none",
     "hpctl/engine/request_client.py": "read commands start in 0.2 s",
-    "hpctl/engine/views.py": "read commands start in 0.2 s",
     "hpctl/engine/world.py": "read commands start in 0.2 s",
     "hpctl/engine/world_reader.py": "read commands start in 0.2 s; offline reading is rare",
     "hpctl/engine/world_offline.py": "read commands start in 0.2 s",

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import click
 from msgspec import Struct
@@ -41,16 +41,26 @@ from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, invoking_u
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NODES, now_option
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Each,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+)
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, columns, indented, styled, word, wrapped
+from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, styled
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Mode
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.text import Text
 
     from hpctl.clusters.commands.waiting import Waiting
     from hpctl.clusters.fleet import Fleet
@@ -216,6 +226,23 @@ def _line(one: NodeProgress) -> str:
     return f"{text}: {one.text}" if one.text else text
 
 
+_STYLES = {
+    "done": GOOD,
+    "refused": BAD,
+    "failed": BAD,
+    "in_doubt": WARN,
+    "left": WARN,
+    "let_go": WARN,
+}
+
+
+def _result(node: OrderedNode) -> Text:
+    text = styled(PHASES[node.phase], _STYLES.get(node.phase, ""))
+    if why := node.text or node.code:
+        text.append(f": {why}", "")
+    return text
+
+
 class OrderedNode(Struct, frozen=True):
     """One node of an order. `phase` is empty in a dry run, and where anything was refused."""
 
@@ -235,9 +262,34 @@ class OrderedNode(Struct, frozen=True):
     fix: str
     left_drained: str
 
+    columns: ClassVar[Columns] = (
+        Column("NODE", "node"),
+        Column("INSTANCE", "instance_id"),
+        Column(
+            "NEW INSTANCE",
+            "new_instance_id",
+            empty="-",
+            when=lambda view: any(node.new_instance_id for node in view.nodes),
+        ),
+        Column("RESULT", _result, fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = (
+        "group",
+        "status",
+        "slurm_state",
+        "jobs",
+        "refusal",
+        "warning",
+        "under_way",
+        "fix",
+        "left_drained",
+    )
+    """The plan shows these, or what is left to do."""
+
 
 class NodeOrderView(Struct, frozen=True):
-    """What an order shows, before and after. `why_not_daemon`: why hpctl's daemon is not asked."""
+    """An order. `now`: its jobs are not waited for. `why_not_daemon`: why hpctl's daemon is not
+    asked."""
 
     as_of: datetime
     cluster: str
@@ -247,21 +299,174 @@ class NodeOrderView(Struct, frozen=True):
     by_daemon: bool
     why_not_daemon: str
     nodes: tuple[OrderedNode, ...]
+    now: bool = False
+
+
+class PlannedNode(Struct, frozen=True):
+    """A node of an order, with what its text takes from the order."""
+
+    node: OrderedNode
+    verb: str
+    now: bool
+
+    @property
+    def slurm_state(self) -> str:
+        """Its state in Slurm; `-` where Slurm does not have it."""
+        return self.node.slurm_state or "-"
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether what runs there cannot be known."""
+        return self.node.slurm_state == "UNKNOWN"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is on it."""
+        return not self.node.jobs and not self.is_unread
+
+    @property
+    def fates(self) -> list[str]:
+        """What becomes of each job on it."""
+        return [fate(job, now=self.now) for job in self.node.jobs]
+
+
+class OrderPlanView(NodeOrderView, frozen=True):
+    """An order that is not carried out yet: each node, what runs there, what is against it."""
+
+    layout: ClassVar[Layout] = (
+        Each(
+            "planned",
+            (
+                Line(
+                    "{node.node}: {verb} {node.instance_id}"
+                    " ({node.group}, {node.status}, Slurm: {slurm_state})",
+                    style="bold",
+                ),
+                Lines("fates", style=WARN, indent=2),
+                Line(
+                    "what runs there is unknown, and would be lost",
+                    style=WARN,
+                    indent=2,
+                    when="is_unread",
+                ),
+                Line("no job is on it", indent=2, when="is_empty"),
+                Line(
+                    "an earlier order goes on: it is only waited for",
+                    indent=2,
+                    when="node.under_way",
+                ),
+                Line("{node.warning}", style=WARN, indent=2),
+                Line("cannot be: {node.refusal}", style=BAD, indent=2, when="node.refusal"),
+            ),
+        ),
+        Line("{refusal}", style=BAD),
+        Line("Nothing was ordered.", style=BAD, when="is_refused"),
+        Line(
+            "hpctl's daemon does it, under its own gates (--direct: from here)",
+            style=DIM,
+            when=lambda view: view.by_daemon and not view.is_refused,
+        ),
+        Line(
+            "hpctl's daemon is not asked: {why_not_daemon}",
+            style=DIM,
+            when=lambda view: view.why_not_daemon and not view.is_refused,
+        ),
+        Line(DRY_RUN, style=DIM, when="dry_run"),
+    )
+    json_only: ClassVar[JsonOnly] = ("cluster",)
+
+    @property
+    def planned(self) -> list[PlannedNode]:
+        """The nodes, each with what its text takes from the order."""
+        return [PlannedNode(node, self.verb, self.now) for node in self.nodes]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is ordered."""
+        return bool(self.refusal) or any(node.refusal for node in self.nodes)
+
+
+class OrderResultView(NodeOrderView, frozen=True):
+    """An order that was carried out: what became of each node, and what is left to do."""
+
+    layout: ClassVar[Layout] = (
+        Section("nodes"),
+        Each(
+            "nodes",
+            (
+                Line("{node}: {code}: {fix}", style=WARN, when=lambda one: one.fix and one.code),
+                Line("{node}: {fix}", style=WARN, when=lambda one: one.fix and not one.code),
+            ),
+        ),
+        Line("still drained in Slurm: {failed}", style=WARN, when="failed"),
+        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed"),
+        Line("  hpctl cluster {command} {failed}", style=WARN, unbroken=True, when="failed"),
+        Line("still drained in Slurm: {going}", style=WARN, when="going"),
+        Line("Their deletion goes on; this follows it:", style=WARN, when="going"),
+        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
+        Line("still drained in Slurm: {coming}", style=WARN, when="coming"),
+        Line("When they are back,", style=WARN, when="coming"),
+        Line("  hpctl cluster {verb} {coming}", style=WARN, unbroken=True, when="coming"),
+        Line("waits for them and gives them back; by hand:", style=WARN, when="coming"),
+        Line(
+            "  scontrol update NodeName={coming} State=RESUME",
+            style=WARN,
+            unbroken=True,
+            when="coming",
+        ),
+    )
+    json_only: ClassVar[JsonOnly] = ("dry_run", "refusal", "by_daemon", "why_not_daemon", "now")
+
+    @property
+    def command(self) -> str:
+        """The command of `hpctl cluster` that gave the order."""
+        return "delete-nodes" if self.verb == Verb.DELETE else self.verb
+
+    @property
+    def failed(self) -> str:
+        """The nodes that failed and are still drained, as a hostlist."""
+        return ",".join(n.node for n in self.nodes if n.left_drained and n.phase == "failed")
+
+    @property
+    def going(self) -> str:
+        """The nodes that are deleted and still drained, as a hostlist."""
+        return self._drained if self.verb == Verb.DELETE else ""
+
+    @property
+    def coming(self) -> str:
+        """The nodes that are to come back and still drained, as a hostlist."""
+        return "" if self.verb == Verb.DELETE else self._drained
+
+    @property
+    def _drained(self) -> str:
+        return ",".join(n.node for n in self.nodes if n.left_drained and n.phase != "failed")
+
+
+V = TypeVar("V", bound=NodeOrderView)
 
 
 def order_view(
+    kind: type[V],
     order: Plan,
     at: datetime,
     *,
+    now: bool,
     dry_run: bool = False,
     by_daemon: bool = False,
     why_not: str = "",
     done: dict[str, NodeProgress] | None = None,
-) -> NodeOrderView:
+) -> V:
     """The plan, and what became of it, as a value."""
-    nodes = tuple(_ordered(t, (done or {}).get(t.instance)) for t in order.targets)
-    return NodeOrderView(
-        at, order.cluster, order.verb, dry_run, order.refusal, by_daemon, why_not, nodes
+    return kind(
+        as_of=at,
+        cluster=order.cluster,
+        verb=order.verb,
+        dry_run=dry_run,
+        refusal=order.refusal,
+        by_daemon=by_daemon,
+        why_not_daemon=why_not,
+        nodes=tuple(_ordered(t, (done or {}).get(t.instance)) for t in order.targets),
+        now=now,
     )
 
 
@@ -364,12 +569,20 @@ def _run(
     here = place(**where)
     text, order = _planned(here, verb, names, now=now)
     by_daemon, why_not = (False, "") if direct else _daemon_takes(text, order)
-    shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
+    planned = order_view(
+        OrderPlanView,
+        order,
+        output.now(),
+        now=now,
+        dry_run=dry_run,
+        by_daemon=by_daemon,
+        why_not=why_not,
+    )
     if dry_run or order.refused:
-        output.show("cluster-order", shown, as_json, draw_plan)
+        output.show("cluster-order", planned, as_json)
         output.leave(Exit.PROBLEM if order.refused else Exit.FINE)
         return
-    output.on_stderr(lambda out, v: draw_plan(out, v, now=now), shown)
+    output.on_stderr(output.draw_declared, planned)
     confirm(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
     run: Looks | None = None
@@ -380,8 +593,16 @@ def _run(
     if run is None:
         return
     done, interrupted = carry_out(run)
-    view = order_view(order, output.now(), by_daemon=by_daemon, why_not=why_not, done=done)
-    output.show("cluster-order", view, as_json, draw_result)
+    view = order_view(
+        OrderResultView,
+        order,
+        output.now(),
+        now=now,
+        by_daemon=by_daemon,
+        why_not=why_not,
+        done=done,
+    )
+    output.show("cluster-order", view, as_json)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
     output.leave(_exit(view, wait=wait))
@@ -480,79 +701,3 @@ def _exit(view: NodeOrderView, *, wait: bool) -> Exit:
     if "in_doubt" in phases or (wait and "left" in phases):
         return Exit.CANNOT_TELL
     return Exit.FINE
-
-
-_STYLES = {
-    "done": GOOD,
-    "refused": BAD,
-    "failed": BAD,
-    "in_doubt": WARN,
-    "left": WARN,
-    "let_go": WARN,
-}
-
-
-def draw_plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
-    """Each node, what runs there, and what speaks against it."""
-    for node in view.nodes:
-        where = f"{node.group}, {node.status}, Slurm: {node.slurm_state or '-'}"
-        out.print(styled(f"{node.node}: {view.verb} {node.instance_id} ({where})", "bold"))
-        for line, style in _about(node, now=now):
-            out.print(indented(styled(line, style)))
-    if view.refusal:
-        out.print(styled(view.refusal, BAD))
-    if view.refusal or any(node.refusal for node in view.nodes):
-        out.print(styled("Nothing was ordered.", BAD))
-    elif view.by_daemon:
-        out.print(styled("hpctl's daemon does it, under its own gates (--direct: from here)", DIM))
-    elif view.why_not_daemon:
-        out.print(styled(f"hpctl's daemon is not asked: {view.why_not_daemon}", DIM))
-    if view.dry_run:
-        out.print(styled(DRY_RUN, DIM))
-
-
-def _about(node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
-    lines = [(fate(job, now=now), WARN) for job in node.jobs]
-    if node.slurm_state == "UNKNOWN":
-        lines.append(("what runs there is unknown, and would be lost", WARN))
-    elif not node.jobs:
-        lines.append(("no job is on it", ""))
-    if node.under_way:
-        lines.append(("an earlier order goes on: it is only waited for", ""))
-    if node.warning:
-        lines.append((node.warning, WARN))
-    if node.refusal:
-        lines.append((f"cannot be: {node.refusal}", BAD))
-    return lines
-
-
-def draw_result(out: Console, view: NodeOrderView) -> None:
-    """What became of each node, and what is left to do."""
-    fresh = any(node.new_instance_id for node in view.nodes)
-    table = columns("NODE", "INSTANCE", *(["NEW INSTANCE"] if fresh else []), wrapped("RESULT"))
-    for node in view.nodes:
-        draw_result = styled(PHASES[node.phase], _STYLES.get(node.phase, ""))
-        if what := node.text or node.code:
-            draw_result.append(f": {what}", "")
-        new = [word(node.new_instance_id)] if fresh else []
-        table.add_row(node.node, node.instance_id, *new, draw_result)
-    out.print(table)
-    for node in view.nodes:
-        if node.fix:
-            code = f"{node.code}: " if node.code else ""
-            out.print(styled(f"{node.node}: {code}{node.fix}", WARN))
-    left = [node for node in view.nodes if node.left_drained]
-    if failed := ",".join(node.node for node in left if node.phase == "failed"):
-        out.print(styled(f"still drained in Slurm: {failed}", WARN))
-        out.print(styled("Once the cause is fixed, this orders it again:", WARN))
-        out.print(styled(f"  hpctl cluster {view.verb} {failed}", WARN))
-    if names := ",".join(node.node for node in left if node.phase != "failed"):
-        out.print(styled(f"still drained in Slurm: {names}", WARN))
-        if view.verb == "delete":
-            out.print(styled("Their deletion goes on; this follows it:", WARN))
-            out.print(styled(f"  hpctl cluster wait {view.cluster}", WARN))
-            return
-        out.print(styled("When they are back,", WARN))
-        out.print(styled(f"  hpctl cluster {view.verb} {names}", WARN))
-        out.print(styled("waits for them and gives them back; by hand:", WARN))
-        out.print(styled(f"  scontrol update NodeName={names} State=RESUME", WARN))

@@ -26,7 +26,7 @@ from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Layout, Line, Lines, Section, state_column
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, DIM, WARN, styled, word
+from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled, word
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -38,7 +38,7 @@ JOBS_SHOWN = 3
 def _slurm(row: NodeRow) -> Text:
     state = word(row.slurm_state)
     flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
-    return styled("+").join([state, *(styled(flag, WARN) for flag in flags)])
+    return joined("+", [state, *(styled(flag, WARN) for flag in flags)])
 
 
 def _jobs(row: NodeRow) -> str:

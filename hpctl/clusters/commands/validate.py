@@ -17,7 +17,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ThereType, aws_options
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import DIM, assembled, indented, styled, word
+from hpctl.toolkit.tables import DIM, assembled, indented, joined, styled, word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -289,4 +289,4 @@ def _sum(counts: Counter[str]) -> Text:
         for level in ("FAIL", "UNKNOWN", "WARN", "OK")
         if counts[level]
     ]
-    return styled(", ").join(parts)
+    return joined(", ", parts)
