@@ -132,7 +132,7 @@ def explain(config: str, as_json: bool) -> None:
 def _show(config: str, as_json: bool, *, explain: bool) -> None:
     from hpctl.engine.adapters import make_scheduler
     from hpctl.engine.world_offline import attempt
-    from hpctl.engine.world_reader import gather
+    from hpctl.engine.world_reader import WorldReader
 
     loaded = config_loading.load_config(config)
     journal = loaded.state_dir / "journal.db"
@@ -143,8 +143,10 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
             f" there{off}",
             "start it (`hpctl daemon run`), or name the configuration of one that runs in --config",
         )
-    world = gather(loaded, output.now(), slurm=True, cloud=True)
-    reservations, why = attempt(True, make_scheduler(loaded).reservations)
+    world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
+    reservations, why = world.reservations, ""
+    if reservations is None:
+        reservations, why = attempt(True, make_scheduler(loaded).reservations)
     view = autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import pwd
 import secrets
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,10 +29,15 @@ from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.tables import ago
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.wire.heads import slurm_confs
 from hpctl.wire.munge import decode, encode
+
+if TYPE_CHECKING:
+    from hpctl.slurm.cli import CliScheduler
 
 
 def read_config(path: str) -> tuple[Config | None, CheckView]:
@@ -60,7 +67,48 @@ def doctor(config: str, as_json: bool) -> None:
 Version = tuple[int, int, int]
 
 
-Check = Callable[[Config, datetime], Iterable[CheckView]]
+class Facts:
+    """What several checks look at, each read once.
+
+    Slurm's nodes and jobs are the daemon's where one answers. slurm.conf and the cloud are read
+    here: whether they can be, with these settings, is what is checked.
+    """
+
+    def __init__(self, config: Config, now: datetime) -> None:
+        self.config = config
+        self.now = now
+
+    @functools.cached_property
+    def served(self) -> SchedulerView | None:
+        """What the daemon read of Slurm last; None where none answers or it cannot read Slurm."""
+        from hpctl.engine.world_client import NoWorld, WorldClient
+
+        try:
+            return WorldClient(self.config).read_slurm()
+        except NoWorld:
+            return None
+
+    @functools.cached_property
+    def scheduler(self) -> tuple[CliScheduler, str]:
+        """The adapter that a daemon uses, and why it is that one. Raises HpctlError."""
+        from hpctl.engine.adapters import choose_scheduler
+
+        return choose_scheduler(self.config)
+
+    @functools.cached_property
+    def slurm(self) -> SchedulerView:
+        """Slurm's nodes and jobs. Raises Unavailable."""
+        return self.served or self.scheduler[0].view()
+
+    @functools.cached_property
+    def cloud(self) -> ProviderView:
+        """The cloud's instances. Raises Unavailable."""
+        from hpctl.engine.adapters import make_provider
+
+        return make_provider(self.config).view()
+
+
+Check = Callable[[Facts], Iterable[CheckView]]
 
 
 def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
@@ -68,9 +116,10 @@ def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
     found = [*clock()]
     if config is None:
         return (*found, *munge(None))
+    facts = Facts(config, now)
     for name, check in CHECKS:
         try:
-            found.extend(check(config, now))
+            found.extend(check(facts))
         except Unavailable as error:
             found.append(CheckView(name, "unknown", str(error), error.hint))
         except HpctlError as error:
@@ -81,8 +130,9 @@ def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
 
 
-def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def commands(facts: Facts) -> Iterator[CheckView]:
     """Slurm's commands are where the configuration says."""
+    config = facts.config
     where = str(config.slurm.bin) if config.slurm.bin else None
     missing = [c for c in SLURM_COMMANDS if shutil.which(c, path=where) is None]
     place = where or "PATH"
@@ -94,22 +144,22 @@ def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
         yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
 
 
-def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def controller(facts: Facts) -> Iterator[CheckView]:
     """By which adapter Slurm is read, and that slurmctld answers."""
-    from hpctl.engine.adapters import choose_scheduler
-
-    scheduler, adapter = choose_scheduler(config)
+    scheduler, adapter = facts.scheduler
     yield CheckView("slurm adapter", "ok", adapter, "")
     started = time.monotonic()
     try:
-        view = scheduler.view()
+        view = facts.slurm
     except Unavailable:
-        installed = _installed(config)
+        installed = _installed(facts.config)
         if installed:
             yield from releases(scheduler.version(), installed, answers=False)
         raise
-    took = (time.monotonic() - started) * 1000
-    what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs read in {took:.0f} ms"
+    how = f"read in {(time.monotonic() - started) * 1000:.0f} ms"
+    if facts.served is not None:
+        how = f"read by the daemon {ago(view.as_of, facts.now)}"
+    what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs {how}"
     yield CheckView("slurmctld", "ok", what, "")
 
 
@@ -139,8 +189,9 @@ def _dotted(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}.{version[2]}"
 
 
-def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def settings(facts: Facts) -> Iterator[CheckView]:
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
+    config = facts.config
     from hpctl.engine.adapters import make_scheduler
     from hpctl.slurm import parse
     from hpctl.slurm.hazards import hazards
@@ -202,8 +253,9 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
     yield CheckView("munge", verdict, what, hint)
 
 
-def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
+def daemon(facts: Facts) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
+    config, now = facts.config, facts.now
     from hpctl.engine.adapters import open_reader
     from hpctl.engine.world_offline import fold, leader
 
@@ -257,8 +309,9 @@ NETWORK_FILESYSTEMS = frozenset(
 ROOM = 256 * 1024 * 1024
 
 
-def state_dir(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def state_dir(facts: Facts) -> Iterator[CheckView]:
     """The state directory is there, writable, on a local file system, and has room."""
+    config = facts.config
     path = config.state_dir
     if not path.is_dir():
         yield CheckView("state directory", "fail", f"{path} is not there", f"mkdir -p {path}")
@@ -290,16 +343,15 @@ def filesystem(path: Path, mountinfo: str) -> str:
     return kind
 
 
-def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def cloud(facts: Facts) -> Iterator[CheckView]:
     """The cloud answers with these credentials, and only one of the two replaces nodes."""
-    from hpctl.engine.adapters import make_provider
-
+    config = facts.config
     if config.cluster.provider == "none":
         hint = "set cluster.provider to have hpctl reboot and replace"
         verdict = "warn" if config.mode is Mode.OWN else "ok"
         yield CheckView("cloud", verdict, "none: drain and requeue only", hint)
         return
-    view = make_provider(config).view()
+    view = facts.cloud
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
     yield one_doctor(view, config.mode)
@@ -309,12 +361,10 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
         yield from scaled(view, config)
 
 
-def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def instance_names(facts: Facts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
-    from hpctl.engine.adapters import make_provider, make_scheduler
-
-    slurm = make_scheduler(config).view()
-    view, join = joined_now(make_provider(config).view(), slurm)
+    slurm = facts.slurm
+    view, join = joined_now(facts.cloud, slurm)
     lost = [
         i.id
         for i in view.instances.values()
@@ -382,8 +432,9 @@ def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
         yield CheckView("auto-resume", "note", what, hint)
 
 
-def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def _daemon_user(facts: Facts) -> Iterator[CheckView]:
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
+    config = facts.config
     user, name = unit_user(), "daemon's user"
     if user is None:
         return
@@ -413,8 +464,9 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
-def notifications(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+def notifications(facts: Facts) -> Iterator[CheckView]:
     """Each sink's URL is there and nobody else's to read, and somebody answers there."""
+    config = facts.config
     from hpctl.service.notify.sinks import unusable
 
     wrong = list(unusable(config.notify.sinks, reach=True))
@@ -477,7 +529,7 @@ def clock() -> Iterator[CheckView]:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("munge", lambda config, _: munge(config.intake.munge_socket)),
+    ("munge", lambda facts: munge(facts.config.intake.munge_socket)),
     ("slurm commands", commands),
     ("slurmctld", controller),
     ("slurm.conf", settings),
@@ -487,5 +539,5 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("cloud", cloud),
     ("instance names", instance_names),
     ("notifications", notifications),
-    ("other doctors", lambda *_: other_doctors()),
+    ("other doctors", lambda _: other_doctors()),
 )

@@ -1,4 +1,4 @@
-"""Shell completion of what the journal knows: nodes, jobs, recoveries, holds."""
+"""Shell completion of what the journal and the agents name: nodes, jobs, recoveries, holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import DEFAULT_CONFIG
 
 if TYPE_CHECKING:
+    from hpctl.engine.config import Config
     from hpctl.engine.journal.state import State
+    from hpctl.vocabulary.identity import NodeName
 
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -24,19 +26,33 @@ def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = Fals
     """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from hpctl.engine.adapters import open_reader
-        from hpctl.engine.world_offline import fold
-
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            with closing(open_reader(load_config(path))) as store:
-                names = {*map(str, pick(fold(store.events())))}
-                names |= {*map(str, store.health())} if agents else set()
+            state, heard = _read(load_config(path), agents=agents)
         except (HpctlError, OSError):
             return []
+        names = {*map(str, pick(state)), *map(str, heard)}
         return sorted(n for n in names if n.startswith(incomplete))
 
     return complete
+
+
+def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
+    """What the journal amounts to, and with `agents` the nodes that report: as the daemon knows
+    them, else from the journal itself. Slurm and the cloud are not asked. Raises HpctlError."""
+    from hpctl.engine.world_client import NoWorld, WorldClient
+
+    client = WorldClient(config)
+    try:
+        state = client.read_state(history=True)
+        return state, client.read_heard() if agents else ()
+    except NoWorld:
+        pass
+    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.world_offline import fold
+
+    with closing(open_reader(config)) as store:
+        return fold(store.events()), list(store.health()) if agents else ()
 
 
 def explainable(state: State) -> list[object]:

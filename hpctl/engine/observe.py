@@ -132,6 +132,7 @@ class Observer:
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
+        self._placed = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
         self._able_since = LONG_AGO
@@ -180,6 +181,7 @@ class Observer:
         """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
         mode lets hpctl act on what is seen."""
         health = self._health.snapshot()
+        self._placed = False
         try:
             seen, health = self._read_slurm(state, health)
             if absent := find_absent_jobs(seen, self._slurm, state):
@@ -221,6 +223,7 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            placed=self._placed,
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
             worked=self.hangs.worked,
@@ -242,6 +245,7 @@ class Observer:
         self._reserved = self._scheduler.reservations()
         if time.monotonic() - self._leaves_at > LEAVES_S:
             self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
+        self._placed = True
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]

@@ -80,6 +80,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    placed: bool = False
+    """Whether `reservations` and `leaves` were read for this view."""
     hangs: Mapping[JobId, Hang] = field(default_factory=dict)
     """The running jobs that stand still for longer than their past explains."""
     worked: Mapping[JobId, datetime] = field(default_factory=dict)

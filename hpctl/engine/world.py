@@ -53,6 +53,11 @@ class World(Struct, frozen=True):
     """What the last cycle could not handle; none offline."""
     computed: str = ""
     """Why the reader computed all this by itself; empty: it is the daemon's."""
+    reservations: Mapping[str, tuple[identity.NodeName, ...]] | None = None
+    """The nodes of each reservation of Slurm's; None where the daemon does not read them, where
+    they were not asked for, and offline."""
+    leaves: Mapping[identity.NodeName, str] | None = None
+    """The leaf switch or block of each node; None as `reservations`."""
     number: int = 0
     """Of the daemon's world: another one has another."""
     standbys: tuple[StandbyInfo, ...] = ()

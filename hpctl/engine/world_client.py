@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,11 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.instance_join import Joined
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.slurm_facts import SchedulerView
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpctl.engine.config import Config
 
 READ_S = 3
@@ -52,33 +56,56 @@ class WorldClient:
         self._of: list[WorldPart] = []
         self._world: World | None = None
 
-    def read(self, at: datetime, *, cloud: bool, history: bool) -> World:
+    def read(self, at: datetime, *, cloud: bool, history: bool, placement: bool = False) -> World:
         """The world of the daemon's last cycle, seen at `at`. Raises NoWorld.
 
         Without `history`, job recoveries that ended, and reports of supervisors, more than a day
-        ago are left out.
+        ago are left out. `placement`: with Slurm's reservations and topology.
         """
-        wanted = {WorldPart.CLOUD: cloud, WorldPart.HISTORY: history}
+        wanted = {
+            WorldPart.CLOUD: cloud,
+            WorldPart.HISTORY: history,
+            WorldPart.PLACEMENT: placement,
+        }
         parts = [part for part in WorldPart if wanted.get(part, True)]
-        try:
-            head, body = self._ask(parts)
-            about = self._check(head)
-            self._keep(head, body)
+        with _reported(self._path):
+            head, about = self._fetch(parts)
             if self._world is None or self._world.number != head.number or self._of != parts:
                 self._world, self._of = self._put_together(head, parts, at), parts
-        except FileNotFoundError:
-            raise NoWorld(f"{self._path} is not there") from None
-        except ConnectionRefusedError:
-            raise NoWorld(f"nothing answers at {self._path}") from None
-        except PermissionError:
-            raise NoWorld("the daemon's world is for those who may read its journal") from None
-        except (OSError, EOFError) as error:
-            raise NoWorld(f"the daemon does not answer: {error}") from None
-        except (msgspec.DecodeError, KeyError, IndexError) as error:
-            raise NoWorld(f"the daemon's world cannot be read: {error}") from None
         return replace(
             self._world, now=at, daemon=about.daemon, standbys=about.standbys, shared=self._shared
         )
+
+    def read_slurm(self) -> SchedulerView | None:
+        """What the daemon read of Slurm last, and nothing else; None where it cannot read Slurm.
+        Raises NoWorld."""
+        with _reported(self._path):
+            _, about = self._fetch([WorldPart.SLURM])
+            if about.slurm_trouble:
+                return None
+            return wire.slurm_of(self._found[WorldPart.SLURM])
+
+    def read_state(self, *, history: bool) -> State:
+        """What the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
+        parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
+        with _reported(self._path):
+            self._fetch(parts)
+            return wire.state_of(self._records(parts))
+
+    def read_heard(self) -> list[NodeName]:
+        """The nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
+        with _reported(self._path):
+            self._fetch([WorldPart.HEALTH])
+            heard: list[Health] = self._found[WorldPart.HEALTH].get("health", [])
+            return [health.generation.node for health in heard]
+
+    def _fetch(self, parts: list[WorldPart]) -> tuple[AnswerHead, AnswerSource]:
+        """Ask for parts and keep what is new of them; what is said in any case. Raises NoWorld, and
+        what `_reported` catches."""
+        head, body = self._ask(parts)
+        about = self._check(head)
+        self._keep(head, body)
+        return head, about
 
     def _ask(self, parts: list[WorldPart]) -> tuple[AnswerHead, memoryview]:
         until = time.monotonic() + READ_S
@@ -100,6 +127,7 @@ class WorldClient:
             return head, _received(line, size, until)
 
     def _check(self, head: AnswerHead) -> AnswerSource:
+        """What an answer says in any case. Raises NoWorld where it has no world of now."""
         if head.refused or head.about is None:
             raise NoWorld(f"the daemon has no world to show: {head.refused}")
         if head.age_s > self._current_s:
@@ -117,10 +145,14 @@ class WorldClient:
             self._tokens[part.part] = part.token
             at += size
 
+    def _records(self, parts: list[WorldPart]) -> Records:
+        """What is kept of some parts, by kind. Raises KeyError."""
+        return {kind: records for part in parts for kind, records in self._found[part].items()}
+
     def _put_together(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
         """The world of what is kept. Raises KeyError, IndexError."""
         assert head.about is not None
-        found = {kind: records for part in parts for kind, records in self._found[part].items()}
+        found = self._records(parts)
         of = [
             self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
         ]
@@ -128,6 +160,23 @@ class WorldClient:
             self._state = (of, wire.state_of(found))
         made = world_of(head.about, self._state[1], found, at)
         return replace(made, number=head.number)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Raise NoWorld for whatever may go wrong between a reader and the daemon's socket."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise NoWorld(f"{path} is not there") from None
+    except ConnectionRefusedError:
+        raise NoWorld(f"nothing answers at {path}") from None
+    except PermissionError:
+        raise NoWorld("the daemon's world is for those who may read its journal") from None
+    except (OSError, EOFError) as error:
+        raise NoWorld(f"the daemon does not answer: {error}") from None
+    except (msgspec.DecodeError, KeyError, IndexError) as error:
+        raise NoWorld(f"the daemon's world cannot be read: {error}") from None
 
 
 def _received(line: socket.socket, size: int, until: float) -> memoryview:
@@ -157,6 +206,7 @@ def world_of(about: AnswerSource, state: State, found: Records, at: datetime) ->
     heard = {health.generation.node: health for health in found.get("health", ())}
     health = present(state, heard, slurm, joined, recent)
     flaws = tuple(found.get("flaw", ()))
+    placed: list[wire.PlacementFacts] = found.get("placement", [])
     assessed = {one.generation.node: one for one in found.get("assessment", ())}
     return World(
         now=at,
@@ -175,6 +225,8 @@ def world_of(about: AnswerSource, state: State, found: Records, at: datetime) ->
         candidates=tuple(found.get("candidate", ())),
         holds=tuple(found.get("hold", ())),
         flaws=flaws,
+        reservations=placed[0].reservations if placed else None,
+        leaves=placed[0].leaves if placed else None,
         standbys=about.standbys,
     )
 

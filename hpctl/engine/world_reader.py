@@ -7,6 +7,7 @@ journal and Slurm (`world_offline`); `World.computed` says so.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from hpctl.engine.world_wire import LATELY
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
     from hpctl.engine.world_offline import Followed
+    from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
 class WorldReader:
@@ -32,19 +34,28 @@ class WorldReader:
         self._journal: Followed | None = None
 
     def read(
-        self, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
+        self,
+        at: datetime,
+        *,
+        slurm: bool = False,
+        cloud: bool = False,
+        past: bool = False,
+        placement: bool = False,
     ) -> World:
         """Take the daemon's world of its last cycle, or make one where no daemon answers.
 
         `slurm` and `cloud` say whether these are needed; a daemon tells Slurm in any case. With
-        `past`, what was retired too, which only the journal has. Raises what opening the store
+        `past`, what was retired too, which only the journal has. With `placement`, Slurm's
+        reservations and topology as well, where a daemon reads them. Raises what opening the store
         raises: without daemon and journal there is nothing to show. An unreadable Slurm or cloud
         is part of the answer.
         """
         why = "what is past is in the journal alone"
         if not past:
             try:
-                return self._client.read(at, cloud=cloud, history=not self._recent)
+                return self._client.read(
+                    at, cloud=cloud, history=not self._recent, placement=placement
+                )
             except NoWorld as reason:
                 why = str(reason)
         from hpctl.engine.world_offline import Followed, read_offline
@@ -63,6 +74,18 @@ def gather(
 ) -> World:
     """Read the world once; see `WorldReader.read`."""
     return WorldReader(config).read(at, slurm=slurm, cloud=cloud, past=past)
+
+
+def read_slurm(config: Config) -> SchedulerView:
+    """Take the daemon's last reading of Slurm; ask Slurm where no daemon answers, or where the
+    daemon cannot read it. Raises Unavailable."""
+    with suppress(NoWorld):
+        found = WorldClient(config).read_slurm()
+        if found is not None:
+            return found
+    from hpctl.engine.adapters import make_scheduler
+
+    return make_scheduler(config).view()
 
 
 def read_live(config: Config, at: datetime) -> World:

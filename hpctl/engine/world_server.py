@@ -428,6 +428,9 @@ class WorldServer:
                 return offered.replays, offered.since, self._sized[1]
             case WorldPart.CLOUD:
                 return offered.clouds
+            case WorldPart.PLACEMENT:
+                view = offered.view
+                return view.placed, view.reservations, view.leaves
             case WorldPart.HEALTH | WorldPart.SLURM:
                 return offered.number
 

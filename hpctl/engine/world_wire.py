@@ -36,7 +36,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Raised whenever a frame or the head changes its meaning."""
 REQUEST_BYTES: Final = 1024
 """The longest request."""
@@ -59,6 +59,8 @@ class WorldPart(StrEnum):
     """What the agents reported, the assessments, and what was decided."""
     SLURM = "slurm"
     CLOUD = "cloud"
+    PLACEMENT = "placement"
+    """Slurm's reservations and topology, where the daemon reads them."""
 
 
 class WorldRequest(Struct, frozen=True):
@@ -139,6 +141,13 @@ class CloudHead(Struct, frozen=True):
     unjoined: Mapping[str, str]
 
 
+class PlacementFacts(Struct, frozen=True):
+    """Slurm's reservations and topology, as in `view.View`."""
+
+    reservations: Mapping[str, tuple[NodeName, ...]]
+    leaves: Mapping[NodeName, str]
+
+
 KINDS: Final[dict[str, Any]] = {
     "node_recovery": NodeRecovery,
     "job_recovery": JobRecovery,
@@ -157,6 +166,7 @@ KINDS: Final[dict[str, Any]] = {
     "job": SlurmJob,
     "cloud": CloudHead,
     "instance": Instance,
+    "placement": PlacementFacts,
 }
 """The type of the records of each kind of frame."""
 
@@ -211,6 +221,9 @@ def _records(
         case WorldPart.CLOUD:
             yield "cloud", [CloudHead(replace(view.provider, instances={}), view.unjoined)]
             yield "instance", view.provider.instances.values()
+        case WorldPart.PLACEMENT:
+            if view.placed:
+                yield "placement", [PlacementFacts(view.reservations, view.leaves)]
 
 
 def history_begins(at: datetime) -> datetime:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli import doctor
-from hpctl.cli.doctor import read_config
+from hpctl.cli.doctor import Facts, read_config
 from hpctl.engine.config import Config, Slurm
 from hpctl.engine.config_loading import load_config
+from hpctl.engine.world_client import NoWorld, WorldClient
 from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
@@ -52,14 +54,14 @@ def test_the_file_system_is_that_of_the_longest_mount(path, kind):
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
     head, monkeypatch
 ):
-    assert verdicts(doctor.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(Facts(with_(head), worlds.NOW))) == {"state directory": "ok"}
     monkeypatch.setattr(doctor, "filesystem", lambda path, mounts: "nfs4")
-    (check,) = doctor.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+    (check,) = doctor.state_dir(Facts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
-    (check,) = doctor.state_dir(with_(head), worlds.NOW)
+    (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(Facts(server, worlds.NOW))) == {"state directory": "ok"}
 
 
 def test_munge_goes_there_and_back():
@@ -78,14 +80,58 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(history, monkeyp
         config = with_(history)
         intake = replace(config.intake, listen=f"0.0.0.0:{port}")
         config = replace(config, intake=intake)
-        found = verdicts(doctor.daemon(config, worlds.NOW))
+        found = verdicts(doctor.daemon(Facts(config, worlds.NOW)))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
-    assert verdicts(doctor.daemon(config, worlds.NOW))["intake"] == "fail"
+    assert verdicts(doctor.daemon(Facts(config, worlds.NOW)))["intake"] == "fail"
     (history.dir / "STOP").touch()
-    later = {c.name: c for c in doctor.daemon(config, worlds.at(3600))}
+    later = {c.name: c for c in doctor.daemon(Facts(config, worlds.at(3600)))}
     assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
     switch = later["kill switch"]
     assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
+
+
+class Refuses:
+    """A Slurm that answers nothing."""
+
+    def view(self) -> None:
+        raise Unavailable("slurmctld is asked", "")
+
+    def version(self) -> tuple[int, int, int]:
+        return (24, 11, 5)
+
+
+@pytest.fixture
+def mute(monkeypatch) -> None:
+    monkeypatch.setattr("hpctl.engine.adapters.choose_scheduler", lambda _: (Refuses(), "cli"))
+
+
+def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, monkeypatch):
+    slurm = worlds.slurm()
+    monkeypatch.setattr(WorldClient, "read_slurm", lambda _: slurm)
+    facts = Facts(with_(head), slurm.as_of + timedelta(seconds=4))
+    found = {c.name: c.what for c in doctor.controller(facts)}
+    counts = f"{len(slurm.nodes)} nodes and {len(slurm.jobs)} jobs"
+    assert found["slurmctld"] == f"{counts} read by the daemon 4.0 s ago"
+    assert list(doctor.instance_names(facts)) == []
+
+
+@pytest.mark.parametrize("served", [None, NoWorld("none answers")])
+def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatch, served):
+    def read(_: WorldClient) -> None:
+        if served is not None:
+            raise served
+
+    monkeypatch.setattr(WorldClient, "read_slurm", read)
+    with pytest.raises(Unavailable, match="slurmctld is asked"):
+        list(doctor.controller(Facts(with_(head), worlds.NOW)))
+
+
+def test_the_cloud_is_asked_once(head, monkeypatch):
+    asked = []
+    once = SimpleNamespace(view=lambda: asked.append(1) or worlds.cloud())
+    monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: once)
+    doctor.examine(with_(head), worlds.NOW)
+    assert asked == [1]
 
 
 def test_missing_commands_are_named(head, tmp_path):
@@ -93,7 +139,7 @@ def test_missing_commands_are_named(head, tmp_path):
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = doctor.commands(replace(config, slurm=slurm), worlds.NOW)
+    (check,) = doctor.commands(Facts(replace(config, slurm=slurm), worlds.NOW))
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -133,7 +179,9 @@ def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
 def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head):
     assert head.cloud is not None
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
-    (check,) = [c for c in doctor.cloud(with_(head), worlds.NOW) if c.name == "software update"]
+    (check,) = [
+        c for c in doctor.cloud(Facts(with_(head), worlds.NOW)) if c.name == "software update"
+    ]
     assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
     assert check.fix == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
@@ -173,7 +221,7 @@ def prints(head, monkeypatch):
     def said(*version: int, **config: str) -> dict[str, CheckView]:
         shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
         monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
-        return {c.name: c for c in doctor.settings(with_(head), worlds.NOW)}
+        return {c.name: c for c in doctor.settings(Facts(with_(head), worlds.NOW))}
 
     return said
 
@@ -210,7 +258,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     config = Config(slurm=Slurm(bin=there, adapter="cli"))
     found: list[CheckView] = []
     with pytest.raises(Unavailable, match="Insane"):
-        found.extend(doctor.controller(config, worlds.NOW))
+        found.extend(doctor.controller(Facts(config, worlds.NOW)))
     what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")

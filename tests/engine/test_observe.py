@@ -410,3 +410,22 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large, 
     live.replace(Config(spares={"gpu": 1}))
     look(61)
     assert slurm.asked[-1] == "whole", "spares are chosen among all nodes"
+
+
+def test_a_view_says_whether_reservations_and_topology_were_read_for_it(
+    large, live, monkeypatch
+) -> None:
+    slurm, _, observer = large
+    assert not observer.look(replay([]), rules()).placed, "nothing needs them"
+    live.replace(Config(spares={"gpu": 1}))
+    assert observer.look(replay([]), rules()).placed
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm, "reservations", lambda: _raise(Unavailable("slurmctld is away", "")))
+        assert not observer.look(replay([]), rules()).placed, "what is known is of before"
+    assert observer.look(replay([]), rules()).placed
+    live.replace(Config())
+    assert not observer.look(replay([]), rules()).placed
+
+
+def _raise(error: Exception) -> None:
+    raise error

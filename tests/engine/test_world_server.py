@@ -14,10 +14,11 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from click import Command, Context, Option
 from msgspec.structs import replace
 
 from hpctl import __version__
-from hpctl.engine import world_client, world_server, world_wire
+from hpctl.engine import completion, world_client, world_server, world_wire
 from hpctl.engine.config import Cluster, Config
 from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken, SignalSeen
@@ -29,7 +30,9 @@ from hpctl.engine.world import World
 from hpctl.engine.world_client import NoWorld, WorldClient
 from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_server import WorldServer
+from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import Flaw
 from tests.cli import worlds
 from tests.waiting import until
@@ -139,6 +142,66 @@ def test_what_could_not_be_read_is_none_with_why(bed: Bed) -> None:
     bed.server.offer(cycle(unread))
     found = bed.read()
     assert (found.cloud, found.cloud_error) == (None, "the cloud has not answered yet")
+
+
+def test_reservations_and_topology_are_sent_where_the_daemon_reads_them(bed: Bed) -> None:
+    unread = cycle(made())
+    reservations = {"maint": (NodeName("ip-10-1-0-1"),)}
+    leaves = {NodeName("ip-10-1-0-1"): "s0"}
+    known = replace(unread.view, placed=True, reservations=reservations, leaves=leaves)
+    bed.server.offer(unread)
+    assert (bed.read(placement=True).reservations, bed.read(placement=True).leaves) == (None, None)
+    bed.server.offer(replace(unread, view=known))
+    found = bed.read(placement=True)
+    assert (found.reservations, found.leaves) == (reservations, leaves)
+    assert bed.read().leaves is None, "only who asks for them gets them"
+    bed.server.offer(replace(unread, view=replace(known, leaves={})))
+    assert bed.read(placement=True).leaves == {}, "a cluster without a topology has none"
+
+
+def test_parts_are_read_alone(bed: Bed, monkeypatch) -> None:
+    world = made()
+    bed.server.offer(cycle(world))
+    sent: list[str] = []
+    encode = world_server.frames
+
+    def noted(part, *rest):
+        sent.append(str(part))
+        return encode(part, *rest)
+
+    monkeypatch.setattr(world_server, "frames", noted)
+    assert bed.client.read_slurm() == world.slurm
+    assert sent == ["slurm"]
+    assert set(bed.client.read_heard()) == set(world.health)
+    assert bed.client.read_state(history=True) == world.state
+    assert sent == ["slurm", "health", "state", "history"]
+    bed.server.offer(cycle(world, slurm_trouble="slurmctld is away"))
+    assert bed.client.read_slurm() is None
+
+
+def test_completion_takes_names_from_the_daemon_and_opens_no_journal(
+    bed: Bed, tmp_path: Path, monkeypatch
+) -> None:
+    world = made()
+    bed.server.offer(cycle(world))
+    config = tmp_path / "hpctl.yaml"
+    config.write_text(f"state_dir: {tmp_path}\n")
+    opened = Mock(side_effect=Unavailable("no journal", ""))
+    monkeypatch.setattr("hpctl.engine.adapters.open_reader", opened)
+    context = Context(Command("explain"))
+    context.params["config"] = str(config)
+
+    def complete(pick: completion.Complete, start: str) -> list[str]:
+        return pick(context, Option(["--name"]), start)
+
+    assert complete(completion.complete_node, "ip-") == sorted(world.health)
+    assert complete(completion.complete_hold, "ip-10-1-0-5") == ["ip-10-1-0-5"]
+    assert complete(completion.complete_open, "n-4") == ["n-44444444"]
+    assert "4242" in complete(completion.complete_any, "4")
+    assert not opened.called
+    bed.leads.leads = False
+    assert complete(completion.complete_node, "ip-") == []
+    assert opened.called, "without a daemon the journal is read"
 
 
 def test_what_ended_long_ago_is_sent_to_who_asks_for_it(bed: Bed) -> None:
@@ -254,7 +317,7 @@ def test_no_world_is_taken_from_who_does_not_lead_or_hangs_or_speaks_otherwise(
         with pytest.raises(NoWorld, match=f"hpctl 99.0, this is {__version__}"):
             bed.read()
     with monkeypatch.context() as patch:
-        patch.setattr(world_wire, "PROTOCOL", 2)
+        patch.setattr(world_wire, "PROTOCOL", world_wire.PROTOCOL + 1)
         with pytest.raises(NoWorld):
             bed.read()
     assert bed.read().number
@@ -441,12 +504,11 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRest.__struct_fields__}
     assert told == derived | sent
     local = {
-        "able_since", "silent_at", "ruled", "reservations", "hangs", "worked", "leaves", "flaws",
-        "withdrawn",
+        "able_since", "silent_at", "ruled", "hangs", "worked", "flaws", "withdrawn",
     }  # fmt: skip
     shown = {
         "scheduler", "provider", "health", "assessments", "state", "instances", "unjoined",
-        "current", "stopped",
+        "current", "stopped", "reservations", "leaves", "placed",
     }  # fmt: skip
     assert {*View.__struct_fields__} == local | shown
     assert world_client.CURRENT_S >= 30

@@ -45,10 +45,12 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     here = place(**where)
     fleet = fleet_of(here, details=True)
     plans, unread = read_plans(here.aws, fleet.description)
-    slurm_view = known(here)
-    rows = slurm_view.join(fleet.rows, here)
-    reservations, why = None, slurm_view.slurm_error
-    if slurm_view.slurm is not None:
+    answer = known(here, live=False, placement=True)
+    rows = answer.join(fleet.rows, here)
+    reservations, why = None, answer.slurm_error
+    if answer.world is not None:
+        reservations = answer.world.reservations
+    if answer.slurm is not None and reservations is None:
         reservations, why = attempt(True, make_scheduler(here.settings()).reservations)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)

@@ -159,27 +159,33 @@ def _resource_config() -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def known(place: Place) -> Known:
-    """Ask Slurm and the daemon's journal, where they are this cluster's."""
+def known(place: Place, *, live: bool = True, placement: bool = False) -> Known:
+    """Ask Slurm and hpctl's daemon, where they are this cluster's.
+
+    `live`: Slurm is asked now, whatever the daemon knows, because an order follows. `placement`:
+    the daemon is asked for Slurm's reservations and topology as well.
+    """
     slurm, slurm_error, world, health_error = None, "", None, ""
-    if place.slurm:
+    if place.config is not None:
+        from hpctl.engine.world_reader import WorldReader
+
+        try:
+            world = WorldReader(place.config).read(output.now(), placement=placement)
+        except HpctlError as error:
+            health_error = "; ".join(filter(None, (str(error), error.hint)))
+    else:
+        health_error = ELSEWHERE
+    if not live and place.slurm and world is not None:
+        slurm = world.slurm
+    if not place.slurm:
+        slurm_error = ELSEWHERE
+    elif slurm is None:
         from hpctl.engine.adapters import make_scheduler
 
         try:
             slurm = make_scheduler(place.settings()).view()
         except HpctlError as error:
             slurm_error = "; ".join(filter(None, (str(error), error.hint)))
-    else:
-        slurm_error = ELSEWHERE
-    if place.config is not None:
-        from hpctl.engine.world_reader import gather
-
-        try:
-            world = gather(place.config, output.now())
-        except HpctlError as error:
-            health_error = "; ".join(filter(None, (str(error), error.hint)))
-    else:
-        health_error = ELSEWHERE
     return Known(slurm, slurm_error, world, health_error)
 
 

@@ -169,7 +169,7 @@ def nodes(
     """
     here = place(**where)
     fleet = fleet_of(here, details=details)
-    answer = known(here)
+    answer = known(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:
         find_group(fleet.description, group)

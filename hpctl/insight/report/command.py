@@ -238,9 +238,10 @@ def read(
     """
     from rich.progress import Progress
 
-    from hpctl.engine.adapters import make_scheduler, open_reader
+    from hpctl.engine.adapters import open_reader
+    from hpctl.engine.world_reader import read_slurm
 
-    nodes = make_scheduler(config).view().nodes
+    nodes = read_slurm(config).nodes
     journal = Followed(since, past=views.looks_back(until, ended=False, since=since))
     quiet, err = not sys.stderr.isatty(), output.console(err=True)
     with (

@@ -32,7 +32,7 @@ SOON_S = 0.5
 OFFLINE_S = (30.0, 60.0)
 """The shortest and the longest interval of reading where no daemon answers: it asks the cloud."""
 LEAVES_S = 600.0
-"""How often the topology is read, which the daemon knows only where it keeps spares."""
+"""How often the topology is read of Slurm, where no daemon has read it."""
 AFRESH_S = 3600.0
 """After so long a journal is read from its start: what was retired leaves memory."""
 
@@ -104,12 +104,15 @@ class Follower:
     def _read(self) -> World:
         """Read what is due."""
         at = time.monotonic()
-        if at >= self._leaves_due:
-            self._leaves_due = at + LEAVES_S
-            self.leaves = attempt(True, self._scheduler.leaves)[0] or {}
         if at >= self._afresh:
             self._reader, self._afresh = WorldReader(self.config), at + AFRESH_S
-        return self._reader.read(now(), slurm=True, cloud=True)
+        world = self._reader.read(now(), slurm=True, cloud=True, placement=True)
+        if world.leaves is not None:
+            self.leaves = world.leaves
+        elif at >= self._leaves_due:
+            self._leaves_due = at + LEAVES_S
+            self.leaves = attempt(True, self._scheduler.leaves)[0] or {}
+        return world
 
     def _pace(self) -> None:
         """Read again the later, the more of a processor went into all since the last time, the

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from hpctl.engine.world_client import WorldClient
 from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
-from tests.cli import paper_aws
+from tests.cli import paper_aws, worlds
 from tests.cli.paper_aws import GROUP
 
 pytestmark = pytest.mark.integration
@@ -38,6 +39,31 @@ def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned):
     ran = planned.run("autoscale", "explain", "--json")
     assert ran.exit_code == 3
     assert {group["answer"] for group in json.loads(ran.stdout)["groups"]} == {"unknown"}
+
+
+@pytest.fixture
+def served(planned, monkeypatch):
+    """The same cluster beside a daemon that serves its world, and a slurmctld that is not asked."""
+    world = worlds.world(slurm=planned.slurm, reservations={"hpctl-spares-worker-group-1": ()})
+    planned.slurm = None
+    monkeypatch.setattr(WorldClient, "read", lambda *_, **__: world)
+    return planned
+
+
+def test_what_is_shown_of_slurm_is_the_daemons_where_one_answers(served):
+    shown = served.run("capacity", width=200)
+    assert "SPARE" in shown.stdout
+    assert "Not known" not in shown.stdout
+    nodes = json.loads(served.run("cluster", "nodes", "--json").stdout)["nodes"]
+    assert {node["slurm_state"] for node in nodes if node["node"]} >= {"IDLE", "ALLOCATED"}
+    unread = json.loads(served.run("autoscale", "status", "--json").stdout)["unknown"]
+    assert unread == []
+
+
+def test_an_order_asks_slurm_whatever_the_daemon_knows(served):
+    result = served.run("cluster", "replace", "ip-10-1-0-2", "--dry-run")
+    assert isinstance(result.exception, Unavailable)
+    assert "what runs on the nodes is unknown" in str(result.exception)
 
 
 def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted, SignalSeen
+from hpctl.engine.world_reader import WorldReader
 from hpctl.insight.explain_view import explain_view
 from hpctl.service.page import follow
 from hpctl.service.page.follow import Follower
@@ -119,6 +120,26 @@ def test_the_map_tells_what_each_node_is(known: Follower) -> None:
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
     placed = [(c.leaf, c.name) for c in cells(known.world, leaves) if c.leaf]
     assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
+
+
+def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch) -> None:
+    node = NodeName("ip-10-1-0-1")
+    asked: list[str] = []
+
+    def leaves(_: object) -> dict[NodeName, str]:
+        asked.append("topology")
+        return {node: "of Slurm"}
+
+    monkeypatch.setattr(site.Reads, "leaves", leaves)
+    made = site.follower(tmp_path, monkeypatch, worlds.slurm())
+    assert (made.leaves, asked) == ({node: "of Slurm"}, ["topology"])
+    served = worlds.world(number=1, leaves={node: "of the daemon"})
+    monkeypatch.setattr("hpctl.service.page.follow.LEAVES_S", 0.0)
+    monkeypatch.setattr(WorldReader, "read", lambda *_, **__: served)
+    made._leaves_due = made._next = 0.0
+    assert made.look(10.0)
+    assert made.leaves == served.leaves
+    assert asked == ["topology"], "slurmctld is not asked for what the daemon knows"
 
 
 def test_a_job_s_losses_are_its_own_and_fit_its_time(known: Follower) -> None:
