@@ -18,11 +18,12 @@ from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import later, span
 from hpctl.toolkit.declared_view import Fact, Facts, Layout, Line, Lines, Section
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
+from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -275,21 +276,24 @@ def _changes(w: World) -> list[Change]:
 
 
 def _counts(w: World) -> NodeCounts:
-    conditions = Counter(a.condition.value for a in w.assessments.values())
+    conditions = Counter(a.condition for a in w.assessments.values())
     states: Counter[str] = Counter()
     if w.slurm is not None:
-        for node in w.slurm.nodes.values():
-            states["+".join([node.state, *sorted(node.flags & {"DRAIN", "FAIL"})])] += 1
-        unheard = len(set(w.slurm.nodes) - set(w.assessments))
+        kinds = Counter((node.state, node.flags) for node in w.slurm.nodes.values())
+        for (state, flags), count in kinds.items():
+            states["+".join([state, *sorted(flags & {"DRAIN", "FAIL"})])] += count
+        unheard = len(w.slurm.nodes.keys() - w.assessments.keys())
         if unheard:
-            conditions["unknown"] += unheard
+            conditions[Condition.UNKNOWN] += unheard
     total = None if w.slurm is None else len(w.slurm.nodes)
-    return NodeCounts(total, dict(sorted(states.items())), dict(sorted(conditions.items())))
+    health = {condition.value: count for condition, count in sorted(conditions.items())}
+    return NodeCounts(total, dict(sorted(states.items())), health)
 
 
 def _facts(w: World) -> FactsView:
     heard = [h.last_heard for h in w.health.values()]
-    silent = sum(later(at, w.policy.ages.report_s) < w.now for at in heard)
+    awaited = w.now - span(w.policy.ages.report_s)
+    silent = sum(at < awaited for at in heard)
     return FactsView(
         slurm_as_of=w.slurm.as_of if w.slurm else None,
         slurm_error=w.slurm_error,
@@ -362,10 +366,13 @@ def _restarting(w: World) -> list[tuple[JobId, str]]:
 def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
     """The nodes in service that Slurm or this head node cannot reach, and how that shows."""
     found = []
-    for name, node in sorted(w.slurm.nodes.items()) if w.slurm else ():
-        judged, instance = w.assessments.get(name), w.joined.instances.get(name)
+    for name, node in w.slurm.nodes.items() if w.slurm else ():
+        judged = w.assessments.get(name)
+        if judged is not None and not judged.findings and not judged.why:
+            continue
         if node.closed and reason_owner(node.reason) is not None:
             continue
+        instance = w.joined.instances.get(name)
         if judged is None:
             sign = sign_of(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
