@@ -12,7 +12,7 @@ from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import Flaw, walled
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -142,9 +142,9 @@ def _order(
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
     if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
-    if why := order.refuse(node, view):
-        return False, why, []
     fault = order.fault
+    if why := order.refuse(node, view) or _refuse_in_assist(name, fault, view, policy):
+        return False, why, []
     by = request.by or "operator"
     generation = generation_for(request.verb, name, view)
     candidate = Candidate(generation, node, fault, now, f"asked for by {by}", by=by)
@@ -152,6 +152,22 @@ def _order(
     if isinstance(decision, HoldNoted):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
+
+
+def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Policy) -> str:
+    """Return why mode assist cannot carry an order out; empty where the mode does not matter.
+
+    The recovery would drain the node and wait until its deadline: the service's own recovery acts
+    on the faults that it finds itself, and on no order.
+    """
+    remedy = fault.ladder[0]
+    ordered = {Remedy.REPLACE: "replaces", Remedy.REBOOT: "reboots"}.get(remedy)
+    if policy.mode is not Mode.ASSIST or not view.provider.present or ordered is None:
+        return ""
+    return (
+        f"in mode assist the daemon {ordered} no instance, HyperPod does where it finds a fault"
+        f" itself: `hpctl cluster {remedy} {name}` {ordered} it from here"
+    )
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:

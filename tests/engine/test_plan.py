@@ -19,7 +19,7 @@ from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.model import Health
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -332,8 +332,10 @@ FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 
-def asked(verb: str, target: str, view: View) -> tuple[RequestTaken, list[Event]]:
-    *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, OWN, at(0))
+def asked(
+    verb: str, target: str, view: View, policy: Policy = OWN
+) -> tuple[RequestTaken, list[Event]]:
+    *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, policy, at(0))
     assert (taken.request, taken.by) == (7, "eve")
     return taken, events
 
@@ -400,6 +402,19 @@ def test_an_order_opens_a_recovery_past_the_counting_gates(verb, remedy, urgency
     assert (order.by, order.ladder, order.urgency) == ("eve", (remedy,), urgency)
     assert order.rule == f"operator-{remedy}"
     assert "budget (waved by eve)" in order.passed
+
+
+@pytest.mark.parametrize("verb", ["replace", "reboot-now"])
+def test_mode_assist_refuses_at_once_what_only_its_deadline_would_end(verb):
+    view, assist = view_of(), replace(OWN, mode=Mode.ASSIST)
+    taken, events = asked(verb, "n1", view, assist)
+    assert (taken.ok, events) == (False, [])
+    assert "in mode assist the daemon re" in taken.answer
+    assert f"`hpctl cluster {verb.removesuffix('-now')} n1`" in taken.answer
+    # Without a cloud a person repairs the node, and the recovery asks for one.
+    absent = replace(view, provider=replace(view.provider, present=False))
+    assert asked(verb, "n1", absent, assist)[0].ok
+    assert asked("return", "n1", with_node(**OURS), assist)[0].ok
 
 
 def test_an_order_does_not_pass_the_safety_gates():
