@@ -381,7 +381,7 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
             if not row.node:
                 raise HpctlError(f"{row.target} is no node", "go to the node that it is about")
             order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
-            context.invoke(orders_command.replace, **order, **options)
+            context.invoke(orders_command.replace, follow=False, **order, **options)
     except (click.exceptions.Exit, click.Abort):
         pass
     except HpctlError as error:

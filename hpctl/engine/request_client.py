@@ -15,6 +15,7 @@ import click
 from msgspec import Struct
 
 from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.views import NodeRecoveryView
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand
@@ -46,9 +47,10 @@ class RequestView(Struct, frozen=True):
 
 
 class RequestsView(Struct, frozen=True):
-    """What a request command shows."""
+    """What a request command shows. `recoveries`: those that were followed, as they ended."""
 
     requests: tuple[RequestView, ...]
+    recoveries: tuple[NodeRecoveryView, ...] = ()
 
 
 def invoking_user() -> str:
@@ -172,12 +174,17 @@ def report(view: RequestsView, as_json: bool, waited: bool) -> None:
     if as_json:
         output.echo(output.to_json("requests", view))
     else:
-        for row in view.requests:
-            output.echo(_line(row, waited))
+        print_answers(view, waited)
     if any(r.answered and not r.ok for r in view.requests):
         output.leave(Exit.PROBLEM)
     if waited and any(not r.answered for r in view.requests):
         output.leave(Exit.CANNOT_TELL)
+
+
+def print_answers(view: RequestsView, waited: bool) -> None:
+    """Print what the daemon answered to each request, one line each."""
+    for row in view.requests:
+        output.echo(_line(row, waited))
 
 
 def _line(row: RequestView, waited: bool) -> str:

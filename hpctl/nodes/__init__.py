@@ -13,7 +13,8 @@ transition table are in `hpctl.vocabulary.node_recovery`.
 - `acceptance` tests a node before it serves again; `culprit` searches a group for the node that is
   slow or hangs.
 - `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
-- `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon.
+- `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon;
+  `order_watch` follows what an order became.
 
 `facts`, `actors`, `by_hand`, `advance` and `kind` are pure and run in the daemon, whose engine
 executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and

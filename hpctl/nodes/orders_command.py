@@ -1,30 +1,50 @@
 """The operator's requests: pause, resume, approve, cancel, replace, reboot, return.
 
 Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it refused,
-3 nobody answered within five seconds (the request stays queued).
+3 nobody answered within five seconds (the request stays queued). A replacement or reboot that is
+followed: 0 every node is back, 1 one is not, 3 that cannot be told, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 from datetime import datetime
 from typing import Any
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace as replaced
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_node, complete_open
+from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, hosts, invoking_user, report
+from hpctl.engine.request_client import (
+    ANSWER_S,
+    JobHere,
+    RequestsView,
+    ask,
+    fate,
+    hosts,
+    invoking_user,
+    print_answers,
+    report,
+)
 from hpctl.engine.requests import NOW, take
+from hpctl.engine.timeline import headline
 from hpctl.engine.view import Request, View, jobs_on
+from hpctl.engine.views import node_recovery_view
 from hpctl.engine.world import World, known_nodes
-from hpctl.engine.world_reader import gather, read_live
+from hpctl.engine.world_reader import WorldReader, gather, read_live
+from hpctl.nodes.order_watch import OrderWatch, WatchPorts
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
+from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
+from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
@@ -111,6 +131,11 @@ destroys = output.together(
     click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
     click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     now_option,
+    click.option(
+        "--follow/--no-follow",
+        default=None,
+        help="Follow each recovery to its end. [default: on a terminal, without --json]",
+    ),
     request_options,
 )
 """What requests that destroy something take."""
@@ -203,20 +228,16 @@ def open_recovery(w: World, name: str) -> str:
 
 def _destroy(
     order: str, names: tuple[str, ...], *, now: bool, yes: bool, dry_run: bool, no_wait: bool,
-    config: str, as_json: bool,
+    follow: bool | None, config: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what runs there, be sure, ask."""
+    """Show what runs there, be sure, ask, follow."""
+    if follow and no_wait:
+        raise click.UsageError("--follow needs the daemon's answer: leave out --no-wait")
+    if follow is None:
+        follow = sys.stderr.isatty() and not as_json and not no_wait
     verb = order + NOW if now else order
-    # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
-    world = read_live(config_loading.load_config(config), output.now())
-    if world.slurm is None:
-        output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
-        output.leave(Exit.CANNOT_TELL)
-    known = [str(n) for n in known_nodes(world)]
-    for name in names:
-        if name not in known or NodeName(name) not in (world.slurm.nodes if world.slurm else {}):
-            raise output.no_such("nodes", name, known)
-    view = previews(world, verb, tuple(dict.fromkeys(names)), invoking_user())
+    loaded = config_loading.load_config(config)
+    view = _previewed(loaded, verb, names)
     if dry_run and as_json:
         output.echo(output.to_json("preview", view))
     else:
@@ -230,7 +251,59 @@ def _destroy(
         return
     if not yes:
         output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
-    _ask(config, verb, [p.node for p in view.previews], no_wait, as_json)
+    answers = ask(
+        loaded, verb, [p.node for p in view.previews], wait_s=0.0 if no_wait else ANSWER_S
+    )
+    if follow and any(row.ok for row in answers.requests):
+        _follow(loaded, answers, as_json=as_json)
+    else:
+        report(answers, as_json, waited=not no_wait)
+
+
+def _previewed(config: Config, verb: str, names: tuple[str, ...]) -> PreviewsView:
+    """Look at each node; leave with exit code 3 where Slurm cannot be read. Raises HpctlError for
+    a name that nothing has."""
+    # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
+    world = read_live(config, output.now())
+    if world.slurm is None:
+        output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
+        raise click.exceptions.Exit(Exit.CANNOT_TELL)
+    known = [str(n) for n in known_nodes(world)]
+    for name in names:
+        if name not in known or NodeName(name) not in world.slurm.nodes:
+            raise output.no_such("nodes", name, known)
+    return previews(world, verb, tuple(dict.fromkeys(names)), invoking_user())
+
+
+def _follow(config: Config, answers: RequestsView, *, as_json: bool) -> None:
+    """Tell on standard error what becomes of the orders, then how each ended; leave."""
+    gc.enable()
+    if not as_json:
+        print_answers(answers, waited=True)
+    nodes = [NodeName(row.target) for row in answers.requests if row.ok]
+    reader = WorldReader(config, recent=True)
+    ports = WatchPorts(lambda: reader.read(output.now()), _tell)
+    try:
+        ended = OrderWatch(nodes, ports).follow()
+    except KeyboardInterrupt:
+        output.echo("hpctl: interrupted; the daemon goes on: hpctl explain NODE", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    view = replaced(answers, recoveries=tuple(map(node_recovery_view, ended)))
+    if as_json:
+        output.echo(output.to_json("requests", view))
+    else:
+        for rec in ended:
+            output.echo(headline(rec))
+    if any(rec.phase is not NodePhase.RETURNED for rec in ended):
+        output.leave(Exit.PROBLEM)
+    if any(row.answered and not row.ok for row in answers.requests):
+        output.leave(Exit.PROBLEM)
+    if any(not row.answered for row in answers.requests):
+        output.leave(Exit.CANNOT_TELL)
+
+
+def _tell(line: str) -> None:
+    output.echo(line, err=True)
 
 
 @click.command()
@@ -240,6 +313,9 @@ def replace(names: tuple[str, ...], **options: Any) -> None:
 
     The node is drained, its jobs end (`--now`: they start elsewhere), and the instance is
     destroyed; a new one takes its name. Whatever is only on the instance's own disks is lost.
+    On a terminal the recovery is followed to its end; Ctrl-C ends the command alone.
+    Exit code: 0 the daemon agreed (followed: the node is back), 1 it refused (the node is not
+    back), 3 it did not answer, 130 interrupted.
     """
     _destroy("replace", names, **options)
 
@@ -250,6 +326,9 @@ def reboot(names: tuple[str, ...], **options: Any) -> None:
     """Reboot a node's instance.
 
     The node is drained and its jobs end first (`--now`: they start elsewhere).
+    On a terminal the recovery is followed to its end; Ctrl-C ends the command alone.
+    Exit code: 0 the daemon agreed (followed: the node is back), 1 it refused (the node is not
+    back), 3 it did not answer, 130 interrupted.
     """
     _destroy("reboot", names, **options)
 

@@ -45,8 +45,14 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_fa
     held = hpctl(sandbox, "return", name)
     assert (held.returncode, "not drained by hpctl" in held.stdout) == (1, True)
 
-    (asked,) = shown(sandbox, "replace", name, "--yes")["requests"]
+    followed = hpctl(sandbox, "replace", name, "--yes", "--follow", "--json")
+    assert followed.returncode == 0, followed.stderr
+    (asked,), (recovery,) = map(json.loads(followed.stdout).get, ("requests", "recoveries"))
     assert (asked["answered"], asked["ok"]) == (True, True), asked
+    assert (recovery["node"], recovery["phase"]) == (name, "returned")
+    told = followed.stderr.splitlines()
+    assert any(f"{name}: Replacing instance" in line for line in told), told
+    assert f"{name}: Resumed {name}" in told[-1], told
     assert "Back in service" in wait_for_end(sandbox, name)["headline"]
     after = {n["name"]: n for n in shown(sandbox, "nodes")["nodes"]}
     assert after[name]["instance_id"] != before[name]["instance_id"]

@@ -14,7 +14,9 @@ from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.journal.state import replay
 from hpctl.engine.view import View
 from hpctl.engine.wake import Waker
+from hpctl.nodes import orders_command
 from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import Mode, Policy
 from tests.cli import worlds
 from tests.fakes.engine import take
@@ -127,6 +129,57 @@ def test_replace_after_yes_opens_a_recovery(answered):
     result = answered.run("replace", "ip-10-1-0-3", stdin="y\n")
     assert result.exit_code == 0
     assert "recovery n-" in result.stdout
+
+
+class Watched:
+    """What a watch would find, or Ctrl-C."""
+
+    found: tuple[NodeRecovery, ...] = ()
+    interrupted = False
+
+    def __init__(self, nodes, ports):
+        assert nodes == ["ip-10-1-0-3"]
+
+    def follow(self):
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return [*self.found]
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    monkeypatch.setattr(orders_command, "OrderWatch", Watched)
+    return lambda **what: [monkeypatch.setattr(Watched, *item) for item in what.items()]
+
+
+def test_an_order_that_is_followed_ends_with_how_each_recovery_ended(answered, watched):
+    state = replay([*worlds.healed(), *worlds.troubled()])
+    back, escalated = state.nodes["n-11111111"], state.nodes["n-66666666"]
+    order = ("replace", "ip-10-1-0-3", "--yes", "--follow")
+    watched(found=(back,))
+    fine = answered.run(*order)
+    assert (fine.exit_code, "Back in service" in fine.stdout) == (0, True), fine.stdout
+    assert "recovery n-" in fine.stdout
+    answered.run("cancel", "ip-10-1-0-3")
+    watched(found=(escalated,))
+    bad = answered.run(*order, "--json")
+    (row,), (recovery,) = (json.loads(bad.stdout)[key] for key in ("requests", "recoveries"))
+    assert (bad.exit_code, row["ok"], recovery["phase"]) == (1, True, "escalated")
+    answered.run("cancel", "ip-10-1-0-3")
+    watched(interrupted=True)
+    left = answered.run(*order)
+    assert (left.exit_code, "the daemon goes on" in left.stderr) == (130, True)
+
+
+def test_an_order_is_not_followed_where_it_is_refused_or_nobody_asks_for_it(answered, watched):
+    watched(interrupted=True)
+    refused = answered.run("replace", "ip-10-1-0-4", "--yes", "--follow")
+    assert (refused.exit_code, "treats ip-10-1-0-4 already" in refused.stdout) == (1, True)
+    assert answered.run("reboot", "ip-10-1-0-2", "--yes", "--no-follow").exit_code == 0
+    assert answered.run("reboot", "ip-10-1-0-3", "--yes").exit_code == 0, "no terminal"
+    assert answered.run("reboot", "ip-10-1-0-1", "--yes", "--no-wait").exit_code == 0
+    both = answered.run("reboot", "ip-10-1-0-1", "--yes", "--no-wait", "--follow")
+    assert both.exit_code == 2
 
 
 def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history):
