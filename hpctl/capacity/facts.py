@@ -364,7 +364,7 @@ def _busy(node: SlurmNode, view: View) -> str:
         return f"{node.name} is under recovery {recovery}"
     for job in jobs_on([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:
-            return f"job {job.id} is on {node.name}"
+            return f"job {job.shown} is on {node.name}"
     if any(node.name in held for held in view.reservations.values()):
         return f"{node.name} is reserved"
     plain = node.flags - {"DRAIN"}

@@ -58,7 +58,9 @@ class JournalEvent(Struct, frozen=True):
 def names(event: Event, state: State) -> set[str]:
     """What an event is about: ids, nodes, jobs, groups."""
     match event:
-        case HoldNoted() | HoldLifted() | RequestTaken():
+        case HoldNoted():
+            return {event.target, event.shown}
+        case HoldLifted() | RequestTaken():
             return {event.target}
         case JobReported():
             return {str(event.report.job)}
@@ -69,7 +71,7 @@ def names(event: Event, state: State) -> set[str]:
         return {about.id, about.node}
     if isinstance(about, Change):
         return {about.id, about.opened.group, str(about.opened.node), *about.opened.nodes}
-    return {about.id, str(about.attempt.job), about.cause, *about.bad_nodes}
+    return {about.id, str(about.attempt.job), about.shown, about.cause, *about.bad_nodes}
 
 
 def news(

@@ -13,6 +13,8 @@ from hpctl.engine.world import World, waits_for_cloud
 from hpctl.engine.world_reader import gather
 from hpctl.insight.explain_view import ExplainView, everything, explain_view, job_view
 from hpctl.toolkit import output
+from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.tables import (
     BAD,
     DIM,
@@ -41,7 +43,8 @@ def explain(target: str, config: str, as_json: bool) -> None:
     """Explain why hpctl acted or did not act.
 
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
-    that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
+    that autoscaling or spares have changed, or whatever `hpctl status` lists as held. Of an array,
+    12_3 is one task and 12 lists all of them; 12+1 is a component of a heterogeneous job.
     """
     view, note = explained(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
@@ -58,7 +61,8 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
     from hpctl.engine.adapters import make_rules
 
     rules = make_rules(loaded)
-    world = gather(loaded, output.now())
+    # A job's id may be a task of an array or a component: Slurm says of which job.
+    world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
     view = explain_view(world, rules, target)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
         world = gather(loaded, output.now(), slurm=True, cloud=True)
@@ -106,6 +110,7 @@ def draw(out: Console, view: ExplainView) -> None:
         out.print(indented(styled(view.trouble.evidence, DIM)))
     _draw_rule(out, view)
     _draw_gates(out, view)
+    _draw_tasks(out, view)
     _draw_story(out, view)
     if view.next.what:
         out.print()
@@ -141,6 +146,17 @@ def _draw_rule(out: Console, view: ExplainView) -> None:
     out.print(indented(f"remedies: {ladder}; urgency: {urgency}"))
     if view.rule.source:
         out.print(indented(styled(f"source: {view.rule.source}", DIM)))
+
+
+def _draw_tasks(out: Console, view: ExplainView) -> None:
+    if not view.tasks:
+        return
+    heading(out, "Tasks")
+    table = grid("", "", DIM)
+    for task in view.tasks:
+        text = f"{task.text} hpctl explain {task.explain}" if task.explain != task.id else task.text
+        table.add_row(task.id, task.state, fold(task.nodes) if task.nodes else "", styled(text))
+    out.print(indented(table))
 
 
 def _draw_story(out: Console, view: ExplainView) -> None:

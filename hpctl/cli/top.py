@@ -133,7 +133,7 @@ def _jobs(w: World) -> list[Row]:
         state, nodes, run = (job.state, len(job.nodes), job.restarts) if job else ("-", "-", "-")
         hold = w.state.holds.get(str(number))
         doing = f"{rec.id} {rec.phase}" if rec else f"held: {hold.gate}" if hold else ""
-        cells = _cells(number, about.user, state, nodes, run, doing, about.name)
+        cells = _cells(about.shown, about.user, state, nodes, run, doing, about.name)
         found.append(Row(str(number), cells, 0 if doing else 2))
     return found
 
@@ -142,7 +142,7 @@ def _recoveries(status: StatusView) -> list[Row]:
     found = []
     for h in status.holds:
         lasts = duration((status.as_of - h.since).total_seconds())
-        cells = _cells(h.target, f"held: {h.gate}", lasts, h.rule, h.why)
+        cells = _cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
         node = "" if h.target.isdecimal() else h.target
         found.append(Row(h.target, cells, 0, node, held=h.approvable))
     for r in status.waiting_for_a_person + status.node_recoveries:
@@ -151,7 +151,7 @@ def _recoveries(status: StatusView) -> list[Row]:
         found.append(Row(r.id, cells, 0 if r.ended else 1, r.node))
     for j in status.job_recoveries:
         lasts = duration((status.as_of - j.opened).total_seconds())
-        cells = _cells(f"job {j.job}", j.phase, lasts, j.cause_rule or j.action, j.why)
+        cells = _cells(f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why)
         found.append(Row(j.id, cells, 1))
     return found
 

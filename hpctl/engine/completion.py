@@ -57,7 +57,7 @@ def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
 
 def explainable(state: State) -> list[object]:
     """Whatever `explain` can explain."""
-    jobs = [r.attempt.job for r in state.jobs.values()]
+    jobs = [r.shown for r in state.jobs.values()]
     nodes = [r.node for r in state.nodes.values()]
     return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
 

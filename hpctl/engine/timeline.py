@@ -225,7 +225,7 @@ def ladder_text(ladder: tuple[Remedy, ...]) -> str:
 
 def lines(subject: Subject, state: State) -> tuple[Line, ...]:
     """The whole timeline, oldest first; on equal times, steps before what they caused."""
-    steps = [_step_line(step) for step in subject.steps]
+    steps = [_step_line(step, subject) for step in subject.steps]
     moves = [_move_line(subject, move, state) for move in subject.trail]
     rest = [*moves, *steps] if isinstance(subject, Change) else [*steps, *moves]
     return (_opened_line(subject), *sorted(rest, key=lambda line: line.at))
@@ -241,7 +241,7 @@ def _opened_line(subject: Subject) -> Line:
         plan = f"opened recovery of {subject.node} ({subject.rule}{asked}): {ladder}"
         text = f"{subject.meaning}; {plan}" if subject.meaning else plan
         return Line(subject.opened, sentence(text[0].upper() + text[1:]), Mark.DECIDED)
-    job = f"Job {subject.attempt.job}"
+    job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
     return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
@@ -262,7 +262,7 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
         text = text.format(node=subject.node)
     else:
         text, mark = JOB_TEXTS[JobSignal(move.signal)]
-        text = text.format(job=f"job {subject.attempt.job}")
+        text = text.format(job=f"job {subject.shown}")
         text = text[0].upper() + text[1:]
     why = "" if move.signal in _SELF_EVIDENT else move.why
     return Line(move.at, sentence(text, why), mark)
@@ -280,7 +280,14 @@ def _step_text(kind: StepKind, target: str, attempt: int) -> str:
     return STEP_TEXTS[kind].format(target=target) + again
 
 
-def _step_line(step: StepRecord) -> Line:
+def _target(step: StepRecord | StepStarted, subject: Subject) -> str:
+    """What a step is done to, as people write it."""
+    if isinstance(subject, JobRecovery) and step.target == str(subject.attempt.job):
+        return subject.shown
+    return step.target
+
+
+def _step_line(step: StepRecord, subject: Subject) -> Line:
     """A step and its outcome."""
     after = ""
     if step.resolved is not None:
@@ -288,14 +295,14 @@ def _step_line(step: StepRecord) -> Line:
     mark = Mark.DID
     if step.in_doubt or (step.outcome and step.outcome.kind is OutcomeKind.REJECTED):
         mark = Mark.TROUBLE
-    order = _step_text(step.kind, step.target, step.attempt)
+    order = _step_text(step.kind, _target(step, subject), step.attempt)
     return Line(step.started, f"{order}: {outcome_text(step.outcome)}{after}.", mark)
 
 
-def report_line(event: JobReported) -> Line:
-    """A report of a job's supervisor."""
+def report_line(event: JobReported, shown: str = "") -> Line:
+    """A report of a job's supervisor. `shown`: the job's id as its owner writes it."""
     report = event.report
-    who = f"Supervisor of job {report.job}"
+    who = f"Supervisor of job {shown or report.job}"
     if report.trouble is None:
         return Line(event.at, sentence(f"{who} is alive", report.why), Mark.SAW)
     did = f"requests a {report.wish}" if report.wish else f"took action {report.action}"
@@ -331,7 +338,8 @@ def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one 
             subject = subject_of(event.recovery, state)
             return _move_line(subject, subject.trail[-1], state)
         case StepStarted():
-            text = _step_text(event.step, event.target, event.attempt)
+            target = _target(event, subject_of(event.recovery, state))
+            text = _step_text(event.step, target, event.attempt)
             return Line(event.at, text + ".", Mark.DID)
         case StepResolved():
             if event.outcome.kind is OutcomeKind.ACCEPTED:
@@ -339,7 +347,7 @@ def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one 
             text = f"Outcome of {event.step}: {outcome_text(event.outcome)}"
             return Line(event.at, sentence(text), Mark.TROUBLE)
         case HoldNoted():
-            start = f"Blocked {event.target} ({event.rule}) by gate {event.gate}"
+            start = f"Blocked {event.shown} ({event.rule}) by gate {event.gate}"
             return Line(event.at, sentence(start, event.why), Mark.WAITS)
         case HoldLifted():
             return Line(event.at, f"No longer blocked: {event.target}.", Mark.SAW)
@@ -373,7 +381,7 @@ def headline(subject: Subject) -> str:
         named = f" ({subject.name})" if subject.name else ""
         by = ", ".join(subject.bad_nodes) or subject.cause
         hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
-        what = f"Job {subject.attempt.job}{named}, {hit}"
+        what = f"Job {subject.shown}{named}, {hit}"
     return f"{what}. {_standing(subject)}"
 
 
@@ -521,7 +529,7 @@ def _remedy(rec: NodeRecovery, policy: Policy) -> str:
 
 
 def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
-    job = rec.attempt.job
+    job = rec.shown
     if rec.ended:
         owner = {
             JobPhase.HELD: f"the job's owner to run `scontrol release {job}`",

@@ -160,12 +160,15 @@ class NodeRecoveryView(Struct, frozen=True):
 class JobRecoveryView(Struct, frozen=True):
     """A job recovery: of which attempt of which job, and because of which node recovery.
 
+    `job` is slurmctld's number of the job, `shown` its id as its owner writes it (`12_3`).
+
     Where the run itself went wrong, `cause` is empty and `trouble` says how; `action` is what its
     policy answered and `start_at` the end of its backoff.
     """
 
     id: str
     job: int
+    shown: str
     phase: str
     ended: bool
     opened: datetime
@@ -189,7 +192,7 @@ class JobRecoveryView(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("ID", "id"),
-        Column("JOB", "job"),
+        Column("JOB", "shown"),
         Column("USER", "user", empty="-"),
         Column("NAME", "name", wide=True, empty="-"),
         Column("RULE", "cause_rule", wide=True, empty="-"),
@@ -199,6 +202,7 @@ class JobRecoveryView(Struct, frozen=True):
         Column("STEPS", _steps, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
+        "job",
         "submit",
         "restarts",
         "partition",
@@ -223,7 +227,8 @@ class JobRecoveryView(Struct, frozen=True):
 
 
 class HoldView(Struct, frozen=True):
-    """Something that hpctl wanted to treat and a gate held back."""
+    """Something that hpctl wanted to treat and a gate held back. `shown`: the target as people
+    write it, such as `12_3` for a task of an array."""
 
     target: str
     gate: str
@@ -231,14 +236,15 @@ class HoldView(Struct, frozen=True):
     rule: str
     since: datetime
     approvable: bool
+    shown: str
 
     columns: ClassVar[Columns] = (
-        Column("TARGET", "target"),
+        Column("TARGET", "shown"),
         Column("GATE", "gate"),
         Column("FOR", Since("since")),
         Column("WHY", "{why}{approval}", fold=True),
     )
-    json_only: ClassVar[JsonOnly] = ("rule",)
+    json_only: ClassVar[JsonOnly] = ("target", "rule")
 
     @property
     def approval(self) -> str:
@@ -342,7 +348,7 @@ def job_report_view(row: JobReported) -> JobReportView:
 
 def hold_view(hold: HoldNoted) -> HoldView:
     """A hold as shown."""
-    return HoldView(hold.target, hold.gate, hold.why, hold.rule, hold.at, hold.approvable)
+    return copied(HoldView, hold, since=hold.at)
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:

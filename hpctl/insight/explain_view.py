@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +13,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES
+from hpctl.engine.instance_resolver import natural as instance_natural
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
+from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.timeline import (
     Awaited,
@@ -34,7 +37,8 @@ from hpctl.jobs.decide import Means, decide
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
-from hpctl.toolkit.bounds import at_stamp, natural
+from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import Change
@@ -80,10 +84,25 @@ class GateView(Struct, frozen=True):
     why: str
 
 
-class ExplainView(Struct, frozen=True):
-    """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, change.
+class TaskView(Struct, frozen=True):
+    """One task of an array, or those of its tasks that wait together, and what hpctl did about it.
 
-    `trouble`: what went wrong with the run, for a job that no node's fault explains.
+    `id`: as its user writes it, `12_3`; `explain`: what to ask for to read more.
+    """
+
+    id: str
+    state: str
+    nodes: tuple[str, ...]
+    text: str
+    explain: str
+
+
+class ExplainView(Struct, frozen=True):
+    """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, array,
+    change.
+
+    `trouble`: what went wrong with the run, for a job that no node's fault explains. `tasks`: those
+    of an array.
     """
 
     as_of: datetime
@@ -97,6 +116,7 @@ class ExplainView(Struct, frozen=True):
     next: Awaited = field(default_factory=lambda: Awaited(""))
     related: tuple[str, ...] = ()
     trouble: TroubleView | None = None
+    tasks: tuple[TaskView, ...] = ()
 
 
 def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
@@ -108,6 +128,15 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
     rid = identity.RecoveryId(target)
     if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
         return _recovery(w, rules, by_id)
+    named = find_named_jobs(w, target)
+    if _asks_for_array(w, target, named):
+        return _array(w, target, named)
+    view = _one(w, rules, str(named[0]) if named else target)
+    return _of_component(view, target) if view is not None else None
+
+
+def _one(w: World, rules: Rules, target: str) -> ExplainView | None:
+    """The explanation of one node, group, or job by slurmctld's number of it."""
     of_target = _recoveries_of(w, target)
     still_open = [r for r in of_target if not r.ended]
     hold = _hold_of(w, target)
@@ -200,7 +229,7 @@ def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:
     """The timeline, and the reports of the job's supervisors from the run that was hit on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
     reports = state.reports.get(rec.attempt.job, ())
-    found = [report_line(r) for r in reports if r.report.restarts in runs]
+    found = [report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
     return tuple(sorted([*found, *lines(rec, state)], key=lambda line: line.at))
 
 
@@ -214,16 +243,92 @@ def _reports_of(w: World, target: str) -> Sequence[JobReported]:
     return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
 
 
+def _told(reports: Sequence[JobReported], shown: str) -> tuple[Line, ...]:
+    """The reports of a job's supervisors as lines. `shown`: the job's id."""
+    return tuple(report_line(report, shown) for report in reports)
+
+
+def _asks_for_array(w: World, target: str, named: Sequence[identity.JobId]) -> bool:
+    """Whether an id stands for several tasks of an array."""
+    asked = parse_job_id(target)
+    if asked is None or asked.task is not None or asked.component is not None:
+        return False
+    jobs = w.slurm.jobs if w.slurm is not None else {}
+    several = [job for job in named if job in jobs and jobs[job].array_job == asked.number]
+    return len(named) > 1 or any(not jobs[job].array_task.isdigit() for job in several)
+
+
+def _array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainView:
+    """An array: every task, and what hpctl did about it."""
+    tasks = sorted((_task(w, job) for job in named), key=lambda task: instance_natural(task.id))
+    known = [w.slurm.jobs[job] for job in named if w.slurm is not None and job in w.slurm.jobs]
+    whose = f" ({known[0].name}, {known[0].user})" if known else ""
+    counts = Counter[str]()
+    for job in known:
+        waiting = sum(map(len, find_task_ranges(job.array_task)))
+        counts[job.state] += max(waiting, 1)
+    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return ExplainView(
+        as_of=w.now,
+        target=target,
+        kind="array",
+        headline=f"Job array {target}{whose}: {states or 'Slurm knows no task of it any more'}.",
+        next=Awaited("nothing: hpctl treats each task as a job of its own"),
+        tasks=tuple(tasks),
+    )
+
+
+def _task(w: World, number: identity.JobId) -> TaskView:
+    """A task, or several that wait in one record."""
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
+    hold = _hold_of(w, str(number))
+    text, explain = "not treated by hpctl", ""
+    if recoveries:
+        text, explain = headline(recoveries[-1]), recoveries[-1].id
+    if hold is not None:
+        text, explain = f"held by the gate {hold.gate}: {hold.why}", ""
+    shown = job.shown if job is not None else recoveries[-1].shown if recoveries else str(number)
+    return TaskView(
+        id=shown,
+        state=job.state if job is not None else "",
+        nodes=job.nodes if job is not None else (),
+        text=text,
+        explain=explain or shown,
+    )
+
+
+def _of_component(view: ExplainView, target: str) -> ExplainView:
+    """Say which job it is where a component of a heterogeneous one was asked for."""
+    asked = parse_job_id(target)
+    if asked is None or asked.component is None:
+        return view
+    whole = f"{target} is a component of job {asked.number}, which Slurm runs as one. "
+    return replace(view, headline=whole + view.headline)
+
+
+def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
+    """The id of a job as its user asked for it, and what it belongs to."""
+    if job.components:
+        parts = ", ".join(format_component(job.id, i) for i in range(len(job.components)))
+        return f"{job.shown}, heterogeneous: {parts}"
+    if job.shown != target and not job.array_task.isdigit() and job.array_job:
+        return f"{target} of {job.shown}"
+    return job.shown
+
+
 def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
+    job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
+    shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
     return ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
-        headline=f"Job {target} is handled by its own supervisor. Newest report: {what}.",
-        story=tuple(map(report_line, reports)),
+        headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}.",
+        story=_told(reports, shown),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
     )
@@ -257,13 +362,13 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
         as_of=w.now,
         target=hold.target,
         kind="hold",
-        headline=f"{hold.target} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
+        headline=f"{hold.shown} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
         rule=rule_view(rules, hold.rule),
         evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold),
         next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
-        story=tuple(map(report_line, _reports_of(w, hold.target))),
+        story=_told(_reports_of(w, hold.target), hold.shown),
     )
 
 
@@ -387,7 +492,7 @@ def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
 
 def everything(w: World) -> list[str]:
     """Every name that can be explained, for the near miss."""
-    jobs = [str(r.attempt.job) for r in w.state.jobs.values()]
+    jobs = [r.shown for r in w.state.jobs.values()]
     jobs += map(str, w.state.reports)
     ids = [*map(str, w.state.nodes), *map(str, w.state.jobs), *map(str, w.state.changes)]
     return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
@@ -430,12 +535,12 @@ def job_view(
 ) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
     of its checkpoints, which may be on a file system that hangs."""
-    number = identity.JobId(natural(target))
-    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    named = find_named_jobs(w, target)
+    job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
         return None
     registered = read_comment(job.comment)
-    facts = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
+    facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
     if registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
@@ -450,7 +555,7 @@ def job_view(
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=tuple(map(report_line, _reports_of(w, target))),
+        story=_told(_reports_of(w, str(job.id)), job.shown),
         next=then,
     )
 

@@ -332,11 +332,11 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     for name, hold in sorted(w.state.holds.items()):
-        what = f"job {name}" if name.isdecimal() else name
+        what = f"job {hold.shown}" if name.isdecimal() else name
         if hold.gate in (HANG_GATE, OTHERS_GATE):
-            found.append(f"{what} hangs: hpctl explain {name}")
+            found.append(f"{what} hangs: hpctl explain {hold.shown}")
             continue
-        found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {name}")
+        found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {hold.shown}")
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
     for one in standby_views(w.standbys, w.now):

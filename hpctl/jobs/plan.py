@@ -144,7 +144,8 @@ def _decision(
     rule = RuleId(f"run-{case.trouble.kind}")
 
     def hold(gate: str, why: str) -> HoldNoted:
-        return HoldNoted(now, str(job.id), gate, f"{why} ({notes})" if notes else why, rule)
+        said = f"{why} ({notes})" if notes else why
+        return HoldNoted(now, str(job.id), gate, said, rule, known_as=job.shown)
 
     code = case.trouble.exit_code
     if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
@@ -186,6 +187,7 @@ def _opened(run: _FailedRun, answer: RunDecision, view: View, now: datetime) -> 
         start_at=later(now, answer.after_s) if answer.after_s > 0 else None,
         ran_on=job.nodes,
         nodes=len(job.nodes),
+        known_as=job.shown,
     )
 
 
@@ -214,7 +216,8 @@ def _hung(
     """A run that stands still: one doctor at a time, then what `hangs` says of its partition."""
 
     def hold(gate: str, why: str) -> HoldNoted:
-        return HoldNoted(now, str(job.id), gate, f"it hangs: {hang.why}; {why}", HUNG)
+        said = f"it hangs: {hang.why}; {why}"
+        return HoldNoted(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
     registered, hangs = read_comment(job.comment), policy.hangs
     way = restart_of(registered or Registration())
@@ -246,7 +249,7 @@ def _tried(rec: JobRecovery) -> bool:
 def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
     """What the owner of a held job reads in its Comment (`squeue -o %k`)."""
     why = answer.why.removeprefix("hpctl: ")
-    return f"hpctl: {why}; held for you to look (scontrol release {job.id} lets it go on)"
+    return f"hpctl: {why}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
 def _answer(

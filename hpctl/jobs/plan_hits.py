@@ -24,6 +24,10 @@ SLURMS_DELAY: Final = timedelta(minutes=15)
 A job that is to begin later than that was put off by a person, and is left to wait."""
 
 
+_REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArrayTaskLimit")
+"""Of a job that Slurm requeued. Other tasks of an array with `%k` may take its place at once."""
+
+
 def put_off(job: SlurmJob) -> bool:
     """Whether a person has set when the job may begin."""
     return job.eligible is not None and job.eligible > job.submit + SLURMS_DELAY
@@ -61,12 +65,12 @@ def _job_decision(
         return None
     code = job.exit_code.partition(":")[0]
     if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
-        text = f"job {job.id} ended with exit code {code}: it asked not to be run again"
-        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule)
+        text = f"job {job.shown} ended with exit code {code}: it asked not to be run again"
+        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule, known_as=job.shown)
     if not job.recoverable:
         why = "Requeue=0" if job.batch else "not a batch job"
-        text = f"job {job.id} cannot be started again by Slurm ({why}); submit with --requeue"
-        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule)
+        text = f"job {job.shown} cannot be started again by Slurm ({why}); submit with --requeue"
+        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown)
     bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes)) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.
     well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
@@ -86,6 +90,7 @@ def _job_decision(
         over_budget=_over_budget(job, view, policy, now),
         supervised=restart_of(registered).has_supervisor and job.running,
         nodes=len(job.nodes) or job.wants,
+        known_as=job.shown,
     )
 
 
@@ -129,7 +134,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
     if (
         job.state == "PENDING"
         and job.restarts > 0
-        and (job.launch_failed or job.reason in ("BeginTime", "None", "", "NonZeroExitCode"))
+        and (job.launch_failed or job.reason in _REQUEUED_REASONS)
         and not put_off(job)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
@@ -148,5 +153,5 @@ def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> st
         return ""
     return (
         f"hpctl: restarted {recent} times in {window / 3600:g} h, its budget; held for you to look"
-        f" (scontrol release {job.id} lets it go on)"
+        f" (scontrol release {job.shown} lets it go on)"
     )

@@ -57,7 +57,7 @@ def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None
     would = {Action.HOLD: "hold", Action.NOTIFY: "treat"}.get(answer.action, "start")
     after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
     without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
-    return f"mode observe: would {would} job {run.job.id}{after}{without}: {answer.why}"
+    return f"mode observe: would {would} job {run.job.shown}{after}{without}: {answer.why}"
 
 
 class RunGateRow(Struct, frozen=True):

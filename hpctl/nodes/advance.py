@@ -127,10 +127,10 @@ def _cordoned(c: NodeCase) -> Next:
         return c.wait("jobs are completing", Look.SOON)
     stay = [j for j in c.facts.running if not j.recoverable]
     if stay and c.policy.node.unrecoverable_jobs is Unrecoverable.WAIT and not lost:
-        return c.wait(f"job {stay[0].id} cannot be requeued (Requeue=0 or not a batch job)")
+        return c.wait(f"job {stay[0].shown} cannot be requeued (Requeue=0 or not a batch job)")
     blocked = [j for j in c.facts.running if j.recoverable and j.id not in c.facts.movable]
     if blocked:
-        return c.wait(f"job {blocked[0].id} is not ready to be stopped", Look.SOON)
+        return c.wait(f"job {blocked[0].shown} is not ready to be stopped", Look.SOON)
     if not c.facts.running and not lost:
         return c.wait("jobs are completing", Look.SOON)
     ripe = later(c.rec.opened, c.policy.node.disturb_after_s)
@@ -187,7 +187,7 @@ def _reset(c: NodeCase) -> Next:
     if new_generation(rec, facts) is not None:
         return Move(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
     if facts.running:
-        return c.wait(f"job {facts.running[0].id} runs on the node's GPUs")
+        return c.wait(f"job {facts.running[0].shown} runs on the node's GPUs")
     ripe = later(rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")

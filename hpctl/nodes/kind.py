@@ -74,7 +74,7 @@ def refuse_test(node: SlurmNode, view: View) -> str:
     here = jobs_on([node.name], view.scheduler.jobs)[node.name]
     job = next((j for j in here if j.running or j.completing), None)
     if job is not None:
-        return f"job {job.id} is on {node.name}: ask again when it has ended"
+        return f"job {job.shown} is on {node.name}: ask again when it has ended"
     if node.closed and reason_owner(node.reason) is None:
         return f"{node.name} is closed by somebody else (Reason {node.reason!r})"
     if node.down or not node.responding:

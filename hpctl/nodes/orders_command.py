@@ -20,6 +20,7 @@ from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_node, complete_open
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.request_client import (
     ANSWER_S,
     JobHere,
@@ -43,7 +44,7 @@ from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.view_copy import copied
-from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
+from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -215,14 +216,18 @@ def open_recovery(w: World, name: str) -> str:
     still_open = {*w.state.open_nodes.values(), *w.state.open_jobs.values()}
     if rid not in still_open:
         rid = w.state.open_nodes.get(NodeName(name))
-        if rid is None and name.isdecimal():
-            rid = w.state.open_jobs.get(JobId(int(name)))
+        if rid is None:
+            named = [w.state.open_jobs.get(job) for job in find_named_jobs(w, name)]
+            still = [one for one in named if one is not None]
+            if len(still) > 1:
+                raise click.UsageError(f"{name} has several open recoveries: {', '.join(still)}")
+            rid = still[0] if still else None
     if rid is not None:
         return rid
     ended = w.state.nodes.get(RecoveryId(name)) or w.state.jobs.get(RecoveryId(name))
     if ended is not None:
         raise click.UsageError(f"{name} has ended already ({ended.phase}): nothing to cancel")
-    jobs = [str(job) for job in w.state.open_jobs]
+    jobs = [w.state.jobs[rid].shown for rid in w.state.open_jobs.values()]
     raise output.no_such("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])
 
 

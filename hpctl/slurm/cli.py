@@ -167,7 +167,10 @@ class CliScheduler(Reader):
         after_s: float = 0.0,
         elastic: bool = False,
     ) -> Outcome:
-        """`scontrol update ExcNodeList=... StartTime=now`, by the same rules."""
+        """`scontrol update ExcNodeList=... StartTime=now`, by the same rules.
+
+        Where one of a heterogeneous job's components refuses, the others may have been told.
+        """
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
@@ -178,14 +181,18 @@ class CliScheduler(Reader):
         send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
-        args = [f"JobId={send.command_id}"]
-        if send.exclude is not None:
-            args.append(f"ExcNodeList={fold(send.exclude) if send.exclude else ''}")
-        if send.tasks is not None:
-            args.append(f"NumTasks={send.tasks}")
-        args.append(rules.start_time(after_s))
-        sent = self.order("scontrol", "update", *args)
-        if send.release and sent.kind is OutcomeKind.ACCEPTED:
+        sent = Outcome.accepted()
+        for update in send.updates:
+            args = [f"JobId={update.command_id}"]
+            if update.exclude is not None:
+                args.append(f"ExcNodeList={fold(update.exclude) if update.exclude else ''}")
+            if send.tasks is not None:
+                args.append(f"NumTasks={send.tasks}")
+            args.append(rules.start_time(after_s))
+            sent = self.order("scontrol", "update", *args)
+            if sent.kind is not OutcomeKind.ACCEPTED:
+                return sent
+        if send.release:
             return self.order("scontrol", "release", send.command_id)
         return sent
 
@@ -201,7 +208,7 @@ class CliScheduler(Reader):
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
         comment = rules.comment(record.job.comment, why)
-        written = self.order("scontrol", "update", f"JobId={record.command_id}", comment)
+        written = self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
 

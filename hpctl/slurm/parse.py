@@ -272,9 +272,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 FIELDS: Final = (
-    "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "State", "SubmitTime", "StartTime", "EndTime",
-    "EligibleTime", "RestartCnt", "Requeue", "BatchFlag", "BatchHost", "Partition", "NodeList",
-    "Reason", "exit_code", "UserID", "UserName", "NumNodes", "NumTasks", "NumCPUs", "MinCpus",
+    "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "SubmitTime",
+    "StartTime", "EndTime", "EligibleTime", "RestartCnt", "Requeue", "BatchFlag", "BatchHost",
+    "Partition", "NodeList", "Reason", "exit_code", "UserID", "UserName", "NumNodes", "NumTasks",
+    "NumCPUs", "MinCpus",
     "NTPerNode", "OverSubscribe", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
     "tres-per-socket", "ReqNodes", "Feature", "Comment", "Name",
 )  # fmt: skip
@@ -371,6 +372,10 @@ def _record(
         uid=uid,
         wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
         asks=demand(values) if pending else None,
+        array_job=natural(values["ArrayJobID"]) if task else 0,
+        array_task=task,
+        het_job=JobId(natural(values["HetJobID"])),
+        het_offset=natural(values["HetJobOffset"]),
     )
     size = Size(
         natural(values["NumNodes"]),
@@ -378,8 +383,7 @@ def _record(
         natural(values["NumTasks"]),
         natural(values["NTPerNode"]),
     )
-    array = natural(values["ArrayJobID"]) if task else 0
-    return JobRecord(job, array, task, natural(values["HetJobID"]), size)
+    return JobRecord(job, size=size)
 
 
 def _id(text: str) -> int:

@@ -33,7 +33,7 @@ from hpctl.slurm import parse
 from hpctl.slurm.cli import CliScheduler, Rule, update
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
-from hpctl.slurm.records import Hostlists, node_states, tasks_of
+from hpctl.slurm.records import Hostlists, node_states, tasks_of, whole_jobs
 from hpctl.slurm.run import Runner, of_text
 from hpctl.toolkit.bounds import EARLIEST, at_stamp, printable
 from hpctl.toolkit.compat import SAFE_PATH
@@ -109,7 +109,7 @@ class PySlurm(CliScheduler):
         as_of = self.now()
         answer = self._asked(Question("view"))
         nodes = self._by_name(answer.nodes)
-        jobs = {job.id: job for job in answer.jobs}
+        jobs = whole_jobs({job.id: job for job in answer.jobs})
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
     def part(
@@ -321,6 +321,13 @@ def _wants(job: Any) -> int:
     return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
+def _tasks(job: Any) -> str:
+    """Which task of its array it is, or those that wait in its record; "" for no array."""
+    if not job.array_id:
+        return ""
+    return str(job.array_task_id) if job.array_task_id is not None else job.array_tasks_waiting
+
+
 def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
@@ -349,6 +356,10 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         comment=_text(job, "comment"),
         uid=job.user_id,
         wants=_wants(job) if state == "PENDING" else 0,
+        array_job=job.array_id or 0,
+        array_task=_tasks(job),
+        het_job=JobId(job.heterogeneous_id or 0),
+        het_offset=job.heterogeneous_offset or 0,
     )
 
 

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from hpctl.faults.hma_marks import mark_in
 from hpctl.slurm import parse
-from hpctl.slurm.records import UNASKED, Dealt, Hostlists, JobRecord, dealt
+from hpctl.slurm.records import (
+    UNASKED,
+    Dealt,
+    Hostlists,
+    JobRecord,
+    dealt,
+    group_components,
+    whole_job,
+    whole_jobs,
+)
 from hpctl.slurm.run import End, Ran, Runner
 from hpctl.toolkit.bounds import at_text
 from hpctl.toolkit.compat import UTC
@@ -209,9 +218,18 @@ class Reader:
         self._look_at(names[half:], found, flaws)
 
     def job(self, job: JobId) -> JobRecord | None:
-        """One job, None where slurmctld says that it does not know the id."""
-        found = _of(self._squeue(f"--jobs={job}", known=_no_job)[0], job)
-        return None if found is None else self._held_by_admin(self._expedited(found))
+        """One job, None where slurmctld says that it does not know the id.
+
+        For the leader of a heterogeneous job slurmctld sends all of its components.
+        """
+        records = self._squeue(f"--jobs={job}", known=_no_job)[0]
+        found = _of(records, job)
+        if found is None:
+            return None
+        group = group_components(record.job for record in records).get(job)
+        if group is not None:
+            found = JobRecord(whole_job(group), group)
+        return self._held_by_admin(self._expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
@@ -224,7 +242,7 @@ class Reader:
             options = "--jobs=" + ",".join(batch)
             records, _ = self._squeue(options, known=_no_job)
             found |= {record.job.id: record.job for record in records}
-        return found
+        return whole_jobs(found)
 
     def _expedited(self, record: JobRecord) -> JobRecord:
         """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
@@ -262,7 +280,7 @@ class Reader:
     def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[Flaw]]:
         self._hosts.begin()
         records, flaws = self._squeue()
-        return {record.job.id: record.job for record in records}, flaws
+        return whole_jobs({record.job.id: record.job for record in records}), flaws
 
     def _squeue(
         self, *options: str, known: Callable[[Ran], bool] | None = None

@@ -10,16 +10,18 @@ job that asks for no memory is given all of a node's.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.job_ids import find_task_ranges
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 JOB_BASE = frozenset(
@@ -110,25 +112,78 @@ class Size(Struct, frozen=True):
 
 
 class JobRecord(Struct, frozen=True):
-    """A job as slurmctld lists it. `array_task` is `7`, or `1-3` for tasks not yet split off."""
+    """A job as slurmctld lists it, and how large it is.
+
+    `components`: those of a heterogeneous job, each as slurmctld lists it, the leader first.
+    """
 
     job: SlurmJob
-    array_job: int = 0
-    array_task: str = ""
-    het_job: int = 0
+    components: tuple[SlurmJob, ...] = ()
     size: Size = field(default_factory=Size)
 
     @property
     def whole_array(self) -> bool:
         """Several tasks in one record: no command of ours may touch it."""
-        return self.array_job != 0 and not self.array_task.isdigit()
+        return self.job.array_job != 0 and not self.job.array_task.isdigit()
 
     @property
     def command_id(self) -> str:
         """The id under which a command touches this job and no other."""
-        if self.array_job:
-            return f"{self.array_job}_{self.array_task}"
-        return str(self.job.id)
+        return self.job.shown
+
+    @property
+    def comment_id(self) -> str:
+        """The id whose Comment is this job's: of a heterogeneous job the leader's alone."""
+        return self.components[0].shown if self.components else self.command_id
+
+
+def group_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ...]]:
+    """Group the components of each heterogeneous job under its leader's id, the leader first.
+
+    A component whose leader is not among the jobs is left out.
+    """
+    found: dict[JobId, list[SlurmJob]] = {}
+    for job in jobs:
+        if job.het_job:
+            found.setdefault(job.het_job, []).append(job)
+    ordered = {
+        leader: tuple(sorted(components, key=lambda job: job.het_offset))
+        for leader, components in found.items()
+    }
+    return {leader: group for leader, group in ordered.items() if group[0].id == leader}
+
+
+def whole_job(components: Sequence[SlurmJob]) -> SlurmJob:
+    """Return a heterogeneous job as the one job that it is to Slurm, under its leader's id.
+
+    slurmctld starts, requeues and ends all components together: they are one run, on the nodes of
+    all of them, and it is over once the last has cleared (`_het_job_on_node`, `_job_requeue`).
+    """
+    leader = components[0]
+    waits = [job.reason for job in components if job.reason not in ("", "None")]
+    eligible = [job.eligible for job in components if job.eligible is not None]
+    return replace(
+        leader,
+        components=tuple(job.id for job in components),
+        flags=frozenset().union(*(job.flags for job in components)),
+        nodes=tuple(dict.fromkeys(node for job in components for node in job.nodes)),
+        excluded=tuple(dict.fromkeys(node for job in components for node in job.excluded)),
+        batch=all(job.batch for job in components),
+        requeue=all(job.requeue for job in components),
+        reason=waits[0] if waits else leader.reason,
+        eligible=max(eligible, default=None),
+        wants=sum(job.wants for job in components),
+        asks=None,
+    )
+
+
+def whole_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
+    """Return these jobs with each heterogeneous one as one job; others stay as they are."""
+    groups = group_components(jobs.values())
+    if not groups:
+        return dict(jobs)
+    found = {i: job for i, job in jobs.items() if job.het_job not in groups}
+    return {**found, **{leader: whole_job(group) for leader, group in groups.items()}}
 
 
 def least_of(count: str) -> int:
@@ -141,15 +196,8 @@ def tasks_of(array: str) -> int:
 
     Slurm cuts a long list off with `...`: what is cut off is not counted.
     """
-    listed, _, limit = array.partition("%")
-    count = 0
-    for part in listed.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match is not None:
-            last, step = natural(match[2] or match[1]), natural(match[3] or "1") or 1
-            count += len(range(natural(match[1]), last + 1, step))
-    count = max(count, 1)
-    return min(count, natural(limit) or count)
+    count = max(sum(map(len, find_task_ranges(array))), 1)
+    return min(count, natural(array.partition("%")[2]) or count)
 
 
 def node_states(states: list[str]) -> tuple[str, frozenset[str]]:

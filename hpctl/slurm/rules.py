@@ -25,6 +25,11 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   and makes the Reason JobHeldAdmin, which JSON alone shows; such a job is left held.
 - With `--requeue=expedite` (25.11+, enable_expedited_requeue) the job has no delay, and may be
   held when no Epilog failed: it then needs a release as well.
+- A heterogeneous job is requeued as a whole, by its leader's id and no other ("Job not
+  heterogeneous job leader"); a node that is set DOWN under one component requeues all. Each
+  component has an ExcNodeList and a begin time of its own: an update of the leader's id (`12`)
+  sets those of all, `12+1` those of one. Only slurmctld's backfill pass starts such a job, up to
+  bf_interval (30 s) after it may begin (seen on 22.05.8; the same code in 25.11).
 """
 
 import math
@@ -39,26 +44,33 @@ from hpctl.slurm.records import JobRecord
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.slurm_facts import ENDED, SlurmNode
+from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob, SlurmNode
 
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
 )
 NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any more)")
 ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a job array")
-HET = Outcome.rejected("het_job", "a heterogeneous job is requeued by its user, as a whole")
+COMPONENT = Outcome.rejected("het_component", "this id is one component of a heterogeneous job")
 
 
-class StartNow(Struct, frozen=True):
-    """Send one update: set the list of excluded nodes (None: leave it) and start now.
-
-    `release` asks for a release after it, for an expedited job that Slurm holds and for one whose
-    launch failed. `tasks` is the
-    NumTasks to set, None to leave it.
-    """
+class StartUpdate(Struct, frozen=True):
+    """One update: set the list of excluded nodes (None: leave it), and start now."""
 
     command_id: str
     exclude: tuple[NodeName, ...] | None
+
+
+class StartNow(Struct, frozen=True):
+    """Send these updates: one for a job, and one for each component of a heterogeneous job whose
+    components exclude different nodes.
+
+    `release` asks for a release of `command_id` after them, for an expedited job that Slurm holds and
+    for one whose launch failed. `tasks` is the NumTasks to set, None to leave it.
+    """
+
+    command_id: str
+    updates: tuple[StartUpdate, ...]
     release: bool = False
     tasks: int | None = None
 
@@ -126,10 +138,24 @@ def start_now(
     release = release or job.launch_failed
     if held(record) and not release:
         return Outcome.rejected("held", f"the job is held ({job.reason}): release it first")
+    components = record.components or (job,)
+    lists = [_excluded(component, tuple(exclude), known, forgive) for component in components]
+    command_id, tasks = record.command_id, _tasks(record) if elastic else None
+    names = [command_id] if len(set(lists)) == 1 else [each.shown for each in components]
+    updates = tuple(StartUpdate(name, listed) for name, listed in zip(names, lists, strict=False))
+    return StartNow(command_id, updates, release, tasks)
+
+
+def _excluded(
+    job: SlurmJob,
+    exclude: Collection[NodeName],
+    known: Collection[NodeName],
+    forgive: Collection[NodeName],
+) -> tuple[NodeName, ...] | None:
+    """Return the nodes that a job is to exclude, None where it excludes these already."""
     kept = [name for name in job.excluded if name not in forgive]
     names = tuple(sorted({name for name in (*kept, *exclude) if name in known}))
-    changed = names if set(names) != set(job.excluded) else None
-    return StartNow(record.command_id, changed, release, _tasks(record) if elastic else None)
+    return names if set(names) != set(job.excluded) else None
 
 
 def _tasks(record: JobRecord) -> int | None:
@@ -203,8 +229,10 @@ def comment(own: str, why: str) -> str:
 
 
 def _several(record: JobRecord) -> Outcome | None:
-    """Rejected where the id stands for more than one job."""
-    return HET if record.het_job else ARRAY if record.whole_array else None
+    """Rejected where the id stands for more than one job, or for less than one."""
+    if record.job.het_job and not record.job.components:
+        return COMPONENT
+    return ARRAY if record.whole_array else None
 
 
 def expedited(record: JobRecord) -> bool:

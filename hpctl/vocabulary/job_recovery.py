@@ -132,6 +132,7 @@ class JobRecovery(Struct, frozen=True):
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
     hang: str = ""
+    known_as: str = ""
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 
@@ -139,6 +140,11 @@ class JobRecovery(Struct, frozen=True):
     def key(self) -> JobId:
         """What at most one open recovery may be about."""
         return self.attempt.job
+
+    @property
+    def shown(self) -> str:
+        """The job's id as its owner writes it: `12`, `12_3`."""
+        return self.known_as or str(self.attempt.job)
 
     @property
     def ended(self) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from hpctl.toolkit.job_ids import format_component, format_task
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
@@ -92,7 +93,11 @@ class SlurmJob(Struct, frozen=True):
     `requeue` is Slurm's Requeue=1; `batch` is false for salloc and srun jobs, which cannot be.
     `wants`: how many nodes a pending job needs at least, all its array's waiting tasks together;
     `asks` says more, None where Slurm does not. `uid` is its owner's number. `ran_from`: when the
-    last run of a job that waits for another began; None where hpctl did not see it.
+    last run of a job that waits for another began; None where hpctl did not see it. `array_job`:
+    the array of a task, 0 for a job that is none; `array_task` is its index, or `1-3` for tasks
+    that wait in one record. `het_job`: the leader of a component of a heterogeneous job, 0 for
+    another job; `het_offset`: which component it is. `components`: the ids of all components of a
+    heterogeneous job, which is one job to hpctl, under its leader's id.
     """
 
     id: JobId
@@ -118,6 +123,20 @@ class SlurmJob(Struct, frozen=True):
     wants: int = 0
     asks: Demand | None = None
     ran_from: datetime | None = None
+    array_job: int = 0
+    array_task: str = ""
+    het_job: JobId = JobId(0)
+    het_offset: int = 0
+    components: tuple[JobId, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Its id as its user writes it: `12`, `12_3`, `12+1`."""
+        if self.array_job:
+            return format_task(self.array_job, self.array_task)
+        if self.het_job and not self.components:
+            return format_component(self.het_job, self.het_offset)
+        return str(self.id)
 
     @property
     def attempt(self) -> Attempt:

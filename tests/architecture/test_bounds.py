@@ -42,7 +42,6 @@ ALLOWED = {
     "hpctl/nodes/acceptance/culprit_command.py int": 1,
     "hpctl/nodes/acceptance/speed.py int": 6,
     "hpctl/nodes/gpu_reset.py int": 1,
-    "hpctl/nodes/orders_command.py int": 1,
     "hpctl/service/page/app.py int": 1,
     "hpctl/service/page/render.py timedelta": 1,
     "hpctl/toolkit/output.py astimezone": 1,

@@ -135,8 +135,9 @@ class SimSlurm(Slurmctld):
         send = rules.start_now(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
-        if send.exclude is not None:
-            mine.excluded = send.exclude
+        (update,) = send.updates
+        if update.exclude is not None:
+            mine.excluded = update.exclude
         if send.tasks is not None:
             mine.tasks = send.tasks
         mine.begin = None

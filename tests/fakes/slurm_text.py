@@ -14,7 +14,8 @@ NODE = (
 )
 MARK = "0123456789abcdef"
 JOB = {
-    "JobID": "7", "ArrayJobID": "7", "ArrayTaskID": "N/A", "HetJobID": "N/A", "State": "RUNNING",
+    "JobID": "7", "ArrayJobID": "7", "ArrayTaskID": "N/A", "HetJobID": "N/A", "HetJobOffset": "0",
+    "State": "RUNNING",
     "SubmitTime": "2026-11-21T11:40:49", "StartTime": "2026-11-21T11:40:50", "EndTime": "NONE",
     "EligibleTime": "2026-11-21T11:40:49", "RestartCnt": "2", "Requeue": "1", "BatchFlag": "1",
     "BatchHost": "n1", "Partition": "all", "NodeList": "n[1-2]", "Reason": "None",

@@ -55,3 +55,45 @@ def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live:
     assert recovery.bad_nodes == (victim,)
     until(lambda: live.state().jobs[recovery.id].phase == "resumed", 20, "its recovery ends")
     live.sandbox.run(["scancel", str(more)])
+
+
+@story(
+    job="Array with `%2`, a task on each of two nodes",
+    act="both nodes have a fault",
+    slurm=(
+        "Tasks of the array that wait take the places; both tasks run again elsewhere once there"
+        " is room, and no more than two run at once."
+    ),
+    explain="`12_3` shows the task, `12` lists every task.",
+    owner="Both tasks run again by themselves.",
+)
+def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
+    body = "[ $SLURM_ARRAY_TASK_ID -gt 2 ] && exec sleep 2; exec sleep 600"
+    array = live.submit(body, "--array=1-4%2", "--nodes=1", header=SLEEPER)
+    until(lambda: find_task(live, array, 2)[1] == "R", 20, "two tasks run")
+    victims = {task: find_task(live, array, task)[2] for task in (1, 2)}
+    jobs = {task: find_task(live, array, task)[0] for task in (1, 2)}
+    waits = live.hpctl("explain", f"{array}_4")
+    assert f"Job {array}_4 of {array}_[3-4%2] (" in waits
+    live.xid(*victims.values())
+
+    def both_again() -> bool:
+        rows = live.sandbox.run(["squeue", "-hrj", str(array), "-t", "R", "-o", "%K"]).stdout
+        assert len(rows.split()) <= 2, rows
+        return all(live.running(job, 1) for job in jobs.values())
+
+    until(both_again, 60, "both tasks run again")
+    for task, job in jobs.items():
+        name = f"{array}_{task}"
+        (recovery,) = live.of_job(job)
+        assert (recovery.shown, recovery.bad_nodes) == (name, (victims[task],))
+        assert live.hpctl("explain", name).startswith(f"Job {name} (")
+        assert f"job {name}" in live.hpctl("explain", str(job)).lower()
+        assert name in live.hpctl("jobs", "--all")
+    whole = live.hpctl("explain", str(array))
+    assert f"Job array {array} (" in whole
+    assert "2 COMPLETED, 2 RUNNING" in whole
+    assert all(f"{array}_{t}" in whole for t in (1, 2, 3, 4))
+    live.sandbox.run(["scancel", str(array)])
+    for victim in victims.values():
+        live.returned(victim)

@@ -172,7 +172,7 @@ def test_array_tasks_are_named_by_array_and_task() -> None:
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
     assert (task.command_id, task.whole_array) == ("5_3", False)
     assert rest.whole_array
-    assert (one().command_id, one(HetJobID="7").het_job) == ("7", 7)
+    assert (one().command_id, one(HetJobID="7", HetJobOffset="1").command_id) == ("7", "7+1")
 
 
 def test_times_without_bounds_are_in_bounds() -> None:

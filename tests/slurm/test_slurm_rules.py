@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import cli, rules
-from hpctl.slurm.records import JobRecord, Size
+from hpctl.slurm.records import JobRecord, Size, whole_job
 from hpctl.slurm.run import End, Ran, outcome
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import Attempt, NodeName
@@ -47,9 +47,9 @@ def code(answer) -> str:
         (record(state="PENDING", restarts=2, submit=T - timedelta(9)), "other_attempt"),
         (record(requeue=False), "no_requeue"),
         (record(batch=False), "not_batch"),
-        (JobRecord(FAILED, array_job=5, array_task="1-3"), "array_whole"),
-        (JobRecord(FAILED, array_job=5, array_task="2"), "send"),
-        (JobRecord(FAILED, het_job=7), "het_job"),
+        (JobRecord(replace(FAILED, array_job=5, array_task="1-3")), "array_whole"),
+        (JobRecord(replace(FAILED, array_job=5, array_task="2")), "send"),
+        (JobRecord(replace(FAILED, het_job=7)), "het_component"),
         (None, "no_such_job"),
     ],
 )
@@ -58,7 +58,7 @@ def test_requeue(job, expected):
 
 
 def test_a_task_is_named_so_that_the_array_is_not():
-    assert rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE) == "7_2"
+    assert rules.requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
 
 
 EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
@@ -78,8 +78,8 @@ PENDING = {"state": "PENDING", "restarts": 2}
         (record(**PENDING, flags=frozenset({"EXPEDITING"})), "send"),
         (record(state="RUNNING"), "not_pending"),
         (record(), "not_pending"),
-        (JobRecord(replace(FAILED, state="PENDING"), array_job=7, array_task="1-3"), "array_whole"),
-        (JobRecord(replace(FAILED, state="PENDING"), het_job=7), "het_job"),
+        (JobRecord(replace(FAILED, state="PENDING", array_job=7, array_task="1-3")), "array_whole"),
+        (JobRecord(replace(FAILED, state="PENDING", het_job=7)), "het_component"),
         (None, "no_such_job"),
     ],
 )
@@ -109,7 +109,41 @@ def test_an_expedited_job_that_slurm_holds_is_released_as_well():
 )  # fmt: skip
 def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive, sent):
     send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
-    assert send.exclude == sent
+    assert [update.exclude for update in send.updates] == [sent]
+
+
+def heterogeneous(*excluded, **said):
+    """A job of as many components, each with its own list of excluded nodes."""
+    waits = replace(FAILED, **PENDING, het_job=FAILED.id, **said)
+    components = tuple(
+        replace(waits, id=FAILED.id + i, het_offset=i, excluded=names)
+        for i, names in enumerate(excluded)
+    )
+    return JobRecord(whole_job(components), components)
+
+
+@pytest.mark.parametrize(
+    ("own", "sent"),
+    [
+        (((), ()), [("7", (A,))]),
+        (((B,), ()), [("7+0", (A, B)), ("7+1", (A,))]),
+        (((A,), ()), [("7+0", None), ("7+1", (A,))]),
+        (((A,), (A,)), [("7", None)]),
+    ],
+)
+def test_each_component_keeps_the_nodes_that_its_owner_excludes(own, sent):
+    send = rules.start_now(heterogeneous(*own), (A,), {A, B})
+    assert [(update.command_id, update.exclude) for update in send.updates] == sent
+
+
+def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
+    leader, other = (replace(FAILED, het_job=7, het_offset=i, id=7 + i) for i in (0, 1))
+    whole = JobRecord(whole_job((leader, other)), (leader, other))
+    assert rules.requeue(whole, MINE) == "7"
+    clears = replace(other, flags=COMPLETING)
+    assert code(rules.requeue(JobRecord(whole_job((leader, clears))), MINE)) == "completing"
+    fixed = replace(other, requeue=False)
+    assert code(rules.requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
 
 
 OURS = own_reason("r1", "xid 79")

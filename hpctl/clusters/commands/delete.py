@@ -128,7 +128,7 @@ def lost(first: Progress, here: Place) -> list[str]:
     jobs = [job for job in answer.slurm.jobs.values() if job.running]
     lines.append(f"Running jobs, which end: {len(jobs) or 'none'}")
     for job in jobs[:JOBS_SHOWN]:
-        lines.append(f"  {job.id} {job.name} of {job.user} on {len(job.nodes)} node(s)")
+        lines.append(f"  {job.shown} {job.name} of {job.user} on {len(job.nodes)} node(s)")
     if len(jobs) > JOBS_SHOWN:
         lines.append(f"  and {len(jobs) - JOBS_SHOWN} more")
     return lines

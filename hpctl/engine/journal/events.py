@@ -51,6 +51,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
     answered. `exclude`: nodes that it must not be given again, though nobody treats them.
     `hang`: what `hangs` of the configuration does to a run that hangs; empty for other troubles.
+    `known_as`: the job's id as its owner writes it (`12_3`), empty in older journals.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
     goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     """
@@ -74,6 +75,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
     hang: Literal["", "dump", "requeue", "cancel"] = ""
+    known_as: str = ""
 
 
 class JobReported(Struct, frozen=True):
@@ -85,7 +87,10 @@ class JobReported(Struct, frozen=True):
 
 
 class HoldNoted(Struct, frozen=True):
-    """A candidate was held by a gate. Written once per change of reason."""
+    """A candidate was held by a gate. Written once per change of reason.
+
+    `known_as`: of a job, its id as its owner writes it; empty for others, and in older journals.
+    """
 
     at: datetime
     target: str
@@ -93,6 +98,12 @@ class HoldNoted(Struct, frozen=True):
     why: str
     rule: RuleId
     approvable: bool = False
+    known_as: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The target as people write it."""
+        return self.known_as or self.target
 
 
 class HoldLifted(Struct, frozen=True):

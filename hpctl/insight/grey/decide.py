@@ -227,6 +227,8 @@ def groups_of(
     for job in running:
         if len(job.nodes) < LEAST_PEERS or (job.start and now - job.start < SETTLE):
             continue
+        if job.components:  # each of them does work of its own
+            continue
         parts: dict[str, list[NodeName]] = {}
         for node in job.nodes:
             if node not in shared:

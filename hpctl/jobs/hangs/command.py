@@ -14,6 +14,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import expand
+from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, styled
 from hpctl.toolkit.view_copy import copied
@@ -107,10 +108,10 @@ def stacks(job: str, as_json: bool) -> None:
 
 
 def running_job(job: str) -> RunningJob:
-    """The job of that id (of an array: 12_3). Raises HpctlError, Unavailable."""
+    """The job of that id (of an array 12_3, a component 12+1). Raises HpctlError, Unavailable."""
     from hpctl.slurm.run import Runner
 
-    if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", job):
+    if parse_job_id(job) is None:
         raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
     ran = Runner().run(
         "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"

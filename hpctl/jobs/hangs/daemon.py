@@ -82,7 +82,8 @@ class HangWatch:
 
         def one(job: SlurmJob) -> tuple[JobId, Track]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
-            pairs = ((n, answers[n].get(job.id)) for n in job.nodes if n in answers)
+            ids = job.components or (job.id,)
+            pairs = ((n, answers[n].get(i)) for n in job.nodes if n in answers for i in ids)
             mine = {n: activity for n, activity in pairs if activity is not None}
             known, found = self._tracks.get(job.id), found_hanging(job, state)
             return job.id, judge(job, mine, known, policy, now, found)

@@ -196,7 +196,7 @@ class Notifier:
                 raise Unavailable(f"job {job}: {ran.message}")
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
-        return account.text.strip(), sinks.address(mail), kinds.split(",")
+        return account.text.strip().partition("\n")[0], sinks.address(mail), kinds.split(",")
 
     def _serve(self, name: str) -> None:
         if source := self._settings.sinks.get(name):

@@ -120,8 +120,9 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
         about = _about(rec.node, slurm)
     else:
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
-    show = f"hpctl explain {rec.key}"
-    return Notice(kind, str(rec.key), rec.id, e.at, headline(rec), show, person, **about)
+    target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
+    show = f"hpctl explain {target}"
+    return Notice(kind, target, rec.id, e.at, headline(rec), show, person, **about)
 
 
 def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
@@ -135,11 +136,11 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
         person = lifted_by(e).what
     elif e.rule == ESCALATED:
         person = "somebody to read the daemon's log, and to report the error"
-    head = f"Job {e.target}" if kind == "job_hung" else f"{e.target} is held back"
+    head = f"Job {e.shown}" if kind == "job_hung" else f"{e.shown} is held back"
     if kind == "job_hung":
         person = "the job's owner, to look at it and to cancel or requeue it"
-    what, show = sentence(head, e.why), f"hpctl explain {e.target}"
-    return Notice(kind, e.target, key, e.at, what, show, person, **_about(e.target, slurm))
+    what, show = sentence(head, e.why), f"hpctl explain {e.shown}"
+    return Notice(kind, e.shown, key, e.at, what, show, person, **_about(e.target, slurm))
 
 
 def _about(target: str, slurm: SchedulerView) -> dict[str, Any]:

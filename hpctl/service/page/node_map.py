@@ -10,7 +10,7 @@ from msgspec import Struct
 from hpctl.engine import instance_resolver
 from hpctl.engine.world import World, known_nodes
 from hpctl.vocabulary.assessment import Assessment
-from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
 
 #
@@ -44,7 +44,7 @@ class Cell(Struct, frozen=True):
 def cells(w: World, leaves: Mapping[NodeName, str]) -> list[Cell]:
     """All nodes, by group, leaf and name."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
-    jobs = {node: job.id for job in running for node in job.nodes}
+    jobs = {node: job.shown for job in running for node in job.nodes}
     found = [_cell(w, name, jobs.get(name), leaves.get(name, "")) for name in known_nodes(w)]
     # Nodes are in order already.
     return sorted(
@@ -63,7 +63,7 @@ def counted(found: Iterable[Cell]) -> str:
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
 
 
-def _cell(w: World, name: NodeName, job: JobId | None, leaf: str) -> Cell:
+def _cell(w: World, name: NodeName, job: str | None, leaf: str) -> Cell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
     rec, last = w.state.node_recovery(name), w.state.last_of_node.get(name)

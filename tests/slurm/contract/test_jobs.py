@@ -363,12 +363,28 @@ def test_tasks_that_are_still_one_record_are_refused(real: RealBed) -> None:
     assert job_of(real, array).state == "PENDING"
 
 
-def test_a_heterogeneous_job_is_refused(real: RealBed) -> None:
-    job = real.submit(options=["--begin=now+3600", ":", "-n1", "--begin=now+3600"])
-    assert real.scheduler.start_now(job, []).code == "het_job"
-    assert real.scheduler.hold(job, "why").code == "het_job"
-    components = [j for j in real.scheduler.view().jobs.values() if j.id in (job, job + 1)]
-    assert [j.state for j in components] == ["PENDING", "PENDING"]
+def test_a_heterogeneous_job_is_one_job_under_its_leaders_id(real: RealBed) -> None:
+    second, other = real.nodes[0], real.nodes[1]
+    begin = "--begin=now+3600"
+    job = real.submit(options=[begin, ":", "-n1", begin])
+    real.sandbox.run(["scontrol", "update", f"JobId={job}+1", f"ExcNodeList={second}"])
+    assert real.scheduler.start_now(job + 1, []).code == "het_component"
+    whole = job_of(real, job)
+    assert (whole.shown, whole.components, whole.state) == (str(job), (job, job + 1), "PENDING")
+    assert job + 1 not in real.scheduler.view().jobs
+    assert real.scheduler.start_now(job, [other], after_s=3600).kind is OutcomeKind.ACCEPTED
+    record = cli(real.sandbox).job(job)
+    assert record is not None
+    assert [set(component.excluded) for component in record.components] == [
+        {other},
+        {second, other},
+    ]
+    assert real.scheduler.hold(job, "why").kind is OutcomeKind.ACCEPTED
+    record = cli(real.sandbox).job(job)
+    assert record is not None
+    assert [each.reason for each in record.components] == ["JobHeldUser"] * 2
+    assert [each.comment for each in record.components] == ["why", ""]
+    real.cancel(job)
 
 
 def test_an_expedited_job_that_slurm_holds_is_released(real: RealBed) -> None:
