@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_any
+from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.timeline import Mark
 from hpctl.engine.world import World, waits_for_cloud
 from hpctl.engine.world_reader import gather
-from hpctl.insight.explain_view import ExplainView, everything, explain_view, job_view
+from hpctl.insight.explain_view import (
+    ExplainView,
+    everything,
+    explain_view,
+    job_view,
+    preemption_of,
+)
 from hpctl.toolkit import output
+from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import fold
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.tables import (
@@ -67,19 +76,39 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
         world = gather(loaded, output.now(), slurm=True, cloud=True)
         view = explain_view(world, rules, target)
+    daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target)
+    if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
+        world = daemons  # which remembers the nodes of a job's last run
+    tiers = _tiers(loaded, world, target)
+    if view is not None and tiers:
+        view = explain_view(world, rules, target, tiers)
     if view is None and world.slurm is not None:
         from hpctl.engine.run_policies import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
-        view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
+        policies = {job: each.policy for job, each in ruled.items()}
+        view = job_view(world, policies, target, tiers=tiers)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
     return view, decided_by(world, view)
+
+
+def _tiers(loaded: Config, w: World, target: str) -> Mapping[str, int]:
+    """The priority tiers of the partitions, where only they tell whether a job was preempted."""
+    lost = preemption_of(w, target, {})
+    if lost is None or lost.certain:
+        return {}
+    from hpctl.engine.adapters import make_scheduler
+
+    try:
+        return make_scheduler(loaded).preempting_tiers()
+    except Unavailable:
+        return {}
 
 
 def decided_by(w: World, view: ExplainView) -> str:

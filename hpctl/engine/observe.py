@@ -394,5 +394,6 @@ def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
         old = before.jobs.get(job.id)
         if old is not None and len(old.nodes) > len(job.nodes):
             started = old.ran_from or old.start if requeued else None
-            carried[job.id] = replace(job, nodes=old.nodes, ran_from=started)
+            preempted = job.preempted or old.preempted
+            carried[job.id] = replace(job, nodes=old.nodes, ran_from=started, preempted=preempted)
     return replace(after, jobs={**after.jobs, **carried}) if carried else after

@@ -27,6 +27,7 @@ from hpctl.engine.timeline import (
     lifted_by,
     lines,
     report_line,
+    sentence,
 )
 from hpctl.engine.views import TroubleView, trouble_view
 from hpctl.engine.world import World, cloud_says, known_nodes
@@ -34,6 +35,7 @@ from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.jobs.decide import Means, decide
+from hpctl.jobs.preemption import Preemption, find_preemption, preemption_text
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
@@ -119,7 +121,9 @@ class ExplainView(Struct, frozen=True):
     tasks: tuple[TaskView, ...] = ()
 
 
-def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
+def explain_view(
+    w: World, rules: Rules, target: str, tiers: Mapping[str, int] | None = None
+) -> ExplainView | None:
     """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
 
     What is open wins over what is held, that over what a node shows by now, and that over what
@@ -132,7 +136,25 @@ def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
     if _asks_for_array(w, target, named):
         return _array(w, target, named)
     view = _one(w, rules, str(named[0]) if named else target)
-    return _of_component(view, target) if view is not None else None
+    if view is None:
+        return None
+    if lost := preemption_of(w, target, tiers or {}):
+        whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
+        said = sentence(f"Job {whose} was {preemption_text(lost)}")
+        view = replace(view, headline=f"{view.headline} {said}")
+    return _of_component(view, target)
+
+
+def preemption_of(w: World, target: str, tiers: Mapping[str, int]) -> Preemption | None:
+    """How a job lost its nodes to another, where it waits or has ended since."""
+    named = find_named_jobs(w, target)
+    job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
+    if w.slurm is None or job is None or job.id in w.state.open_jobs:
+        return None
+    treated = (job.id, job.restarts - 1) in {
+        (rec.attempt.job, rec.attempt.restarts) for rec in w.state.jobs.values()
+    }
+    return None if treated else find_preemption(job, w.slurm.jobs.values(), tiers)
 
 
 def _one(w: World, rules: Rules, target: str) -> ExplainView | None:
@@ -531,16 +553,23 @@ def change_of(w: World, target: str) -> ExplainView | None:
 
 
 def job_view(
-    w: World, policies: Mapping[identity.JobId, RunPolicy], target: str, *, look: bool = True
+    w: World,
+    policies: Mapping[identity.JobId, RunPolicy],
+    target: str,
+    *,
+    tiers: Mapping[str, int] | None = None,
+    look: bool = True,
 ) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
-    of its checkpoints, which may be on a file system that hangs."""
+    of its checkpoints, which may be on a file system that hangs. `tiers`: see `find_preemption`."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
         return None
     registered = read_comment(job.comment)
     facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
+    if lost := preemption_of(w, target, tiers or {}):
+        facts.append(f"it was {preemption_text(lost)}")
     if registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")

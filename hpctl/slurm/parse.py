@@ -49,6 +49,7 @@ SKEW = timedelta(seconds=30)
 
 _WHO = re.compile(r" \[(?P<who>[^\s@\]]+)@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
+_TIER = re.compile(r"^PartitionName=(\S+) .*? PriorityTier=([0-9]+) ", re.MULTILINE)
 _FLAG_BASE = {
     "CONFIGURING": "RUNNING",
     "RESIZING": "RUNNING",
@@ -122,6 +123,11 @@ def config(text: str) -> dict[str, str]:
             value = value.strip()
             found[key.strip()] = "" if value == "(null)" else value
     return found
+
+
+def partition_tiers(text: str) -> dict[str, int]:
+    """The PriorityTier of each partition of `scontrol show partition -o`."""
+    return {found[1]: natural(found[2]) for found in _TIER.finditer(text)}
 
 
 def version(text: str) -> tuple[int, int, int] | None:
@@ -277,7 +283,8 @@ FIELDS: Final = (
     "Partition", "NodeList", "Reason", "exit_code", "UserID", "UserName", "NumNodes", "NumTasks",
     "NumCPUs", "MinCpus",
     "NTPerNode", "OverSubscribe", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
-    "tres-per-socket", "ReqNodes", "Feature", "Comment", "Name",
+    "tres-per-socket", "ReqNodes", "Feature", "QOS", "PreemptTime", "Comment",
+    "Name",
 )  # fmt: skip
 """Of squeue's --Format."""
 EXCLUDED_SINCE: Final = (24, 5)
@@ -376,6 +383,8 @@ def _record(
         array_task=task,
         het_job=JobId(natural(values["HetJobID"])),
         het_offset=natural(values["HetJobOffset"]),
+        qos=printable(values["QOS"]),
+        preempted=at_text(values["PreemptTime"]),
     )
     size = Size(
         natural(values["NumNodes"]),

@@ -360,6 +360,8 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         array_task=_tasks(job),
         het_job=JobId(job.heterogeneous_id or 0),
         het_offset=job.heterogeneous_offset or 0,
+        qos=_text(job, "qos"),
+        preempted=at_stamp(job.preempt_time),
     )
 
 

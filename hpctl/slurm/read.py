@@ -154,6 +154,12 @@ class Reader:
         rows = (line.strip().partition(" ") for line in ran.text.splitlines())
         return {NodeName(name): mark for name, _, why in rows if (mark := mark_in(why))}
 
+    def preempting_tiers(self) -> dict[str, int]:
+        """The priority tier of each partition where Slurm preempts by these; else empty."""
+        if self.show_config().get("PreemptType") != "preempt/partition_prio":
+            return {}
+        return parse.partition_tiers(self.text("show", "partition", "-o"))
+
     def leaves(self) -> dict[NodeName, str]:
         """The leaf switch or the block of each node; empty where no topology is configured."""
         hosts, found = Hostlists(), dict[NodeName, str]()

@@ -97,7 +97,8 @@ class SlurmJob(Struct, frozen=True):
     the array of a task, 0 for a job that is none; `array_task` is its index, or `1-3` for tasks
     that wait in one record. `het_job`: the leader of a component of a heterogeneous job, 0 for
     another job; `het_offset`: which component it is. `components`: the ids of all components of a
-    heterogeneous job, which is one job to hpctl, under its leader's id.
+    heterogeneous job, which is one job to hpctl, under its leader's id. `preempted`: when Slurm
+    chose to preempt its last run, where hpctl saw that.
     """
 
     id: JobId
@@ -128,6 +129,8 @@ class SlurmJob(Struct, frozen=True):
     het_job: JobId = JobId(0)
     het_offset: int = 0
     components: tuple[JobId, ...] = ()
+    qos: str = ""
+    preempted: datetime | None = None
 
     @property
     def shown(self) -> str:

@@ -1,0 +1,81 @@
+"""Whether a job was preempted, when, and which job started on its nodes. Pure.
+
+Slurm does not tell which job preempted another, and forgets at a requeue that a job was preempted:
+it clears PreemptTime once COMPLETING is over (`batch_requeue_fini`). What remains is that a job
+started on the nodes of the former run, from the second of the requeue on. An operator's requeue
+frees nodes as well: only the priority tiers of the partitions tell the two apart, where Slurm
+preempts by these.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+WITHIN: Final = timedelta(minutes=2)
+"""How long after the end of a run a job on its nodes started for it: KillWait and Epilog pass."""
+
+
+class Preemption(Struct, frozen=True):
+    """When a job lost its nodes to another. `certain`: Slurm says that it was preempted, or the
+    other's partition preempts its own. `by`: the first job that started on its nodes then; None
+    where none is known."""
+
+    at: datetime
+    certain: bool
+    by: SlurmJob | None = None
+
+
+def find_preemption(
+    job: SlurmJob, jobs: Iterable[SlurmJob], tiers: Mapping[str, int]
+) -> Preemption | None:
+    """Return how a job lost its nodes; None where it runs, or ended in another way.
+
+    `tiers`: the priority tier of each partition where Slurm preempts by these; else empty.
+    """
+    waits = job.state == "PENDING" and job.restarts > 0
+    if not waits and job.state != "PREEMPTED":
+        return None
+    ended = job.submit if waits else job.end
+    if ended is None:
+        return None
+    by = _first_on(job, jobs, ended)
+    known = job.preempted or (None if waits else ended)
+    if known is not None:
+        return Preemption(known, True, by)
+    if by is None:
+        return None
+    certain = tiers.get(by.partition, 0) > tiers.get(job.partition, 0)
+    return Preemption(ended, certain, by)
+
+
+def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> SlurmJob | None:
+    """The first of the jobs that started on a job's nodes from then on."""
+    until, nodes = later(since, WITHIN.total_seconds()), set(job.nodes)
+    found = [
+        (other.start, other.id, other)
+        for other in jobs
+        if other.id != job.id
+        and other.start is not None
+        and since <= other.start <= until
+        and not nodes.isdisjoint(other.nodes)
+    ]
+    return min(found)[2] if found else None
+
+
+def preemption_text(found: Preemption) -> str:
+    """Return it as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started then`."""
+    how = "preempted" if found.certain else "requeued"
+    text = f"{how} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
+    if found.by is None:
+        return text
+    where = ", ".join(
+        f"{what} {name}"
+        for what, name in (("partition", found.by.partition), ("QOS", found.by.qos))
+        if name
+    )
+    return f"{text}; job {found.by.shown} of {found.by.user} ({where}) started on its nodes then"

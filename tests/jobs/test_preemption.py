@@ -1,0 +1,65 @@
+"""By what a preempted job is known, and who is named."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.jobs.preemption import find_preemption, preemption_text
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+T = datetime(2026, 3, 1, 12, tzinfo=UTC)
+A, B = NodeName("a"), NodeName("b")
+TIERS = {"low": 1, "high": 10}
+WAITS = SlurmJob(JobId(7), "PENDING", T, 1, partition="low", nodes=(A,), reason="BeginTime")
+
+
+def other(after_s: float = 1, **over) -> SlurmJob:
+    start = T + timedelta(seconds=after_s)
+    job = SlurmJob(JobId(12), "RUNNING", T, 0, user="alice", partition="high", nodes=(A, B))
+    return replace(job, start=start, **over)
+
+
+@pytest.mark.parametrize(
+    ("job", "by", "tiers", "expected"),
+    [
+        (WAITS, other(), TIERS, "preempted"),
+        (WAITS, other(), {}, "requeued"),
+        (WAITS, other(partition="low"), TIERS, "requeued"),
+        (replace(WAITS, preempted=T), other(partition="low"), {}, "preempted"),
+        (replace(WAITS, state="PREEMPTED", restarts=0, end=T), other(), {}, "preempted"),
+    ],
+)
+def test_it_is_called_preempted_only_where_that_is_known(job, by, tiers, expected):
+    found = find_preemption(job, [job, by], tiers)
+    assert found is not None
+    assert preemption_text(found) == (
+        f"{expected} at 2026-03-01 12:00:00 UTC; job 12 of alice (partition {by.partition})"
+        " started on its nodes then"
+    )
+
+
+@pytest.mark.parametrize("by", [other(-1), other(121), other(nodes=(B,))])
+def test_a_job_that_started_before_or_later_or_elsewhere_is_not_named(by):
+    assert find_preemption(WAITS, [by], TIERS) is None
+    found = find_preemption(replace(WAITS, preempted=T), [by], TIERS)
+    assert found is not None
+    assert preemption_text(found) == "preempted at 2026-03-01 12:00:00 UTC"
+
+
+def test_the_first_of_several_is_named_with_its_qos():
+    jobs = [other(3, id=JobId(13)), other(2, qos="urgent", array_job=9, array_task="4")]
+    found = find_preemption(WAITS, jobs, TIERS)
+    assert found is not None
+    assert "job 9_4 of alice (partition high, QOS urgent)" in preemption_text(found)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
+def test_a_job_that_runs_or_ended_otherwise_is_not_preempted(state):
+    assert find_preemption(replace(WAITS, state=state), [other()], TIERS) is None
+
+
+def test_a_job_that_waits_for_its_first_run_is_not_preempted():
+    assert find_preemption(replace(WAITS, restarts=0), [other()], TIERS) is None
