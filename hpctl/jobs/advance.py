@@ -103,6 +103,8 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     later_run = job.restarts > rec.attempt.restarts
     if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+    if _runs_uncounted(rec, job):
+        return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     # A run that is there and runs is left alone: its node may be somebody else's by now.
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
     if again and job.state in ENDED_BADLY and not job.completing:
@@ -110,6 +112,17 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
         )
     return None
+
+
+def _runs_uncounted(rec: JobRecovery, job: SlurmJob) -> bool:
+    """Whether the next run began without a count: slurmctld was killed before it had saved that the
+    former one ran, so it came back with the job in the queue and never having run."""
+    if rec.phase not in (JobPhase.RELEASED, JobPhase.STARTING) or job.state != "RUNNING":
+        return False
+    queued = max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
+    if queued is None or job.start is None or job.restarts != rec.attempt.restarts:
+        return False
+    return job.start >= queued.replace(microsecond=0) and not set(job.nodes) & set(rec.bad_nodes)
 
 
 def _hit(c: _Case) -> Next:
