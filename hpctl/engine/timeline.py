@@ -38,7 +38,7 @@ from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
-from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
 
@@ -529,13 +529,8 @@ def _remedy(rec: NodeRecovery, policy: Policy) -> str:
 
 
 def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
-    job = rec.shown
     if rec.ended:
-        owner = {
-            JobPhase.HELD: f"the job's owner to run `scontrol release {job}`",
-            JobPhase.GAVE_UP: (f"the job's owner to read its log and run `scontrol requeue {job}`"),
-        }
-        return Awaited(owner.get(rec.phase, _CLOSED))
+        return Awaited(_after_end(rec))
     what = _JOB_WAITS.get(rec.phase, f"{policy.job.prove_s:g} s of running")
     if rec.start_at is not None and rec.phase is JobPhase.STARTING:
         what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
@@ -543,6 +538,23 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
         what = _OBSERVED
     until = later(rec.since, job_deadline_s(rec.phase, policy))
     return Awaited(what, until, "leaves the job to its owner")
+
+
+def _after_end(rec: JobRecovery) -> str:
+    """What a person does, where a person must, once a recovery has ended."""
+    last = rec.steps[-1].outcome if rec.steps else None
+    if rec.phase is JobPhase.HELD:
+        return f"the job's owner to run `scontrol release {rec.shown}`"
+    if rec.phase is not JobPhase.GAVE_UP:
+        return _CLOSED
+    if last is not None and last.code == HELD:
+        return released_by(rec)
+    return f"the job's owner to read its log and run `scontrol requeue {rec.shown}`"
+
+
+def released_by(rec: JobRecovery) -> str:
+    """Who lets a job go on that an owner or an administrator holds."""
+    return f"`scontrol release {rec.shown}`, by its owner or by the administrator who holds it"
 
 
 LIFTED_BY: Final[dict[str, str]] = {

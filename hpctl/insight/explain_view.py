@@ -26,6 +26,7 @@ from hpctl.engine.timeline import (
     headline,
     lifted_by,
     lines,
+    released_by,
     report_line,
     sentence,
 )
@@ -44,9 +45,9 @@ from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import Change
-from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.policy import Mode, Unrecoverable
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Kind, Trouble
@@ -221,6 +222,8 @@ def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
 def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = awaited(rec, w.policy), cloud_says(w, rec)
+    if stays := _stays(w, rec):
+        found = replace(found, what=f"job {stays.shown} to end: Slurm cannot start it again")
     judged = w.assessments.get(rec.node)
     if (
         rec.phase is NodePhase.VERIFYING
@@ -229,6 +232,15 @@ def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     ):
         status = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {status}") if status else found
+
+
+def _stays(w: World, rec: NodeRecovery) -> slurm_facts.SlurmJob | None:
+    """A job that keeps a drained node from its remedy until it ends, where there is one."""
+    may_wait = w.policy.node.unrecoverable_jobs is Unrecoverable.WAIT
+    if w.slurm is None or rec.phase is not NodePhase.CORDONED or not may_wait:
+        return None
+    here = (job for job in w.slurm.jobs.values() if job.running and rec.node in job.nodes)
+    return next((job for job in here if not job.recoverable), None)
 
 
 def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
@@ -241,10 +253,22 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
         rule=_decided(rules, cause) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
-        next=awaited(rec, w.policy),
+        next=_job_awaited(w, rec),
         related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
     )
+
+
+def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
+    """What is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
+    found = awaited(rec, w.policy)
+    job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
+    if job is None or rec.phase is not JobPhase.STARTING or job.state != "PENDING":
+        return found
+    if job.reason.startswith("JobHeld"):
+        return replace(found, what=released_by(rec))
+    named = job.reason not in ("", "None")
+    return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 
 
 def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:

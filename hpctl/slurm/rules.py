@@ -42,7 +42,7 @@ from hpctl.faults.hma_marks import MARKS, mark_of, spent
 from hpctl.faults.slurm_reasons import closed_by_slurm, find_row
 from hpctl.slurm.records import JobRecord
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
-from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.outcome import HELD, Outcome
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob, SlurmNode
 
@@ -137,7 +137,7 @@ def start_now(
     release = expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
     release = release or job.launch_failed
     if held(record) and not release:
-        return Outcome.rejected("held", f"the job is held ({job.reason}): release it first")
+        return Outcome.rejected(HELD, f"the job is held ({job.reason}): release it first")
     components = record.components or (job,)
     lists = [_excluded(component, tuple(exclude), known, forgive) for component in components]
     command_id, tasks = record.command_id, _tasks(record) if elastic else None

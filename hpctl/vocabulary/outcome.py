@@ -44,3 +44,5 @@ class Outcome(Struct, frozen=True):
 
 NOT_LEADING = Outcome.rejected("unavailable", "this daemon leads no more", transient=True)
 """The answer to an order that was not sent, because another daemon may lead by now."""
+HELD = "held"
+"""The code of an order to start a job that a person, or Slurm, holds."""
