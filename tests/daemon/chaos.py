@@ -5,14 +5,17 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import yaml
 
 from hpctl.engine.adapters import open_reader
 from hpctl.engine.journal.rows import DaemonInfo
+from hpctl.engine.world_reader import gather
 from hpctl.faults.hma_marks import mark_of
 from hpctl.sandbox.api import Sandbox
+from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.reason import reason_owner
@@ -60,6 +63,11 @@ class Chaos(Live):
         assert len(fine) >= count, f"only {fine} of {names} are fit for a test"
         self._turn = names.index(fine[count - 1]) + 1
         return fine[:count]
+
+    def all_idle(self) -> bool:
+        """Whether every node is in service with nothing on it, and answers."""
+        nodes = self.scheduler.view().nodes.values()
+        return all(n.state == "IDLE" and n.in_service and n.responding for n in nodes)
 
     def xid(self, *nodes: str, code: int = 79) -> None:
         self.mark(*nodes)
@@ -123,6 +131,11 @@ class Chaos(Live):
             store.close()
         assert info is not None
         return info
+
+    def daemon_sees(self, job: int) -> bool:
+        """Whether the daemon has read of a job that it runs."""
+        world = gather(self.config, datetime.now(UTC))
+        return not world.computed and world.slurm is not None and world.slurm.jobs[job].running
 
     def log(self, name: str = "daemon.out") -> str:
         return (self.sandbox.spec.layout.logs / name).read_text(errors="replace")

@@ -137,7 +137,7 @@ def test_a_licence_is_taken_again(live: Chaos):
     owner="The job runs again by itself.",
 )
 def test_a_job_on_all_nodes_waits_for_the_replacement(live: Chaos):
-    until(lambda: len(live.victims(4)) == 4, 20, "all nodes are idle")
+    until(live.all_idle, 40, "all nodes are idle")
     victim = live.sandbox.nodes[0]
     job = live.start("sleep 600", "--exclusive", "--nodes=4", header=HEADER)
     live.xid(victim)

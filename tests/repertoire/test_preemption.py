@@ -1,11 +1,7 @@
 """Preemption: the preempted job is Slurm's to start again, and no failure is counted."""
 
-from datetime import datetime
-
 import pytest
 
-from hpctl.engine.world_reader import gather
-from hpctl.toolkit.compat import UTC
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
@@ -24,12 +20,6 @@ HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n#SBATCH --nodes=2\n
 def live():
     with cluster(nodes=2, slurm_conf=PARTITIONS) as live:
         yield live
-
-
-def daemon_sees(live: Chaos, job: int) -> bool:
-    """Whether the daemon has read of a job that it runs."""
-    world = gather(live.config, datetime.now(UTC))
-    return not world.computed and world.slurm is not None and world.slurm.jobs[job].running
 
 
 def preempt(live: Chaos, low: int) -> None:
@@ -53,7 +43,7 @@ def test_five_preemptions_in_a_row_hold_nothing_and_count_for_nothing(live: Chao
     comment = 'hpctl:{"policy":{"restarts":2}}'
     low = live.submit("sleep 600", "--partition=low", f"--comment={comment}", header=HEADER)
     until(lambda: live.running(low), 20, "it runs")
-    until(lambda: daemon_sees(live, low), 20, "the daemon sees it run")
+    until(lambda: live.daemon_sees(low), 20, "the daemon sees it run")
     for _ in range(5):
         preempt(live, low)
     assert live.job_recoveries() == []
@@ -66,7 +56,7 @@ def starts_seen(live: Chaos, partition: str) -> int:
     """Start a job that the daemon has seen run."""
     job = live.submit("sleep 600", f"--partition={partition}", header=HEADER)
     until(lambda: live.running(job), 20, "it runs")
-    until(lambda: daemon_sees(live, job), 20, "the daemon sees it run")
+    until(lambda: live.daemon_sees(job), 20, "the daemon sees it run")
     return job
 
 
