@@ -270,6 +270,7 @@ def test_a_job_may_run_on_where_the_node_is_treated_after_jobs():
         (slurm_job(state="CANCELLED", end=at(-1)), False),
         (slurm_job(state="PENDING", restarts=3, reason="BeginTime"), True),
         (slurm_job(state="PENDING", restarts=1, reason="BeginTime"), True),
+        (slurm_job(state="PENDING", restarts=1, reason="JobArrayTaskLimit"), True),
         (slurm_job(state="PENDING", restarts=1, reason="JobHeldUser"), False),
         (slurm_job(state="PENDING", restarts=0, reason="BeginTime"), False),
         (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(-3579)), True),

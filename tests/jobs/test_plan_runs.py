@@ -137,6 +137,13 @@ def test_the_same_crash_twice_without_progress_is_held_with_a_reason():
     )
 
 
+def test_the_owner_of_an_array_task_is_told_to_release_that_task_alone():
+    task = replace(FAILED, restarts=1, array_job=FAILED.id, array_task="3")
+    found = opens(task, crashed(0, -60))
+    assert "(scontrol release 7_3 lets it go on)" in found.over_budget
+    assert found.known_as == "7_3"
+
+
 def test_what_was_treated_is_not_treated_again():
     log = crashed(0, -60)
     assert decided(FAILED, log) is None

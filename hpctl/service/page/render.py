@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hpctl.engine.journal.state import State
+from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.engine.timeline import headline
 from hpctl.engine.views import chosen
@@ -29,10 +30,10 @@ from hpctl.insight.status_view import StatusView, status_view
 from hpctl.service.page.follow import Follower
 from hpctl.service.page.node_map import KINDS, cells, counted
 from hpctl.service.page.training import Segment, strip, trainings
-from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.tables import STYLES
-from hpctl.vocabulary.identity import JobId, RecoveryId
+from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
@@ -172,12 +173,14 @@ class Renderer:
         return html
 
     def _explain(self, target: str) -> str:
-        w, number = self._follower.world, JobId(natural(target))
+        w = self._follower.world
+        named = find_named_jobs(w, target)
+        number = named[0] if len(named) == 1 else None
         view = explain_view(w, self._follower.rules, target)
-        job = w.slurm.jobs.get(number) if w.slurm else None
+        job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
             ruled = RunPolicies(self._follower.config.run_policy_layers).ruled(job)
-            view = job_view(w, {number: ruled.policy} if ruled else {}, target, look=False)
+            view = job_view(w, {job.id: ruled.policy} if ruled else {}, target, look=False)
         if view is None:
             return ""
         node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None

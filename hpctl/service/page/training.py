@@ -41,10 +41,12 @@ Segment = tuple[int, int, str, str]
 
 
 class Training(Struct, frozen=True):
-    """A job since it was submitted, as far as the journal goes back. `losses`: when it did not
+    """A job since it was submitted, as far as the journal goes back. `shown`: its id as its owner
+    writes it. `losses`: when it did not
     train, for a fault. `redone`: steps that it trained again. `gpus`: 0 where Slurm counts none."""
 
     id: JobId
+    shown: str
     name: str
     user: str
     state: str
@@ -110,6 +112,7 @@ def _training(
     wrong = [rec.trouble for rec in hit if rec.trouble and rec.trouble.progress is not None]
     return Training(
         id=job.id if job else hit[-1].attempt.job,
+        shown=who.shown,
         name=who.name,
         user=who.user,
         state=job.state if job else str(hit[-1].phase),
