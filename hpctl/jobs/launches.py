@@ -67,7 +67,7 @@ def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> It
             continue
         reason = job.reason.replace("_", " ")
         why = f"slurmctld holds it ({reason}): no node under treatment explains that"
-        yield HoldNoted(now, str(job.id), GATE, why, RULE)
+        yield HoldNoted(now, str(job.id), GATE, why, RULE, known_as=job.shown)
 
 
 def _waits(job: SlurmJob, view: View) -> bool:

@@ -65,8 +65,8 @@ class StartNow(Struct, frozen=True):
     """Send these updates: one for a job, and one for each component of a heterogeneous job whose
     components exclude different nodes.
 
-    `release` asks for a release of `command_id` after them, for an expedited job that Slurm holds and
-    for one whose launch failed. `tasks` is the NumTasks to set, None to leave it.
+    `release` asks for a release of `command_id` after them, for an expedited job that Slurm holds
+    and for one whose launch failed. `tasks` is the NumTasks to set, None to leave it.
     """
 
     command_id: str
