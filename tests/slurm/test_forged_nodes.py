@@ -22,7 +22,7 @@ with (here / "asked").open("a") as asked:
     asked.write(" ".join(words) + "\\n")
 if sys.argv[0].endswith("sinfo"):
     glance = [w.removeprefix("--nodes=") for w in words if w.startswith("--nodes=")]
-    print(f"{{glance[0]}}|idle|Unknown|none" if glance else (here / "hosts").read_text())
+    print(f"{{glance[0]}}|idle|Unknown|Unknown|none" if glance else (here / "hosts").read_text())
 elif words[:2] == ["show", "node"]:
     sys.path.insert(0, {os.getcwd()!r})
     from hpctl.toolkit.hostlist import expand
