@@ -133,9 +133,6 @@ class WorldScheduler:
     def leaves(self) -> Mapping[NodeName, str]:
         return {}
 
-    def marks(self) -> Mapping[NodeName, str]:
-        return {}
-
     def booted(self) -> datetime | None:
         return None
 

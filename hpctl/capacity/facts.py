@@ -130,8 +130,8 @@ def stopped(view: View, policy: Policy, now: datetime) -> str:
         return view.stopped
     if view.state.paused_by:
         return f"paused by {view.state.paused_by}"
-    if not view.current or not fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
-        return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+    if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     return ""
 
 

@@ -13,7 +13,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -208,6 +208,7 @@ def settings(facts: Facts) -> Iterator[CheckView]:
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
     yield _rights(shown.get("SlurmUser", ""))
+    yield _controller_log(config, shown)
 
 
 def _topology(conf: Path) -> dict[str, str] | None:
@@ -232,6 +233,21 @@ def _rights(slurm_user: str) -> CheckView:
         return CheckView("slurm rights", "ok", f"{me} may drain nodes and requeue jobs", "")
     hint = f"run the daemon as root or {owner or 'SlurmUser'}, or make {me} a Slurm operator"
     return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", hint)
+
+
+def _controller_log(config: Config, shown: Mapping[str, str]) -> CheckView:
+    """Where slurmctld's log is followed, Slurm is asked next to nothing at rest."""
+    from hpctl.slurm.controller_log import choose_log
+
+    path, trouble = choose_log(shown, socket.gethostname())
+    if path is not None and not os.access(path, os.R_OK):
+        trouble = f"{path} cannot be read by this user"
+    if not trouble:
+        what = f"{path} is followed: at rest Slurm is read every {config.loop.rest_s:g} s"
+        return CheckView("slurmctld log", "ok", what, "")
+    what = f"it cannot be followed: {trouble}; Slurm is read every 10 s"
+    hint = "run the daemon beside slurmctld, with SlurmctldLogFile set and SlurmctldDebug=info"
+    return CheckView("slurmctld log", "warn", what, hint)
 
 
 def munge(socket_path: Path | None) -> Iterator[CheckView]:

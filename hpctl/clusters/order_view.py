@@ -36,7 +36,7 @@ class OrderObserver:
         self.jobs: Mapping[NodeName, Sequence[int]] = {}
         """The jobs that hold each node."""
 
-    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """Return the world now; Slurm and the service as they were where they do not answer.
 
         Raises Unavailable where Slurm was never read.

@@ -60,6 +60,7 @@ from hpctl.service.node_directory import NodeDirectory
 from hpctl.service.notify.daemon import Notifier
 from hpctl.service.page.process import PageProcess
 from hpctl.slurm.cli import CliScheduler
+from hpctl.slurm.controller_log import ControllerLog
 from hpctl.vocabulary.ports import Provider
 
 log = logging.getLogger("hpctl.daemon")
@@ -174,7 +175,8 @@ def _make_world(base: _Base) -> _Surroundings:
         sources=(grey_findings, alerts),
     )
     line = IntakeLine()
-    sources = FactSources(scheduler, cloud, health, HangWatch())
+    controller_log = ControllerLog(scheduler.show_config, base.leadership.is_beside_controller)
+    sources = FactSources(scheduler, cloud, health, HangWatch(), controller_log)
     observer = Observer(sources, base.live, base.clock, addresses=line)
     leadership = base.leadership
     metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Protocol
 
-CONTROLLERS_S = 5.0
+CONTROLLERS_S = 15.0
 """How often Slurm is asked where it is active, in seconds."""
 
 

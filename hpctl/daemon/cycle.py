@@ -65,11 +65,15 @@ class Cycle:
     follow_up: FollowUp
     pause: Pause
     waker: Waker
+    _quiet: bool = False
+    """Nothing has asked for the next cycle."""
 
     def run(self) -> None:
         """Once round. Raises LeaseLost, JournalCorrupt, Corrupt."""
+        quiet, self._quiet = self._quiet, False
         if self.signals.take_reload():
             self.reload.run()
+            quiet = False
         self.readiness.keep_alive()
         self.leadership.progress()
         if not self.leadership.leads:
@@ -78,7 +82,7 @@ class Cycle:
             return
         begun = time.monotonic()
         try:
-            pace, spent_s = self._act(begun)
+            pace, spent_s = self._act(begun, quiet=quiet)
         except (LeaseLost, JournalCorrupt, Corrupt):
             raise
         except (OSError, Unavailable) as error:
@@ -91,13 +95,13 @@ class Cycle:
         self.failures.clear()
         self.follow_up.report(self.loop, spent_s)
         if not self.leadership.hand_over_to:
-            self.pause.rest(pace, spent_s)
+            self._quiet = self.pause.rest(pace, spent_s)
 
-    def _act(self, begun: float) -> tuple[NextCycle, float]:
+    def _act(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
         """The round itself; how long it took, in seconds."""
         self.journal.reread_if_stale()
         self.audit.write_if_due()
-        pace = self.loop.cycle(self.live.policy, self.live.rules)
+        pace = self.loop.cycle(self.live.policy, self.live.rules, quiet=quiet)
         self.follow_up.offer_world(self.loop)
         self.follow_up.announce_ready()
         spent_s = time.monotonic() - begun

@@ -9,11 +9,8 @@ from hpctl.engine.loop import NextCycle
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.recovery import Look
 
-MARKS_S = 2.0
-"""How often Slurm is asked for marks of HyperPod's health agent, in seconds, while nothing else
-happens."""
-MARKS_SHARE = 50.0
-"""Slurm is asked for marks less often where asking would take more than a fiftieth of the time."""
+LISTEN_S = 0.2
+"""How often slurmctld's log is looked at during a sleep, in seconds."""
 OFTEN_S = 0.3
 """How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
 
@@ -25,28 +22,32 @@ class LoopAlarm(Protocol):
         """Sleep until an event or until the time is over; True for an event."""
 
 
-class Marks(Protocol):
-    """Reads the marks of HyperPod's health agent."""
+class ControllerNewsSource(Protocol):
+    """Follows slurmctld's log."""
 
-    def marked(self) -> bool:
-        """Whether a node was marked since Slurm was read last."""
+    def log_asks(self) -> bool:
+        """Whether it asks for a reading of Slurm now."""
 
 
 class Pause:
     """Sleeps between two cycles."""
 
-    def __init__(self, live: LiveConfig, alarm: LoopAlarm, marks: Marks, clock: Clock) -> None:
-        """`alarm` ends a sleep, and so does a new mark."""
-        self._live, self._alarm, self._marks, self._clock = live, alarm, marks, clock
+    def __init__(
+        self, live: LiveConfig, alarm: LoopAlarm, news: ControllerNewsSource, clock: Clock
+    ) -> None:
+        """`alarm` ends a sleep, and so does slurmctld's log."""
+        self._live, self._alarm, self._news, self._clock = live, alarm, news, clock
 
-    def rest(self, pace: NextCycle, spent_s: float) -> None:
-        """Sleep as the last cycle asks for; `spent_s`: how long it took."""
+    def rest(self, pace: NextCycle, spent_s: float) -> bool:
+        """Sleep as the last cycle asks for; `spent_s`: how long it took. Return whether the next
+        cycle is quiet: no event asks for it, and nothing was done in the last."""
         woken = self._sleep(self.choose_s(pace, spent_s))
         gather_s = self._live.config.loop.gather_s
         if woken and gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
             time.sleep(gather_s)
+        return not woken and not pace.acted
 
     def choose_s(self, pace: NextCycle, spent_s: float) -> float:
         """Return the seconds to sleep: none after an action, else as the waiting recoveries
@@ -64,14 +65,12 @@ class Pause:
         return min(pause_s, loop.reconcile_s, self._live.config.upkeep_s * 4 / 3)
 
     def _sleep(self, pause_s: float) -> bool:
-        """Sleep until an event, or until HyperPod's health agent marks a node, which is no event:
-        Slurm is asked for it. Return whether it was one of them."""
-        end, every_s = time.monotonic() + pause_s, MARKS_S
-        while (left_s := end - time.monotonic()) > every_s:
-            if self._alarm.wait(every_s):
+        """Sleep until an event, or until slurmctld's log asks for a reading. Return whether it was
+        an event."""
+        end = time.monotonic() + pause_s
+        while (left_s := end - time.monotonic()) > LISTEN_S:
+            if self._alarm.wait(LISTEN_S):
                 return True
-            asked = time.monotonic()
-            if self._marks.marked():
-                return True
-            every_s = max(MARKS_S, MARKS_SHARE * (time.monotonic() - asked))
+            if self._news.log_asks():
+                return self._alarm.wait(0.0)
         return self._alarm.wait(left_s)

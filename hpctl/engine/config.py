@@ -132,9 +132,10 @@ class Page(Struct, frozen=True):
 
 
 class Loop(Struct, frozen=True):
-    """How often the loop looks by itself, in seconds."""
+    """How often the loop looks by itself, in seconds; when it reads Slurm: see `reading_pace`."""
 
     reconcile_s: Seconds = 30.0
+    rest_s: Seconds = 300.0
     poll_s: Seconds = 0.05
     slow_poll_s: Seconds = 1.0
     gather_s: SecondsOrNone = 0.03

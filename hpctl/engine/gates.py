@@ -140,8 +140,8 @@ def paused(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) ->
 
 def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if not view.current or not fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
-        return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+    if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     if policy.mode is Mode.OWN and view.provider.present and not view.provider.instances:
         return "the cloud has not been read since the daemon started"
     if c.manual or c.heard is None:

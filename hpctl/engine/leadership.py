@@ -115,6 +115,10 @@ class Leadership:
         Any thread."""
         self._active_controller = host
 
+    def is_beside_controller(self) -> bool:
+        """Whether slurmctld is known to be active on this host. Any thread."""
+        return bool(self._active_controller) and self._near(self._me.host)
+
     @property
     def leader_address(self) -> str:
         """Where the leader's intake is, "host:port"; empty while nobody is known to lead."""

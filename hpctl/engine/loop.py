@@ -18,7 +18,7 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Kind
 from hpctl.engine.plan import plan, plan_after, quarantined
 from hpctl.engine.requests import collect_orders, taken
-from hpctl.engine.view import Candidate, Request, View, jobs_on
+from hpctl.engine.view import Candidate, Reading, Request, View, jobs_on
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.policy import Mode, Policy
@@ -48,8 +48,9 @@ class Observer(Protocol):
     def cloud_trouble(self) -> str:
         """Why the cloud could not be read; empty where it was."""
 
-    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
-        """Return the world now. `acts`: the mode lets hpctl act on what is seen."""
+    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
+        """Return the world now. `acts`: the mode lets hpctl act on what is seen. `quiet`: nothing
+        asks for it, and Slurm need not be read."""
 
 
 class Requests(Protocol):
@@ -113,13 +114,13 @@ class Loop:
         """What could not be handled in the last cycle, each by itself."""
         return self.last.flaws if self.last else ()
 
-    def cycle(self, policy: Policy, rules: Rules) -> NextCycle:
-        """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
+    def cycle(self, policy: Policy, rules: Rules, *, quiet: bool = False) -> NextCycle:
+        """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
+        about one thing is its flaw."""
         self._executor.collect()
         reports = self._jobs.news()
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
-        view = self._observer.look(self.state, rules, policy.mode is not Mode.OBSERVE)
-        now = self._clock.now()
+        view, now = self._look(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
             self._memory.append(taken(request, view, policy, now, self._orders))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
@@ -147,6 +148,25 @@ class Loop:
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
         return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
+
+    def _look(self, policy: Policy, rules: Rules, *, quiet: bool) -> tuple[View, datetime]:
+        """Return the world, and when it was looked at. Where something would be begun on what was
+        read before, Slurm is read first."""
+        acts = policy.mode is not Mode.OBSERVE
+        view = self._observer.look(self.state, rules, acts, quiet=quiet)
+        now = self._clock.now()
+        if view.reading is Reading.NONE and self._begins_something(view, policy, rules, now):
+            view = self._observer.look(self.state, rules, acts)
+            now = self._clock.now()
+        return view, now
+
+    def _begins_something(self, view: View, policy: Policy, rules: Rules, now: datetime) -> bool:
+        if self._requests.pending():
+            return True
+        here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
+        if plan(view, policy, rules, here, now, self._kinds).opens:
+            return True
+        return bool(plan_after(view, policy, here, now, self._kinds).opens)
 
     def _open(self) -> int:
         state = self.state

@@ -1,11 +1,13 @@
 """Building the View: each part carries when it was read, and an old part is never dressed up.
 
-Slurm is read on the loop's thread, each cycle: every step rests on it. The
+Slurm is read on the loop's thread: each cycle while anything happens, and at rest as
+`reading_pace` says. Every step rests on what was read for it. The
 cloud is read on a thread of its own, because its answer may take seconds and a drain must not
 wait for it. Which run policy each registered job has is found here, too: the cluster's, its
 partition's, its own; the later wins.
 """
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Set
@@ -24,16 +26,24 @@ from hpctl.engine.kill_switch import stop_reason
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
+from hpctl.engine.reading_pace import (
+    DISTRUST_S,
+    SILENCE,
+    SinceReading,
+    find_unannounced,
+    reading_due,
+    wakes,
+)
 from hpctl.engine.test_reservation import left
-from hpctl.engine.view import View
+from hpctl.engine.view import Reading, View
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.health import standing
-from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import Signs, with_marks_and_reach
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each
@@ -42,6 +52,8 @@ from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+
+log = logging.getLogger("hpctl.daemon")
 
 _JUST_AFTER = timedelta(milliseconds=1)
 
@@ -93,6 +105,20 @@ class AddressBook(Protocol):
         """Take the addresses of all nodes: the same object until one changes."""
 
 
+class ControllerLog(Protocol):
+    """slurmctld's log."""
+
+    @property
+    def followed(self) -> bool:
+        """Whether it tells of each change of a node."""
+
+    def open(self) -> str:
+        """Follow it from here on. Return why that cannot be; empty where it can."""
+
+    def read(self) -> ControllerNews:
+        """Return the most urgent news since the last time."""
+
+
 class FactSources(Struct, frozen=True):
     """Where facts come from."""
 
@@ -100,6 +126,12 @@ class FactSources(Struct, frozen=True):
     cloud: CloudWatch
     health: NodeHealthStore
     hangs: HangSource
+    log: ControllerLog | None = None
+    """None: Slurm is read at each cycle."""
+
+
+OPEN_EVERY_S = 600.0
+"""How often slurmctld is asked for its log where that cannot be followed, in seconds."""
 
 
 LEAVES_S = 600.0
@@ -134,7 +166,11 @@ class Observer:
         self._leaves_at = -math.inf
         self._placed = False
         self.slurm_trouble = ""
-        self._marks: set[tuple[NodeName, str]] = set()
+        self._log = sources.log
+        self._news = ControllerNews.NONE
+        self._read_at = self._trusted_from = self._open_from = -math.inf
+        self._log_trouble: str | None = None
+        """Why the log is not followed; None until slurmctld was asked for it."""
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._whole_due = -math.inf
@@ -177,23 +213,23 @@ class Observer:
         self.latest_slurm()
         return self._cloud.joiner.addresses
 
-    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+    def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
-        mode lets hpctl act on what is seen."""
+        mode lets hpctl act on what is seen. `quiet`: no event asks for it, and nothing that is
+        decided on it is carried out."""
         health = self._health.snapshot()
-        self._placed = False
-        try:
-            seen, health = self._read_slurm(state, health)
-            if absent := find_absent_jobs(seen, self._slurm, state):
-                found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
-                seen = carry_nodes(self._slurm, found)
-            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
-                seen = replace(seen, booted=self._scheduler.booted())
-            self._slurm = seen
-            self._read_capacity(state)
-            self.slurm_trouble = ""
-        except Unavailable as error:
-            self.slurm_trouble = str(error)
+        self._listen()
+        since = self._since_reading(state, health, rules)
+        rests = quiet and not reading_due(since, self._live.config.loop)
+        if rests:
+            self._confirm()
+        else:
+            if quiet and since.followed and not since.busy:
+                self._whole_due = -math.inf
+            health = self._renew(state, health)
+            if not self.slurm_trouble and (quiet or self._log_trouble is None):
+                self._open_log()
+        reading = Reading.PART if self._reads_parts else Reading.WHOLE
         for node in state.returned.keys() & health.keys():
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
@@ -219,6 +255,7 @@ class Observer:
             instances=joined.instances,
             unjoined=joined.unjoined,
             current=not self.slurm_trouble,
+            reading=Reading.NONE if rests else reading,
             stopped=stopped,
             able_since=self._able(hindered, now),
             ruled=ruled,
@@ -229,6 +266,89 @@ class Observer:
             worked=self.hangs.worked,
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
+
+    def _renew(self, state: State, health: dict[NodeName, Health]) -> dict[NodeName, Health]:
+        """Read Slurm; return the health of the nodes by then."""
+        news, self._news = self._news, ControllerNews.NONE
+        self._read_at = self._clock.monotonic()
+        self._placed = False
+        try:
+            seen, health = self._read_slurm(state, health)
+            if absent := find_absent_jobs(seen, self._slurm, state):
+                found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
+                seen = carry_nodes(self._slurm, found)
+            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
+                seen = replace(seen, booted=self._scheduler.booted())
+            before, self._slurm = self._slurm, seen
+            self._read_capacity(state)
+            self.slurm_trouble = ""
+        except Unavailable as error:
+            self.slurm_trouble = str(error)
+            return health
+        self._listen()
+        if self._reads_parts:
+            self._news = max(self._news, news)
+        elif max(self._news, news) < ControllerNews.NODE and find_unannounced(before, seen):
+            self._trusted_from = self._clock.monotonic() + DISTRUST_S
+        return health
+
+    def _listen(self) -> None:
+        if self._log is not None:
+            self._news = max(self._news, self._log.read())
+
+    def _since_reading(
+        self, state: State, health: Mapping[NodeName, Health], rules: Rules
+    ) -> SinceReading:
+        now_s = self._clock.monotonic()
+        treated = state.open_nodes or state.open_jobs or state.open_changes
+        unsettled = treated or self.slurm_trouble or self._reads_parts
+        # A job's time to begin comes without a line, and capacity is sized by the jobs that wait.
+        least = ControllerNews.JOB if self._live.config.sizes_capacity else ControllerNews.NONE
+        return SinceReading(
+            age_s=now_s - self._read_at,
+            busy=bool(unsettled) or self._doubts(health, rules.silent_after),
+            followed=self._follows(now_s),
+            news=max(self._news, least),
+        )
+
+    def _follows(self, now_s: float) -> bool:
+        return self._log is not None and self._log.followed and now_s >= self._trusted_from
+
+    def _doubts(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
+        """Whether an agent became silent lately on a node that slurmctld still believes in."""
+        now = self._clock.now()
+        silent = (n for n, h in health.items() if silent_after < now - h.last_heard <= SILENCE)
+        nodes = (self._slurm.nodes.get(name) for name in silent)
+        return any(node is not None and node.responding and not node.down for node in nodes)
+
+    def _confirm(self) -> None:
+        """Note that what was read still holds, and may stand beside a part that is read next."""
+        self._slurm = replace(self._slurm, confirmed=self._clock.now())
+        self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
+
+    def _open_log(self) -> None:
+        """Follow slurmctld's log where it is not: Slurm is read once more, for what was written
+        between the last reading and now."""
+        now_s = self._clock.monotonic()
+        if self._log is None or self._log.followed or now_s < self._open_from:
+            return
+        trouble = self._log.open()
+        if trouble:
+            self._open_from = now_s + OPEN_EVERY_S
+        else:
+            self._news = ControllerNews.NODE
+        if trouble != (self._log_trouble or ""):
+            log.info("slurmctld's log followed=%s %s", not trouble, trouble)
+        self._log_trouble = trouble
+
+    def log_asks(self) -> bool:
+        """Whether slurmctld's log asks for a reading now. For the loop's thread."""
+        if self._log is None or self.slurm_trouble:
+            return False
+        self._listen()
+        age_s = self._clock.monotonic() - self._read_at
+        since = SinceReading(age_s, busy=False, followed=True, news=self._news)
+        return wakes(since, self._live.config.loop)
 
     def _flaws(self) -> tuple[Flaw, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
@@ -278,7 +398,13 @@ class Observer:
                 flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
                 flaws |= {f.target: f for f in part.flaws}
                 seen.update(part.nodes)
-                now = SchedulerView(self._slurm.as_of, seen, part.jobs, tuple(flaws.values()))
+                now = replace(
+                    self._slurm,
+                    nodes=seen,
+                    jobs=part.jobs,
+                    flaws=tuple(flaws.values()),
+                    booted=None,
+                )
                 return carry_nodes(self._slurm, now)
         view = carry_nodes(self._slurm, self._scheduler.view())
         now_s = self._clock.monotonic()
@@ -302,21 +428,6 @@ class Observer:
             self._reads_parts = True
             self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
         return self._whole_cost > self._whole_cheap_s and now <= self._whole_due
-
-    def marked(self) -> bool:
-        """Whether HyperPod's health agent has marked a node since Slurm was read last.
-
-        A mark is news once. Where Slurm cannot be asked the next cycle tells.
-        """
-        if self.slurm_trouble or not self._provider.present:
-            return False
-        try:
-            marks = set(self._scheduler.marks().items())
-        except Unavailable:
-            return False
-        known = {(name, mark_of(node)) for name, node in self._slurm.nodes.items()}
-        new, self._marks = marks - self._marks - known, marks
-        return bool(new)
 
     def _able(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""

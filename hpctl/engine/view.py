@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.state import State
 from hpctl.toolkit.bounds import span
+from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.hang import Hang
@@ -53,6 +54,15 @@ class Candidate(Struct, frozen=True):
         return bool(self.by)
 
 
+class Reading(StrEnum):
+    """How much of Slurm was read for a view."""
+
+    WHOLE = "whole"
+    PART = "part"
+    NONE = "none"
+    """slurmctld's log shows that what was read before still holds."""
+
+
 class View(Struct, frozen=True):
     """Everything that `plan` may look at. Each part carries when it was read."""
 
@@ -67,7 +77,9 @@ class View(Struct, frozen=True):
     unjoined: Mapping[str, str] = field(default_factory=dict)
     """Why a node, or an instance id, is joined to nothing where that is not plain."""
     current: bool = True
-    """Slurm was read for this very view. Where not, nothing moves: unknown is never drained."""
+    """Slurm can be read. Where not, nothing moves: unknown is never drained."""
+    reading: Reading = Reading.WHOLE
+    """What of it was read for this very view."""
     able_since: datetime | None = None
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
     silent_at: datetime | None = None

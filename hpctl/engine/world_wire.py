@@ -132,6 +132,7 @@ class SlurmHead(Struct, frozen=True):
     as_of: datetime
     flaws: tuple[Flaw, ...]
     booted: datetime | None
+    confirmed: datetime | None = None
 
 
 class CloudHead(Struct, frozen=True):
@@ -215,7 +216,7 @@ def _records(
             yield "flaw", decided.flaws
         case WorldPart.SLURM:
             slurm = view.scheduler
-            yield "slurm", [SlurmHead(slurm.as_of, slurm.flaws, slurm.booted)]
+            yield "slurm", [SlurmHead(slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed)]
             yield "node", slurm.nodes.values()
             yield "job", slurm.jobs.values()
         case WorldPart.CLOUD:
@@ -328,6 +329,7 @@ def slurm_of(found: Records) -> SchedulerView:
         jobs={job.id: job for job in found.get("job", ())},
         flaws=head.flaws,
         booted=head.booted,
+        confirmed=head.confirmed,
     )
 
 

@@ -151,7 +151,7 @@ def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...
     """
     mine = [r for r in view.state.jobs.values() if r.attempt.job == rec.attempt.job]
     left = {n for r in mine for n in (*r.bad_nodes, *r.exclude)}
-    window, now = policy.job.restart_window_s, view.scheduler.as_of
+    window, now = policy.job.restart_window_s, view.scheduler.known_at
     kept = {
         n
         for r in mine

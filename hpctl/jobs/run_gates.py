@@ -39,9 +39,9 @@ def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
 
 def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if view.current and fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
+    if view.current and fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return None
-    return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+    return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
 
 
 def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:

@@ -23,7 +23,7 @@ from hpctl import __version__
 from hpctl.engine.gates import GATES
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.view import View
+from hpctl.engine.view import Reading, View
 from hpctl.faults.catalogue import SITE_RULE
 from hpctl.faults.table import ROWS
 from hpctl.toolkit.bounds import printable
@@ -142,6 +142,7 @@ class _Counts:
 
         self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
         self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
+        self.readings = counter("hpctl_slurm_readings")
         self.failed = counter("hpctl_cycles_failed")
         self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
         self.flaws = counter("hpctl_internal_errors")
@@ -182,6 +183,7 @@ class _Counts:
     def _start(self) -> None:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
         _create(self.flaws, walls)
+        _create(self.readings, [str(reading) for reading in Reading])
         _create(self.holds, [*(row.name for row in GATES), GATE, OTHER])
         _create(self.quarantined, ("no", "yes"))
         _create(self.lost, CLASSES)
@@ -277,6 +279,7 @@ class Metrics:
 
     def _look(self, seen: tuple[View, Policy]) -> None:
         view, policy = seen
+        self._counts.readings.labels(str(view.reading)).inc()
         state = view.state
         if self._built != (built := (__version__, str(policy.mode))):
             self._counts.build.clear()
@@ -477,7 +480,7 @@ class _Sampler:
         spares = sum(len(v) for k, v in view.reservations.items() if k.startswith(RESERVATION))
         self._counts.spares.labels("reserved").set(spares)
         self._counts.spares.labels("configured").set(sum(policy.spares.values()))
-        self._agents(view, slurm.as_of, policy.ages.silent_s)
+        self._agents(view, slurm.known_at, policy.ages.silent_s)
         gpus = self._nodes(view)
         self._of_jobs(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
         self._registered(view)

@@ -26,10 +26,6 @@ class NoSlurm:
         """Raise Unavailable."""
         raise Unavailable(UNREAD)
 
-    def marks(self) -> Mapping[NodeName, str]:
-        """Return no marks."""
-        return {}
-
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
         """Raise Unavailable."""
         raise Unavailable(UNREAD)

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import mark_in
 from hpctl.slurm import parse
 from hpctl.slurm.records import (
     UNASKED,
@@ -40,8 +39,6 @@ RETRY_WITHIN = 5.0
 """Seconds after which a read is not tried again: scontrol has then retried for itself."""
 LOOK = 200
 """Nodes in one `show node`: an argument list stays short, and a look stays cheap."""
-PEEK_S = 3.0
-"""How long a look may take that is not needed: who waits for it has a lease to renew."""
 GLANCES = 4
 """Nodes whose states are asked for one by one; more cost what all of them cost."""
 JOBS_AT_ONCE = 500
@@ -144,15 +141,6 @@ class Reader:
             asked = pool.submit(read_nodes), pool.submit(self._all_jobs)
             (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
-
-    def marks(self) -> dict[NodeName, str]:
-        """The nodes that are closed or DOWN with a mark of HyperPod's health agent. Tried once."""
-        options = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
-        ran = self.runner.run("sinfo", *options, "--format=%N %E", timeout=PEEK_S)
-        if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.message}", "look at `scontrol ping`")
-        rows = (line.strip().partition(" ") for line in ran.text.splitlines())
-        return {NodeName(name): mark for name, _, why in rows if (mark := mark_in(why))}
 
     def preempting_tiers(self) -> dict[str, int]:
         """The priority tier of each partition where Slurm preempts by these; else empty."""

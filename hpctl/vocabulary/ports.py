@@ -39,12 +39,6 @@ class Scheduler(Protocol):
         Reason need be read anew.
         """
 
-    def marks(self) -> Mapping[NodeName, str]:
-        """The nodes that bear a mark of HyperPod's health agent, as `hma_marks.mark_of` has it.
-
-        A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
-        """
-
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, each by itself. Raises Unavailable.
 

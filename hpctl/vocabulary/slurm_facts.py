@@ -175,10 +175,17 @@ class SlurmJob(Struct, frozen=True):
 class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
     read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
-    started, where that was asked."""
+    started, where that was asked. `confirmed`: until when slurmctld's log shows no change of a
+    node since."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
     flaws: tuple[Flaw, ...] = ()
     booted: datetime | None = None
+    confirmed: datetime | None = None
+
+    @property
+    def known_at(self) -> datetime:
+        """As of when this holds: when it was read, or was confirmed since."""
+        return self.as_of if self.confirmed is None else max(self.as_of, self.confirmed)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.daemon.pause import OFTEN_S, Pause
+from hpctl.daemon.pause import LISTEN_S, OFTEN_S, Pause
 from hpctl.engine.config import Config
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import NextCycle
@@ -15,18 +15,18 @@ LOOP = Config().loop
 
 
 class Quiet:
-    """No event and no mark ever comes; it notes how long it was slept for."""
+    """No event comes, and no line of a log, but where told; it notes how long was slept."""
 
-    def __init__(self, *, mark: bool = False) -> None:
+    def __init__(self, *, event: bool = False, line: bool = False) -> None:
         self.slept: list[float] = []
-        self.mark = mark
+        self.event, self.line = event, line
 
     def wait(self, timeout_s: float) -> bool:
         self.slept.append(timeout_s)
-        return False
+        return self.event
 
-    def marked(self) -> bool:
-        return self.mark
+    def log_asks(self) -> bool:
+        return self.line
 
 
 def pause() -> Pause:
@@ -60,9 +60,19 @@ def test_a_deadline_ends_the_sleep(after_s, seconds):
     assert pause().choose_s(NextCycle(False, Look.WOKEN, until), 0.0) == pytest.approx(seconds)
 
 
-def test_a_mark_of_the_health_agent_ends_the_sleep():
-    marks = Quiet(mark=True)
-    alarm = Quiet()
-    config = Config()
-    Pause(LiveConfig(config), alarm, marks, Clock(T0)).rest(NextCycle(False, Look.WOKEN, None), 0.0)
-    assert len(alarm.slept) == 1
+def rest(world: Quiet, pace: NextCycle) -> bool:
+    return Pause(LiveConfig(Config()), world, world, Clock(T0)).rest(pace, 0.0)
+
+
+def test_a_line_of_slurmctlds_log_ends_the_sleep_and_is_no_event():
+    world = Quiet(line=True)
+    assert rest(world, NextCycle(False, Look.WOKEN, None))
+    assert sum(world.slept) == LISTEN_S
+
+
+@pytest.mark.parametrize(
+    ("event", "acted", "quiet"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+def test_a_cycle_is_quiet_where_no_event_asks_for_it_and_nothing_was_done(event, acted, quiet):
+    pace = NextCycle(acted, Look.SOON, None)
+    assert rest(Quiet(event=event), pace) is quiet

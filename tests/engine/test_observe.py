@@ -19,7 +19,6 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer, carry_nodes, next_silence
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
-from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Condition
@@ -211,20 +210,7 @@ def test_what_hindered_it_counts_when_it_lasted(seconds, begins_anew, tmp_path):
     assert able_since(True, 100 + seconds) == (world.at if begins_anew else T0)
 
 
-class Marked(Flaky):
-    """A Slurm with one node, which somebody may have closed; asked for marks, it tells."""
-
-    reason = ""
-
-    def view(self):
-        flags = frozenset({"FAIL"} if self.reason else ())
-        return replace(super().view(), nodes={"n1": slurm_node(flags=flags, reason=self.reason)})
-
-    def marks(self) -> dict[str, str]:
-        return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
-
-
-class Restarted(Marked):
+class Restarted(Flaky):
     """It tells when it started."""
 
     asked = 0
@@ -255,31 +241,6 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     _, observer = observing(slurm, tmp_path)
     view = observer.look(state, rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
-
-
-def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path):
-    slurm = Marked()
-    cloud, observer = observing(slurm, tmp_path, ProviderView(T0, present=True))
-    observer.look(replay([]), rules())
-    assert not observer.marked()
-    slurm.reason = "bad fan, Ann"
-    assert not observer.marked()
-    slurm.reason = "Action:Reboot : Not responding"
-    assert observer.marked()
-    assert not observer.marked()
-    slurm.reason = "Action:Replace"
-    assert observer.marked(), "another one"
-    slurm.reason = ""
-    assert not observer.marked()
-    slurm.reason = "Action:Replace"
-    observer.look(replay([]), rules())
-    assert not observer.marked(), "the look has seen it"
-    slurm.up = False
-    assert not observer.marked(), "the next look tells"
-    slurm.up, slurm.reason, cloud.view = True, "Action:Reboot", ProviderView(T0)
-    observer.look(replay([]), rules())
-    slurm.reason = "Action:Replace"
-    assert not observer.marked(), "without HyperPod nobody marks"
 
 
 def test_an_operators_return_clears_what_only_he_clears(tmp_path):

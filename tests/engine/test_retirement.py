@@ -106,3 +106,6 @@ class Reads(WorldScheduler):
         if self.away:
             raise Unavailable("slurmctld does not answer", "")
         return super().view()
+
+    def show_config(self) -> dict[str, str]:
+        raise Unavailable("slurmctld does not answer", "")

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import mark_of
 from hpctl.slurm import rules
 from hpctl.slurm.records import JobRecord, Size
 from hpctl.toolkit.errors import Unavailable
@@ -48,11 +47,6 @@ class SimSlurm(Slurmctld):
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
         """Promised in ports.Scheduler; this one joins nothing."""
         return {job: known for job, known in self.view().jobs.items() if job in ids}
-
-    def marks(self) -> Mapping[NodeName, str]:
-        """Promised in ports.Scheduler."""
-        nodes = self.view().nodes
-        return {name: mark for name, node in nodes.items() if (mark := mark_of(node))}
 
     def booted(self) -> datetime | None:
         """Promised in ports.Scheduler; this one forgets nothing."""

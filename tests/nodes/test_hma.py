@@ -6,7 +6,6 @@ import time
 import pytest
 
 from benchmarks.hma import Mode, play
-from hpctl.daemon.pause import MARKS_S
 from tests.daemon.chaos import REPLACE, Chaos, cluster
 from tests.live import until
 
@@ -118,7 +117,7 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             marked = time.monotonic()
             mark(live, victim)
             until(lambda v=victim: bool(live.of(v)), 25, "a recovery")
-            assert time.monotonic() - marked < MARKS_S + 3.0
+            assert time.monotonic() - marked < 5.0
             live.returned(victim)
 
 

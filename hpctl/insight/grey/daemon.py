@@ -187,7 +187,7 @@ class GreyFailures:
         now = self._clock.now()
         scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
-        known = fresh(scheduler.as_of, self._view_age_s, now)
+        known = fresh(scheduler.known_at, self._view_age_s, now)
         groups = groups_of(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_by_peers(found)

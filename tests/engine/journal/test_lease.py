@@ -202,8 +202,14 @@ def test_who_ends_in_order_is_followed_at_once(hosts):
 def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
     old, near, far = (hosts(f"head-{n}") for n in (1, 2, 3))
     for one in (old, near, far):
+        assert not one.leadership.is_beside_controller(), "nobody knows where it is"
         one.leadership.note_controller("HEAD-2.example")
         one.leadership.try_to_lead()
+    assert [one.leadership.is_beside_controller() for one in (old, near, far)] == [
+        False,
+        True,
+        False,
+    ]
     far.ticks, near.ticks = Ticks(), Ticks()
     seen = old.store.daemon()
     assert not far.leadership._waits(seen, LEASE_S), "no other one stands by"

@@ -29,6 +29,7 @@ from hpctl.engine.request_intake import RequestDesk
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobReport
@@ -39,6 +40,7 @@ from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.engine.machine.world import World
 from tests.fakes.journal import Disk, MemoryJournal
+from tests.fakes.slurmctld import shown
 
 R = TypeVar("R")
 
@@ -267,6 +269,34 @@ class AgentsDoor:
 MAX_BUSY_CYCLES = 20
 
 
+class ControllerLog:
+    """slurmctld's log, of which a line is all that is known: what changed since the last look."""
+
+    followed = False
+
+    def __init__(self, world: World) -> None:
+        self._slurm = world.slurm
+        self._seen = self._look()
+
+    def _look(self) -> tuple[object, object]:
+        """The nodes and the jobs as they are, whoever asks."""
+        slurm = self._slurm
+        nodes = [slurm.node(node) for node in slurm.nodes.values()]
+        of_nodes = [(n.name, n.down, n.closed, n.drained, n.reason, n.boot_time) for n in nodes]
+        of_jobs = [(j.id, j.state, j.restarts, j.submit) for j in map(shown, slurm.jobs.values())]
+        return of_nodes, of_jobs
+
+    def open(self) -> str:
+        self.followed = True
+        return ""
+
+    def read(self) -> ControllerNews:
+        before, self._seen = self._seen, self._look()
+        if not self.followed or before == self._seen:
+            return ControllerNews.NONE
+        return ControllerNews.NODE if before[0] != self._seen[0] else ControllerNews.FAILED_RUN
+
+
 class Daemon:
     """One hpctl daemon after another, on one journal and one world."""
 
@@ -289,24 +319,31 @@ class Daemon:
         """What a process does when it starts."""
         door: Journal = JournalDoor(self.journal, self.boundary, self.watcher)
         clock = self.world.clock
-        self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
-        self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
+        self._quiet = False
+        self.book = NodeHealthStore(self.journal.health(), self.journal, self._wake, clock)
+        self.cloud = CloudWatch(self.provider, self._wake, 30.0)
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
-        sources = FactSources(self.scheduler, self.cloud, self.book, HangWatch())
+        sources = FactSources(
+            self.scheduler, self.cloud, self.book, HangWatch(), ControllerLog(self.world)
+        )
         # Parts are read wherever they may be.
         self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
         effectors = Effectors(self.scheduler, self.provider, agents)
         executor = Executor(effectors, memory, clock)
-        port = LoopPort(self.observer, memory, clock, lambda: None)
+        port = LoopPort(self.observer, memory, clock, self._wake)
         requests = RequestDesk(self.journal, port, live)
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock, KINDS)
         self._untold: list[JobReported] = []
         self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0
+
+    def _wake(self) -> None:
+        """An event: the next cycle reads Slurm."""
+        self._quiet = False
 
     def crashed(self) -> None:
         """The process died: nothing in memory is left."""
@@ -349,7 +386,9 @@ class Daemon:
             if self._read_cloud < 0 or now - self._read_cloud >= every:
                 self._read_cloud = now
                 self.cloud.read()
-            pace = self.loop.cycle(self.policy, self.rules)
+            quiet, self._quiet = self._quiet, True
+            pace = self.loop.cycle(self.policy, self.rules, quiet=quiet)
+            self._quiet = self._quiet and not pace.acted
         except Crash:
             self.crashed()
             return None

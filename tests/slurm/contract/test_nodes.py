@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.hma_marks import mark_of, spent
+from hpctl.faults.hma_marks import spent
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
@@ -104,23 +104,6 @@ def test_slurmctld_tells_when_it_started(bed):
     if booted is not None:
         as_of = bed.scheduler.view().as_of
         assert as_of - timedelta(hours=1) < booted <= as_of
-
-
-def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed):
-    a, b, c, d = bed.nodes
-    assert bed.scheduler.marks() == {}
-    bed.operator_fail(a, "Action:Replace")
-    bed.operator_drain(b, "Action:Reboot")
-    bed.operator_fail(c, "Action:Replace please")
-    bed.scheduler.drain({d: mine(1, "Action:Replace")})
-    wanted = {a: "Action:Replace", b: "Action:Reboot"}
-    assert bed.scheduler.marks() == wanted
-    bed.scheduler.down({a: "Action:Replace"})
-    assert bed.scheduler.marks() == wanted
-    nodes = bed.scheduler.view().nodes
-    assert {n: mark for n, node in nodes.items() if (mark := mark_of(node))} == wanted
-    bed.scheduler.drain({b: mine(2)})
-    assert bed.scheduler.marks() == {a: "Action:Replace"}
 
 
 def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed):

@@ -1,0 +1,15 @@
+"""What slurmctld's log may say that is a reason to read Slurm, the least urgent first."""
+
+from enum import IntEnum
+
+
+class ControllerNews(IntEnum):
+    """The most urgent news of some lines of slurmctld's log."""
+
+    NONE = 0
+    JOB = 1
+    """A job was submitted, started, changed or ended well."""
+    FAILED_RUN = 2
+    """A run of a job failed, was stopped or was requeued."""
+    NODE = 3
+    """A node changed, or slurmctld started or read its configuration."""

@@ -1,0 +1,66 @@
+"""When Slurm is read, as pure values."""
+
+import pytest
+
+from hpctl.engine.config import Loop
+from hpctl.engine.reading_pace import (
+    FAILED_RUN_S,
+    NODE_S,
+    SinceReading,
+    find_unannounced,
+    reading_due,
+    wakes,
+)
+from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.fakes.values import T0, slurm_node
+
+PACE = Loop(reconcile_s=30.0, rest_s=300.0)
+
+
+def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) -> SinceReading:
+    return SinceReading(age_s, busy, followed, news)
+
+
+@pytest.mark.parametrize(
+    ("news", "after_s"),
+    [
+        (ControllerNews.NONE, PACE.rest_s),
+        (ControllerNews.JOB, PACE.reconcile_s),
+        (ControllerNews.FAILED_RUN, FAILED_RUN_S),
+        (ControllerNews.NODE, NODE_S),
+    ],
+)
+def test_a_reading_is_due_the_sooner_the_more_urgent_the_news(news, after_s):
+    assert not reading_due(since(after_s - 0.1, news), PACE)
+    assert reading_due(since(after_s, news), PACE)
+    urgent = news >= ControllerNews.FAILED_RUN
+    assert wakes(since(after_s, news), PACE) is urgent
+    assert not wakes(since(after_s - 0.1, news), PACE)
+
+
+def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():
+    assert reading_due(since(0.0, busy=True), PACE)
+    assert reading_due(since(0.0, followed=False), PACE)
+
+
+def test_the_longest_interval_is_never_below_that_of_a_busy_queue():
+    pace = Loop(reconcile_s=30.0, rest_s=5.0)
+    assert not reading_due(since(29.0), pace)
+    assert reading_due(since(30.0), pace)
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (slurm_node(1, state="ALLOCATED"), []),
+        (slurm_node(1, flags=frozenset({"NOT_RESPONDING"})), []),
+        (slurm_node(1, state="DOWN"), ["n1"]),
+        (slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan"), ["n1"]),
+        (slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Replace"), ["n1"]),
+        (slurm_node(2, state="DOWN"), []),
+    ],
+)
+def test_what_a_log_that_tells_everything_would_have_announced(after, found):
+    before = SchedulerView(T0, {"n1": slurm_node(1)})
+    assert find_unannounced(before, SchedulerView(T0, {after.name: after})) == found
