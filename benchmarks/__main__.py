@@ -29,6 +29,7 @@ NAMES = (
     "agent",
     "cycle",
     "reading",
+    "rpc",
     "grey",
     "forecast",
     "logs",

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.lab import Lab, NotSeen
+from benchmarks.lab import Lab, NotSeen, records
 from benchmarks.table import Outcome, Row, median, p99
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -68,7 +68,7 @@ def run() -> Outcome:
     plain = _Plain(f"bench-plain-{tag}")
     healing = Sandbox(
         f"bench-{tag}", nodes=NODES, mode="own", daemon=True, boot_time=BOOT_S, config=SITE,
-        slurm_conf=_records(),
+        slurm_conf=records(NODES, RECORDS),
     )  # fmt: skip
     with plain.sandbox, healing:
         plain.start()
@@ -80,19 +80,6 @@ def run() -> Outcome:
             print(lab.last_words(), file=sys.stderr)
             raise
     return outcome
-
-
-def _records() -> str:
-    """The lines of slurm.conf that bring the nodes to RECORDS."""
-    lines = ["PrivateData=cloud"]
-    for at in range(NODES, RECORDS, 250):
-        end = min(at + 250, RECORDS)
-        address = f"127.64.{at // 250}.[1-{end - at}]"
-        lines.append(
-            f"NodeName=record-[{at + 1}-{end}] NodeAddr={address} Port=9 State=CLOUD CPUs=16"
-            " RealMemory=1000 Gres=gpu:8"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def _measure(lab: Lab, plain: _Plain) -> Outcome:

@@ -33,6 +33,23 @@ srun sleep 600
 """
 
 
+def records(nodes: int, size: int) -> str:
+    """The lines of slurm.conf that bring `nodes` to `size`, by nodes that are powered down and have
+    a partition of their own."""
+    if size <= nodes:
+        return ""
+    lines = ["PrivateData=cloud"]
+    for at in range(nodes, size, 250):
+        end = min(at + 250, size)
+        address = f"127.64.{at // 250}.[1-{end - at}]"
+        lines.append(
+            f"NodeName=record-[{at + 1}-{end}] NodeAddr={address} Port=9 State=CLOUD CPUs=16"
+            " RealMemory=1000 Gres=gpu:8"
+        )
+    lines.append(f"PartitionName=records Nodes=record-[{nodes + 1}-{size}] State=UP")
+    return "\n".join(lines) + "\n"
+
+
 class NotSeen(Exception):
     """What a benchmark waited for did not come."""
 
