@@ -91,7 +91,7 @@ def test_start_now(job, expected):
 def test_a_job_that_slurm_holds_for_its_launch_is_released_as_well(flags):
     held = record(**PENDING, flags=flags, reason="launch_failed_requeued_held")
     send = rules.start_now(held, [A], {A})
-    assert (send.release, send.exclude) == (True, (A,))
+    assert (send.release, send.updates[0].exclude) == (True, (A,))
 
 
 def test_an_expedited_job_that_slurm_holds_is_released_as_well():
