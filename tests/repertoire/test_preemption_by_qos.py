@@ -26,7 +26,10 @@ def live():
     job="Batch job of a QOS that another preempts (`PreemptType=preempt/qos`)",
     act="a job of the other QOS preempts it",
     slurm="The job waits, and starts again as Slurm decides.",
-    explain="It was requeued, and which job of whom, with its QOS, started on its nodes then.",
+    explain=(
+        "Which job of whom, with its QOS, started on its nodes then; that it was preempted, where"
+        " the daemon read Slurm while the job was ending."
+    ),
     owner="No restart is counted against the job's policy.",
 )
 def test_a_job_preempted_by_qos_is_left_to_slurm(live: Chaos):
