@@ -1,4 +1,4 @@
-"""An order that the daemon carries out, followed in its journal."""
+"""An order that the daemon carries out, followed in its world."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -17,6 +17,7 @@ from hpctl.clusters.order_progress import (
 from hpctl.clusters.order_terms import OrderOptions
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import jobs_on
+from hpctl.engine.world import World
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -29,13 +30,14 @@ class OrderFollow:
         self,
         plan: Plan,
         refusals: Mapping[NodeName, str],
-        read_state: Callable[[], State],
+        read_world: Callable[[], World],
         ports: OrderPorts,
         options: OrderOptions,
     ) -> None:
-        """`refusals`: the nodes whose order the daemon refused, and why."""
-        self._plan, self._refusals, self._slurm = plan, refusals, ports.slurm
-        self._read_state, self._sleep, self._options = read_state, ports.sleep, options
+        """`refusals`: the nodes whose order the daemon refused, and why. Of Slurm `read_world`
+        tells, and `ports.slurm` is not asked."""
+        self._plan, self._refusals = plan, refusals
+        self._read_world, self._sleep, self._options = read_world, ports.sleep, options
         self._targets = {node_name(target): target for target in plan.targets}
         self._provider = OrderProvider(plan, self._targets, ports.aws, ports.clock.now)
         self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
@@ -67,15 +69,17 @@ class OrderFollow:
 
     def _read(self) -> None:
         try:
-            self._state = self._read_state()
+            world = self._read_world()
+            self._state, self._trouble = world.state, ""
+            if world.slurm is None:
+                self._trouble = world.slurm_error
+            else:
+                running = jobs_on(list(self._targets), world.slurm.jobs)
+                self._jobs = {
+                    name: tuple(sorted(int(j.id) for j in here if j.running or j.completing))
+                    for name, here in running.items()
+                }
             self._provider.view()
-            jobs = self._slurm.view().jobs if self._slurm is not None else {}
-            running = jobs_on(list(self._targets), jobs)
-            self._jobs = {
-                name: tuple(sorted(int(j.id) for j in here if j.running or j.completing))
-                for name, here in running.items()
-            }
-            self._trouble = ""
         except Unavailable as error:
             self._trouble = str(error)
         for name in self._targets:
@@ -88,10 +92,9 @@ class OrderFollow:
             rid = self._recoveries.get(name)
             if name in self._refusals:
                 one = describe_unopened(target, self._refusals[name])
-            elif rid is None and self._trouble:
-                one = describe_unread(target, self._trouble)
             elif rid is None:
-                one = describe_unopened(target, "")
+                # The daemon has answered, and its next world shows the recovery.
+                one = describe_unread(target, self._trouble or "its recovery is not seen yet")
             else:
                 rec = self._state.nodes[rid]
                 one = describe(target, rec, self._facts(name, target, rec))

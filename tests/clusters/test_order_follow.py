@@ -1,4 +1,4 @@
-"""An order that the daemon carries out, followed in its journal."""
+"""An order that the daemon carries out, followed in its world."""
 
 import itertools
 
@@ -10,10 +10,13 @@ from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import OrderOptions, Verb
 from hpctl.engine.journal.events import NodeRecoveryOpened, SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
+from hpctl.engine.world import World
+from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.node_recovery import NodeSignal
 from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import StepKind
 from tests.clusters.bed import CLUSTER
 
@@ -48,7 +51,15 @@ class Daemon:
     def follow(self, refusals=None, **how) -> OrderFollow:
         order = self.desk.plan(Verb.REPLACE, self.name)
         options = OrderOptions(every_s=2.0, **how)
-        return OrderFollow(order, refusals or {}, lambda: self.state, self.desk.ports(), options)
+        return OrderFollow(order, refusals or {}, self.read, self.desk.ports(), options)
+
+    def read(self) -> World:
+        """The world as the daemon would serve it."""
+        at = self.desk.now()
+        try:
+            return World(at, Policy(), self.state, slurm=self.desk.slurm.view())
+        except Unavailable as error:
+            return World(at, Policy(), self.state, slurm_error=str(error))
 
 
 @pytest.fixture
@@ -80,6 +91,24 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
     assert (one.phase, one.new_instance_id) == (OrderPhase.DONE, desk.bed.worker())
     assert one.left_drained == ""
     assert next(looks, None) is None
+
+
+def test_an_order_whose_recovery_is_not_seen_yet_has_not_ended(desk):
+    daemon = Daemon(desk)
+    looks = daemon.follow().looks()
+    (one,) = next(looks)
+    assert (one.phase, "not seen yet" in one.text) == (OrderPhase.JOBS, True)
+    daemon.opens()
+    daemon.sees(NodeSignal.CORDON_SEEN)
+    assert next(looks)[0].text == ""
+
+
+def test_slurm_that_the_daemon_cannot_read_is_said(daemon, desk):
+    looks = daemon.follow().looks()
+    next(looks)
+    desk.slurm.blind = 1
+    assert next(looks)[0].text == "slurmctld does not answer"
+    assert next(looks)[0].text == ""
 
 
 def test_an_escalation_is_a_failure_with_the_reason_that_stays(daemon):

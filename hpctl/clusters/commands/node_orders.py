@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -68,8 +67,6 @@ if TYPE_CHECKING:
     from hpctl.clusters.order_follow import OrderFollow
     from hpctl.clusters.order_loop import OrderRun
     from hpctl.clusters.order_progress import NodeProgress
-    from hpctl.engine.config import Config
-    from hpctl.engine.journal.state import State
 
 
 HEARTBEAT_S = 60.0
@@ -649,8 +646,8 @@ def _hand_over(
     """
     from hpctl.clusters.order_follow import OrderFollow
     from hpctl.clusters.order_ports import OrderPorts
-    from hpctl.engine import adapters
     from hpctl.engine.clock import SystemClock
+    from hpctl.engine.world_reader import WorldReader
 
     settings = here.settings()
     targets = [str(NodeName(target.row.node)) for target in order.targets]
@@ -660,28 +657,14 @@ def _hand_over(
         report(view, as_json, waited=options.wait)
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
+    reader = WorldReader(settings, recent=True)
     return OrderFollow(
         order,
         refusals,
-        _make_reader(settings),
-        OrderPorts(here.aws, adapters.make_scheduler(settings), SystemClock(), time.sleep),
+        lambda: reader.read(output.now(), slurm=True),
+        OrderPorts(here.aws, None, SystemClock(), time.sleep),
         options,
     )
-
-
-def _make_reader(settings: Config) -> Callable[[], State]:
-    """Return what reads the daemon's journal, each time only what is new to it."""
-    from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import Followed
-
-    followed = Followed(None)
-
-    def read() -> State:
-        with contextlib.closing(open_reader(settings)) as store:
-            deque(followed.news(store), maxlen=0)
-        return followed.state
-
-    return read
 
 
 def _begin(here: Place, order: Plan, options: OrderOptions) -> OrderRun:
