@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,10 @@ def doctor(config: str, as_json: bool) -> None:
 Version = tuple[int, int, int]
 
 
+ANSWERS = timedelta(seconds=30)
+"""A reading of Slurm shows for so long that slurmctld answers."""
+
+
 class Facts:
     """What several checks look at, each read once.
 
@@ -80,13 +84,15 @@ class Facts:
 
     @functools.cached_property
     def served(self) -> SchedulerView | None:
-        """What the daemon read of Slurm last; None where none answers or it cannot read Slurm."""
+        """What the daemon has read of Slurm within ANSWERS; None where none answers, it cannot read
+        Slurm, or has not for longer: at rest it leaves slurmctld alone."""
         from hpctl.engine.world_client import NoWorld, WorldClient
 
         try:
-            return WorldClient(self.config).read_slurm()
+            found = WorldClient(self.config).read_slurm()
         except NoWorld:
             return None
+        return None if found is None or self.now - found.as_of > ANSWERS else found
 
     @functools.cached_property
     def scheduler(self) -> tuple[CliScheduler, str]:

@@ -18,6 +18,7 @@ from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode
+from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests import munged
 from tests.cli import worlds
 
@@ -115,11 +116,15 @@ def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, m
     assert list(doctor.instance_names(facts)) == []
 
 
-@pytest.mark.parametrize("served", [None, NoWorld("none answers")])
+OLD = replace(worlds.slurm(), as_of=worlds.NOW - timedelta(seconds=31))
+
+
+@pytest.mark.parametrize("served", [None, NoWorld("none answers"), OLD])
 def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatch, served):
-    def read(_: WorldClient) -> None:
-        if served is not None:
+    def read(_: WorldClient) -> SchedulerView | None:
+        if isinstance(served, NoWorld):
             raise served
+        return served
 
     monkeypatch.setattr(WorldClient, "read_slurm", read)
     with pytest.raises(Unavailable, match="slurmctld is asked"):
