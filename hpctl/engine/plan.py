@@ -23,7 +23,7 @@ from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import left_alone
-from hpctl.faults.slurm_reasons import RULES as SLURM_RULES
+from hpctl.faults.slurm_reasons import list_rules
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import ChangePhase
@@ -64,7 +64,7 @@ def _lasts(before: HoldNoted, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
 
 
-_SPOKEN: Final = MARK_RULES | REACH_RULES | SLURM_RULES
+_SPOKEN: Final = MARK_RULES | REACH_RULES | list_rules()
 """The rules that rest on Slurm's word or the cloud's, whatever the node's agent says."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""

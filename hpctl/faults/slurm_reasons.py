@@ -7,20 +7,43 @@ so the beginning decides; `reboot timed out` alone is looked for behind a person
 because `scontrol reboot` begins with them.
 """
 
-from typing import Final
+from __future__ import annotations
 
-from hpctl.faults.table import FaultRow, rows_of
+import functools
+from typing import TYPE_CHECKING, Final
+
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
+if TYPE_CHECKING:
+    from hpctl.faults.table import FaultRow
+
 CHECK: Final = "slurm"
-ROWS: Final = tuple(row for row in rows_of(CHECK) if row.reason)
-"""The rows that a Reason names, in order of precedence."""
 _LOST: Final = frozenset({"down", "rebooted"})
-CLOSED: Final = tuple(row for row in ROWS if row.code not in _LOST)
-"""The rows of what Slurm closes a node for though its slurmd answers."""
-RULES: Final = frozenset(RuleId(rule) for row in CLOSED for rule in row.rules)
 _APPENDED: Final = "boot"
+
+
+@functools.cache
+def list_rows() -> tuple[FaultRow, ...]:
+    """Return the rows that a Reason names, in order of precedence.
+
+    Few nodes have such a Reason, and a command that finds none reads no fault table.
+    """
+    from hpctl.faults.table import rows_of
+
+    return tuple(row for row in rows_of(CHECK) if row.reason)
+
+
+@functools.cache
+def list_closed() -> tuple[FaultRow, ...]:
+    """Return the rows of what Slurm closes a node for though its slurmd answers."""
+    return tuple(row for row in list_rows() if row.code not in _LOST)
+
+
+@functools.cache
+def list_rules() -> frozenset[RuleId]:
+    """Return the rules of these rows."""
+    return frozenset(RuleId(rule) for row in list_closed() for rule in row.rules)
 
 
 def find_row(node: SlurmNode) -> FaultRow | None:
@@ -28,7 +51,7 @@ def find_row(node: SlurmNode) -> FaultRow | None:
     if not node.reason or node.reason_by:
         return None
     last = node.reason.rpartition(" : ")[2]
-    for row in ROWS:
+    for row in list_rows():
         if node.reason.startswith(row.reason) or (row.code == _APPENDED and last in row.reason):
             return row
     return None
@@ -44,4 +67,4 @@ def find_closed(node: SlurmNode | None) -> FaultRow | None:
     if node is None or not (node.drained or node.down):
         return None
     row = find_row(node)
-    return row if row in CLOSED else None
+    return row if row in list_closed() else None

@@ -3,7 +3,14 @@
 import pytest
 
 from hpctl.faults.reachability import left_alone, sign_of
-from hpctl.faults.slurm_reasons import CLOSED, ROWS, RULES, closed_by_slurm, find_closed, find_row
+from hpctl.faults.slurm_reasons import (
+    closed_by_slurm,
+    find_closed,
+    find_row,
+    list_closed,
+    list_rows,
+    list_rules,
+)
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 WRITTEN = [
@@ -74,7 +81,7 @@ def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
     for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
         assert sign_of(node) == f"slurm.{code}"
         assert not left_alone(node)
-        assert find_closed(node) in CLOSED
+        assert find_closed(node) in list_closed()
     assert closed_by_slurm(drained(reason))
 
 
@@ -99,10 +106,10 @@ def test_a_node_in_service_with_an_old_reason_is_no_closed_one():
 
 
 def test_each_row_names_who_writes_it_where_and_what_a_person_does():
-    for row in ROWS:
+    for row in list_rows():
         assert row.by, row.code
         assert row.source, row.code
-    for row in CLOSED:
+    for row in list_closed():
         assert row.advice, row.code
         assert row.treatment in ("A", "R1", "H"), row.code
-    assert len(RULES) == len(CLOSED)
+    assert len(list_rules()) == len(list_closed())
