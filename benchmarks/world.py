@@ -19,7 +19,7 @@ from hpctl.vocabulary.identity import (
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 JOB_NODES = 8
 NODES_OF_YEARS = 1000
@@ -127,7 +127,7 @@ class WorldScheduler:
     def view(self) -> SchedulerView:
         return replace(self._world.slurm, as_of=CLOCK.now())
 
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+    def reservations(self) -> Mapping[str, Reservation]:
         return {}
 
     def leaves(self) -> Mapping[NodeName, str]:

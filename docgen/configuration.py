@@ -81,6 +81,9 @@ MEANINGS = {
     "node.rejoin_deadline_s": "until cloud, agent and slurmd agree",
     "node.verify_deadline_s": "until the node is healthy",
     "node.verify_healthy_s": "healthy for this long: returned",
+    "node.maintenance_lead_s": (
+        "so long before a maintenance reservation begins its nodes are left alone already"
+    ),
     "node.unrecoverable_jobs": "jobs that Slurm cannot requeue: `wait` for them or `kill` them",
     "node.step_retry_s": "interval between tries of a step",
     "node.step_attempts": "tries of a step",
@@ -100,6 +103,8 @@ MEANINGS = {
     "job.supervisor_grace_s": "time for `hpctl run` to report that it goes on",
     "job.settle_s": "wait for a node fault that explains a job's end",
     "job.ended_before_fault_s": "a job that failed this long before its node's fault counts as hit",
+    "job.completing_shown_s": "a job COMPLETING for so long is a problem that names its nodes",
+    "job.completing_deadline_s": "then they are drained and set DOWN, where a restart waits",
     "budgets.open_min": "nodes in treatment at once: this or `open_fraction`, whichever is more",
     "budgets.open_fraction": "fraction of all nodes",
     "budgets.partition_min": "the same for each partition",

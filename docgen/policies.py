@@ -40,6 +40,18 @@ A crash is classified from Slurm's job state, exit codes and the log's end. Its 
 addresses, numbers and host names. It never drains a node.
 """
 
+COMPLETING = """## Jobs that stay COMPLETING
+
+A job stays COMPLETING while an Epilog or a process on one of its nodes does not end, and it cannot
+restart meanwhile. After `job.completing_shown_s` `hpctl status`, and `hpctl explain` of job and
+node, name the node. After `job.completing_deadline_s`, where a restart waits, the node is drained,
+set DOWN once no other job runs there, and rebooted. Every gate counts: an Epilog that is stuck on
+many nodes is blocked as `correlated`.
+
+Before 23.11.11, 24.05.6 and 24.11.1 Slurm breaks a requeued job whose last completing node is set
+DOWN. There hpctl waits, and the job restarts when the Epilog ends: end it on the node.
+"""
+
 HANGS = """## Hangs of jobs that nobody wrapped
 
 A job stands still when none of its processes computes, reads or writes while one waits on a futex
@@ -54,7 +66,7 @@ when that lasts for `hangs.factor` times its own longest pause, and `hangs.floor
 def page() -> str:
     """The page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
-    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys(), HANGS]
+    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys(), COMPLETING, HANGS]
     return "\n".join(parts)
 
 

@@ -18,7 +18,12 @@ that is killed continues where it was.
 A recovery is in one **phase**; a **signal** moves it to the next. `hpctl explain ID` prints where
 it stands and what it waits for.
 """
-_NODE_INTRO = "## A node\n"
+_NODE_INTRO = """## A node
+
+While an administrator's reservation with `Flags=MAINT` holds the node, and `maintenance_lead_s`
+before it begins, the recovery waits. What is seen still moves it, no step is taken on the node, and
+no deadline runs; afterwards the phase has its whole time again.
+"""
 _NODE_PHASES: Mapping[str, tuple[str, str]] = {
     "open": ("decided; the drain is being ordered", "`cordon_deadline_s`"),
     "cordoned": (
@@ -73,7 +78,10 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
         "`supervisor_grace_s`, then it is stopped",
     ),
     "saving": ("asked by signal to save a checkpoint", "`save_grace_s`, then it is stopped"),
-    "stopping": ("being stopped; COMPLETING has to clear", "`stop_deadline_s`"),
+    "stopping": (
+        "being stopped; COMPLETING has to clear",
+        "`stop_deadline_s`; `start_deadline_s` while it is COMPLETING",
+    ),
     "released": ("in the queue; its begin delay is being removed", "`release_deadline_s`"),
     "starting": ("free to start on healthy nodes", "`start_deadline_s`"),
     "proving": ("running again; counts after `prove_s`", "`prove_deadline_s`"),

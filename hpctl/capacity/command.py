@@ -16,6 +16,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.slurm_facts import reserved_nodes
 
 if TYPE_CHECKING:
     from hpctl.capacity.autoscale import Decision, ScaledGroup
@@ -146,7 +147,8 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
     world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
     reservations, why = world.reservations, ""
     if reservations is None:
-        reservations, why = attempt(True, make_scheduler(loaded).reservations)
+        found, why = attempt(True, make_scheduler(loaded).reservations)
+        reservations = reserved_nodes(found or {})
     view = autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from hpctl.capacity.advance import advance
 from hpctl.capacity.autoscale import Direction
@@ -10,11 +11,14 @@ from hpctl.capacity.facts import SCALES, change_facts, past
 from hpctl.capacity.plan import RankRisks, plan_capacity
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.maintenance import LOOK_S, maintenance_text
 from hpctl.engine.view import View
+from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.isolation import each
 from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import Do, Look, Next, StepKind, Wait
 
 
 def advance_changes(
@@ -27,11 +31,24 @@ def advance_changes(
 
     def change(rec: Change) -> Answer:
         facts = change_facts(rec, view, policy, now)
-        return Answer(rec.id, advance(rec, facts, policy, now))
+        answer = advance(rec, facts, policy, now)
+        return Answer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
     changes = [view.state.changes[i] for i in view.state.open_changes.values()]
     changes = [rec for rec in changes if not view.aside(rec.opened.node)]
     return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
+
+
+_OUR_OWN: Final = (StepKind.END_TEST, StepKind.RESERVE)
+"""Steps that concern a job or a reservation of hpctl's alone."""
+
+
+def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) -> Next:
+    """Return the answer, or a wait in place of a step on a node in an admin's maintenance."""
+    held_by = view.maintenance.get(rec.opened.node) if rec.opened.node is not None else None
+    if held_by is None or not isinstance(answer, Do) or answer.kind in _OUR_OWN:
+        return answer
+    return Wait(later(now, LOOK_S), maintenance_text(held_by, now), Look.SLOWLY)
 
 
 def make_capacity_kind(rank_risks: RankRisks) -> Kind:

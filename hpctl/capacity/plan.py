@@ -251,6 +251,8 @@ def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
             continue
         if f"{Kind.RETURN} {node.name}" in view.state.open_changes:
             continue
+        if node.name in view.maintenance:
+            continue
         if _refused(removal.id, view, policy, now):
             continue
         was = f"no longer {removal.opened.instance}" if another else "and stays"

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from hpctl.engine.completing import lasts
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind
 from hpctl.engine.view import View, jobs_on
@@ -80,7 +81,8 @@ def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime)
     for one in downs:
         rec = nodes[one.recovery]
         running = {j.id for j in here[rec.node] if j.running}
-        completing = any(j.completing and j.state == "PENDING" for j in here[rec.node])
+        requeued = (j for j in here[rec.node] if j.completing and j.state == "PENDING")
+        completing = any(not lasts(job, KILL_S, now) for job in requeued)
         wait = now < later(rec.opened, KILL_S) and (completing or running & ended)
         if not (wait and alive(one)):
             sent.append(one)

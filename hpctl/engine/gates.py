@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
+from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.view import Candidate, View, fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.hma_marks import mark_of
@@ -74,7 +75,7 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
     _count_recoveries(t, view.state, policy, now)
     _count_assessments(t, view)
     for c in candidates:
-        if not c.manual:
+        if not c.manual and c.node.name not in view.maintenance:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
     return t
 
@@ -112,7 +113,8 @@ def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> 
 def _count_assessments(t: Tally, view: View) -> None:
     """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
-        if judged.fault is not None:
+        # What shows while an admin works on a node is no sign of a mass event.
+        if judged.fault is not None and name not in view.maintenance:
             # All that is wrong with it: a mark of HyperPod's agent on one node of a mass event, or
             # a second fault, makes the event no smaller.
             for rule, since in {**judged.also, judged.fault.rule: judged.since}.items():
@@ -199,14 +201,18 @@ def provider_auto_recovery(
     return None
 
 
+def maintenance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """An admin keeps the node in a maintenance reservation, or is about to."""
+    held_by = view.maintenance.get(c.node.name)
+    return None if held_by is None else maintenance_text(held_by, now)
+
+
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An operator or another tool closed the node.
 
     HyperPod's health agent is nobody: where the service does not act on its mark, we do. A drain
     of Slurm's own is evidence of a fault, and is taken over.
     """
-    if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
-        return "in a maintenance reservation"
     if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
         return None
     if closed_by_slurm(c.node):
@@ -369,6 +375,7 @@ GATES: tuple[GateRow, ...] = (
     GateRow("wrong_instance", wrong_instance),
     GateRow("provider_acts", provider_acts),
     GateRow("provider_auto_recovery", provider_auto_recovery),
+    GateRow("maintenance", maintenance),
     GateRow("foreign_drain", foreign_drain),
     GateRow("protected", protected),
     GateRow("not_allowed", not_allowed),

@@ -4,10 +4,11 @@ from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.policy import Policy
 
 
-def deadline_s(phase: JobPhase, policy: Policy) -> float:
-    """How long a phase may last, in seconds."""
+def deadline_s(phase: JobPhase, policy: Policy, *, completing: bool = False) -> float:
+    """How long a phase may last, in seconds. `completing`: the job is, which its nodes end, and a
+    recovery that gave up meanwhile could not restart it then."""
     job = policy.job
-    return {
+    limits = {
         JobPhase.HIT: job.stop_deadline_s,
         JobPhase.EXCISING: job.stop_deadline_s,
         JobPhase.WATCHING: job.supervisor_grace_s + job.step_retry_s,
@@ -16,4 +17,5 @@ def deadline_s(phase: JobPhase, policy: Policy) -> float:
         JobPhase.RELEASED: job.release_deadline_s,
         JobPhase.STARTING: job.start_deadline_s,
         JobPhase.PROVING: job.prove_deadline_s,
-    }[phase]
+    }
+    return max(limits[phase], job.start_deadline_s) if completing else limits[phase]

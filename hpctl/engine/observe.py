@@ -20,10 +20,12 @@ from msgspec.structs import replace
 
 from hpctl.engine.absent_jobs import add_jobs, find_absent_jobs
 from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.completing import find_completing
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import State
 from hpctl.engine.kill_switch import stop_reason
 from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.maintenance import ReservationWatch, find_maintenance
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
 from hpctl.engine.reading_pace import (
@@ -51,7 +53,7 @@ from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, reserved_nodes
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -161,6 +163,7 @@ class Observer:
         self._address_book = addresses
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = sources.cloud.view
+        self._reservations = ReservationWatch(sources.scheduler)
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
@@ -242,8 +245,9 @@ class Observer:
         health, self._signs = with_marks_and_reach(
             health, self._slurm, joined.instances, rules, now, self._signs
         )
-        hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         assessments, of_health = self._assess(health, rules, now)
+        self._read_reservations(state, assessments)
+        hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         ruled, of_runs = self._live.run_policies.of(self._slurm)
         return View(
             scheduler=self._slurm,
@@ -260,6 +264,9 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            maintenance=find_maintenance(
+                self._slurm, self._live.policy.node.maintenance_lead_s, now
+            ),
             placed=self._placed,
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
@@ -362,10 +369,25 @@ class Observer:
         capacity = self._live.config.sizes_capacity
         if not (capacity or state.changes or back or phases & {*IN_TEST}):
             return
-        self._reserved = self._scheduler.reservations()
+        self._reserved = reserved_nodes(self._reservations.read())
         if time.monotonic() - self._leaves_at > LEAVES_S:
             self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
         self._placed = True
+
+    def _read_reservations(self, state: State, assessments: Mapping[NodeName, Assessment]) -> None:
+        """The reservations, where a node is faulty, lost or treated, keeps a job COMPLETING, or is
+        held by one."""
+        if self.slurm_trouble:
+            return
+        ill = (Condition.FAULTY, Condition.UNKNOWN)
+        concerned = {name for name, judged in assessments.items() if judged.condition in ill}
+        deadline_s = self._live.policy.job.completing_deadline_s
+        for job in find_completing(self._slurm.jobs.values(), deadline_s, self._clock.now()):
+            concerned.update(job.completing_nodes)
+        try:
+            self._slurm = self._reservations.attach(self._slurm, concerned | {*state.open_nodes})
+        except Unavailable as error:
+            self.slurm_trouble = str(error)
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]

@@ -17,6 +17,7 @@ from typing import Final
 from hpctl.engine.gates import GATES, Tally, approved, correlated_since, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
+from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.node_history import since_drain
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
@@ -31,7 +32,6 @@ from hpctl.vocabulary.change import Kind as ChangeKind
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
 from hpctl.vocabulary.isolation import Flaw, each
-from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -124,11 +124,17 @@ def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
 
 
 def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
-    """Nodes that stay closed while a mass event keeps their remedy back: a person may approve."""
+    """Nodes under treatment for which nothing is done now: an admin keeps them in a maintenance
+    reservation, or a mass event keeps their remedy back, which a person may approve."""
     found = []
+    for name, rid in view.state.open_nodes.items():
+        held_by = view.maintenance.get(name)
+        if held_by is not None:
+            why = f"{maintenance_text(held_by, now)}, and its recovery waits"
+            found.append(HoldNoted(now, name, "maintenance", why, view.state.nodes[rid].rule))
     for rid, why in correlated_since(view, policy, now).items():
         rec = view.state.nodes[rid]
-        if rec.rule in OWN_HARDWARE:
+        if rec.rule in OWN_HARDWARE and rec.node not in view.maintenance:
             reason = f"{why}; {rec.node} stays closed, and its remedy waits"
             found.append(HoldNoted(now, rec.node, "correlated", reason, rec.rule, True))
     return found
@@ -306,8 +312,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever nobody looks for a while.
         return last.rule == c.fault.rule
-    newest = max((_news(f) for f in judged.findings), default=judged.since)
-    return newest <= _looked_until(last)
+    return judged.newest <= _looked_until(last)
 
 
 def _looked_until(last: NodeRecovery) -> datetime:
@@ -321,8 +326,3 @@ def _looked_until(last: NodeRecovery) -> datetime:
     if [move.phase for move in last.trail[-2:-1]] == [NodePhase.UNRESERVING]:
         return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
     return next((s.started for s in since_drain(last) if s.kind is StepKind.RETURN), last.since)
-
-
-def _news(finding: Finding) -> datetime:
-    """When a finding last said something new: a line each time, a condition when it began."""
-    return finding.last if finding.check.startswith("kernel.") else finding.first

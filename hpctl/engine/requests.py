@@ -9,7 +9,7 @@ from hpctl.engine.kinds import Kind, Order
 from hpctl.engine.plan import decide
 from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary import job_recovery, node_recovery
-from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.assessment import Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import Flaw, walled
 from hpctl.vocabulary.policy import Mode, Policy
@@ -140,6 +140,8 @@ def _order(
     already = view.state.node_recovery(name)
     if already is not None:
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
+    if request.verb == "return" and _accepts_fault(node, view):
+        return True, f"{name} is in service; its known fault is accepted", []
     if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
     fault = order.fault
@@ -152,6 +154,15 @@ def _order(
     if isinstance(decision, HoldNoted):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
+
+
+def _accepts_fault(node: SlurmNode, view: View) -> bool:
+    """Whether a return concerns a node that an operator keeps in service with a known fault."""
+    judged = view.assessments.get(node.name)
+    rid = view.state.last_of_node.get(node.name)
+    treated = rid is not None and view.state.nodes[rid].ended
+    faulty = judged is not None and judged.condition is Condition.FAULTY
+    return node.in_service and treated and faulty and node.name not in view.state.holds
 
 
 def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Policy) -> str:

@@ -94,6 +94,8 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
     NodeSignal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
     NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
     NodeSignal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
+    NodeSignal.MAINTENANCE_BEGAN: ("Maintenance of {node}, the recovery waits", Mark.WAITS),
+    NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", Mark.SAW),
     NodeSignal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
     NodeSignal.REPLACE_ASKED: (
         "HyperPod's health agent requested replacement of {node}",
@@ -562,6 +564,7 @@ LIFTED_BY: Final[dict[str, str]] = {
     "paused": "`hpctl resume`; then hpctl goes ahead by itself",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
+    "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",
     "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",

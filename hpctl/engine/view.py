@@ -18,7 +18,7 @@ from hpctl.vocabulary.job_recovery import JobRecovery, Wish
 from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
 from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 
 class Request(Struct, frozen=True):
@@ -92,6 +92,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    maintenance: Mapping[NodeName, Reservation] = field(default_factory=dict)
+    """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
     placed: bool = False
     """Whether `reservations` and `leaves` were read for this view."""
     hangs: Mapping[JobId, Hang] = field(default_factory=dict)

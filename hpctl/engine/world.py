@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.journal.state import State
+from hpctl.engine.maintenance import find_maintenance
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
 from hpctl.vocabulary.instance_join import Joined
@@ -69,9 +70,17 @@ class World(Struct, frozen=True):
         """Whether a daemon holds the lease: it renews it every cycle."""
         return self.daemon is not None and self.now <= self.daemon.until
 
+    @property
+    def maintenance(self) -> Mapping[identity.NodeName, slurm_facts.Reservation]:
+        """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
+        if self.slurm is None:
+            return {}
+        return find_maintenance(self.slurm, self.policy.node.maintenance_lead_s, self.now)
+
     def view(self) -> View:
         """What the daemon would plan on; without the cloud's word, its gates pass."""
         return View(
+            maintenance=self.maintenance,
             scheduler=self.slurm or slurm_facts.SchedulerView(self.now),
             provider=self.cloud or cloud_facts.ProviderView(self.now),
             health=self.health,

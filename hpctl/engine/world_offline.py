@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import Corrupt, State, replay
 from hpctl.engine.kill_switch import stop_reason
+from hpctl.engine.maintenance import flagged
 from hpctl.engine.world import World, present
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from hpctl.vocabulary import cloud_facts, slurm_facts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from hpctl.engine.journal.reader import JournalReader
     from hpctl.engine.journal.rows import DaemonInfo
     from hpctl.faults.catalogue import Rules
+    from hpctl.vocabulary.ports import Scheduler
 
 T = TypeVar("T")
 LOOK_S = 0.2
@@ -73,12 +75,20 @@ def read_offline(
     from hpctl.engine.adapters import make_provider, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(attempt, slurm, lambda: make_scheduler(config).view())
+        nodes = pool.submit(attempt, slurm, lambda: _read_slurm(make_scheduler(config)))
         instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
             world = stored(config, store, journal.state, at)
         return judged(world, config, nodes.result(), instances.result())
+
+
+def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
+    """Slurm now, with its reservations where a node bears their flag. Raises Unavailable."""
+    view = scheduler.view()
+    if not any(map(flagged, view.nodes.values())):
+        return view
+    return replace(view, reservations=scheduler.reservations())
 
 
 def stored(config: Config, store: JournalReader, state: State, at: datetime) -> World:

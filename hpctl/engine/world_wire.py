@@ -34,7 +34,7 @@ from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 PROTOCOL: Final = 2
 """Raised whenever a frame or the head changes its meaning."""
@@ -133,6 +133,7 @@ class SlurmHead(Struct, frozen=True):
     flaws: tuple[Flaw, ...]
     booted: datetime | None
     confirmed: datetime | None = None
+    reservations: tuple[Reservation, ...] = ()
 
 
 class CloudHead(Struct, frozen=True):
@@ -216,7 +217,9 @@ def _records(
             yield "flaw", decided.flaws
         case WorldPart.SLURM:
             slurm = view.scheduler
-            yield "slurm", [SlurmHead(slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed)]
+            reservations = tuple(slurm.reservations.values())
+            head = SlurmHead(slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed, reservations)
+            yield "slurm", [head]
             yield "node", slurm.nodes.values()
             yield "job", slurm.jobs.values()
         case WorldPart.CLOUD:
@@ -330,6 +333,7 @@ def slurm_of(found: Records) -> SchedulerView:
         flaws=head.flaws,
         booted=head.booted,
         confirmed=head.confirmed,
+        reservations={one.name: one for one in head.reservations},
     )
 
 

@@ -12,10 +12,13 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.engine.completing import describe_completing, describe_release, find_job_kept_by, lasts
 from hpctl.engine.gates import GATES
 from hpctl.engine.instance_resolver import natural as instance_natural
+from hpctl.engine.job_deadlines import deadline_s
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
+from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.timeline import (
@@ -35,12 +38,19 @@ from hpctl.engine.world import World, cloud_says, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import find_closed
+from hpctl.insight.untreated import (
+    UntreatedNode,
+    await_untreated,
+    describe_untreated,
+    find_untreated,
+)
 from hpctl.jobs.decide import Means, decide
 from hpctl.jobs.preemption import Preemption, find_preemption, preemption_text
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
-from hpctl.toolkit.bounds import at_stamp
+from hpctl.nodes.stuck import STUCK
+from hpctl.toolkit.bounds import at_stamp, later
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
@@ -178,12 +188,22 @@ def _one(w: World, rules: Rules, target: str) -> ExplainView | None:
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
     """Whether something is the matter with a node that began after its last recovery had ended."""
+    if _kept_by(w, target) is not None:
+        return True
     judged = w.assessments.get(identity.NodeName(target))
     return (
         judged is not None
         and judged.condition is not assessment.Condition.HEALTHY
         and judged.since > last.since
     )
+
+
+def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
+    """The job that a node keeps COMPLETING."""
+    if w.slurm is None:
+        return None
+    name, for_s = identity.NodeName(target), w.policy.job.completing_shown_s
+    return find_job_kept_by(name, w.slurm, for_s, w.now)
 
 
 def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
@@ -199,6 +219,9 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
     if isinstance(rec, JobRecovery):
         return _job_recovery(w, rules, rec)
     hold = None if rec.ended else _hold_of(w, rec.node)
+    untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
+    if untreated is not None:
+        return _untreated(w, rules, untreated)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
@@ -209,6 +232,24 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec, w.state),
         next=lifted_by(hold) if hold else _awaited(w, rec),
+        related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
+    )
+
+
+def _untreated(w: World, rules: Rules, one: UntreatedNode) -> ExplainView:
+    """A node that an operator keeps as it is, its fault known or its drain left."""
+    rec, now = one.last, one.judged.findings if one.judged is not None else ()
+    escalated = rec.phase is NodePhase.ESCALATED
+    return ExplainView(
+        as_of=w.now,
+        target=rec.id,
+        kind="node_recovery",
+        headline=headline(rec) if escalated else f"{describe_untreated(one)}.",
+        rule=_decided(rules, rec),
+        evidence=evidence_of((*rec.findings, *(f for f in now if f not in rec.findings))),
+        gates=passed_gates(rec.passed),
+        story=lines(rec, w.state),
+        next=awaited(rec, w.policy) if escalated else await_untreated(one),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
@@ -253,10 +294,30 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
         rule=_decided(rules, cause) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
-        next=_job_awaited(w, rec),
+        next=_awaited_of_job(w, rec),
         related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
     )
+
+
+def _awaited_of_job(w: World, rec: JobRecovery) -> Awaited:
+    """What is awaited, and which nodes keep the job COMPLETING."""
+    found, completing = _job_awaited(w, rec), _completing(w, rec.attempt.job)
+    if not completing:
+        return found
+    if rec.ended:
+        return Awaited(completing)
+    until = later(rec.since, deadline_s(rec.phase, w.policy, completing=True))
+    return replace(found, what=f"{found.what}; {completing}", until=until)
+
+
+def _completing(w: World, number: identity.JobId) -> str:
+    """Which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    if w.slurm is None or job is None or not lasts(job, w.policy.job.completing_shown_s, w.now):
+        return ""
+    release = describe_release(job, w.slurm, w.state, w.policy)
+    return f"{describe_completing(job, w.now)}; {release}"
 
 
 def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
@@ -366,6 +427,7 @@ def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
 def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
+    completing = _completing(w, last.job)
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
     shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
@@ -373,7 +435,8 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         as_of=w.now,
         target=target,
         kind="job",
-        headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}.",
+        headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}."
+        + (f" {completing[0].upper()}{completing[1:]}." if completing else ""),
         story=_told(reports, shown),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
@@ -440,6 +503,10 @@ def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
             facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
+    if held_by := w.maintenance.get(name):
+        facts.append(f"{maintenance_text(held_by, w.now)}, so hpctl leaves it alone until then")
+    if job := _kept_by(w, name):
+        facts.append(_completing(w, job.id))
     health = w.health.get(name)
     left_out = [f.detail for f in health.findings if shed(f)] if health else []
     facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
@@ -451,7 +518,7 @@ def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
         headline="; ".join(facts) + ".",
         rule=rule_view(rules, fault.rule) if fault else None,
         evidence=evidence_of(health.findings) if health else (),
-        next=Awaited(_of_node(judged, slurm)),
+        next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
         related=(*(r.id for r in treated), *_changes(w, name)),
     )
 
@@ -494,6 +561,7 @@ def shed(f: model.Finding) -> bool:
 _ORDERS = {
     **{order.fault.rule: order.fault for order in ORDERS.values()},
     **{fault.rule: fault for fault in limits.ORDERS.values()},
+    STUCK.rule: STUCK,
 }
 
 
@@ -592,6 +660,7 @@ def job_view(
         return None
     registered = read_comment(job.comment)
     facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
+    facts.append(_completing(w, job.id))
     if lost := preemption_of(w, target, tiers or {}):
         facts.append(f"it was {preemption_text(lost)}")
     if registered is None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from hpctl.engine import views
+from hpctl.engine.completing import describe_completing, find_completing
 from hpctl.engine.timeline import headline
 from hpctl.engine.world import World, cloud_says, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
+from hpctl.insight.untreated import describe_untreated, find_untreated
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later, span
@@ -48,6 +50,10 @@ LATELY = timedelta(hours=1)
 
 STANDBY_LOST_S = 30.0
 """A standby says four times in this time, at the least, that it lives."""
+
+
+_COUNTED = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
+"""Flags that take a node out of service."""
 
 
 _INSIDE = (Action.PROCESS, Action.STEP)
@@ -281,7 +287,7 @@ def _counts(w: World) -> NodeCounts:
     if w.slurm is not None:
         kinds = Counter((node.state, node.flags) for node in w.slurm.nodes.values())
         for (state, flags), count in kinds.items():
-            states["+".join([state, *sorted(flags & {"DRAIN", "FAIL"})])] += count
+            states["+".join([state, *sorted(flags & _COUNTED)])] += count
         unheard = len(w.slurm.nodes.keys() - w.assessments.keys())
         if unheard:
             conditions[Condition.UNKNOWN] += unheard
@@ -330,7 +336,11 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
     shown = dict(_out_of_reach(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
+    known = {*covered, *shown}
+    untreated = (one for one in find_untreated(w) if one.name not in known)
+    found += [f"{describe_untreated(one)}: hpctl explain {one.name}" for one in untreated]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
+    found += _find_completing(w)
     for name, hold in sorted(w.state.holds.items()):
         what = f"job {hold.shown}" if name.isdecimal() else name
         if hold.gate in (HANG_GATE, OTHERS_GATE):
@@ -344,6 +354,13 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
             silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
             found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found
+
+
+def _find_completing(w: World) -> list[str]:
+    """The jobs that have been COMPLETING for too long, and the nodes that keep them so."""
+    jobs = w.slurm.jobs.values() if w.slurm else ()
+    late = find_completing(jobs, w.policy.job.completing_shown_s, w.now)
+    return [f"{describe_completing(job, w.now)}: hpctl explain {job.shown}" for job in late]
 
 
 def _restarting(w: World) -> list[tuple[JobId, str]]:

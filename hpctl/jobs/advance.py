@@ -76,7 +76,8 @@ _Case = Case[JobRecovery, JobFacts]
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
     """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
     job = policy.job
-    deadline = later(rec.since, deadline_s(rec.phase, policy))
+    completing = facts.job is not None and facts.job.completing
+    deadline = later(rec.since, deadline_s(rec.phase, policy, completing=completing))
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
@@ -215,7 +216,8 @@ def _stopping(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None  # _ended has answered for a job that is gone
     if job.completing:
-        return c.wait("COMPLETING: requeueing now can crash slurmctld", Look.SOON)
+        nodes = ",".join(job.completing_nodes)
+        return c.wait(f"COMPLETING on {nodes}: requeueing now can crash slurmctld", Look.SOON)
     if job.state == "PENDING":
         return Move(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:

@@ -38,8 +38,12 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     job = view.scheduler.jobs.get(rec.attempt.job)
     # Closed by anybody, it is safe to requeue; a job that runs is disturbed only where we, or
     # HyperPod's health agent, closed it.
-    ours_to_stop = kept or job is None or not job.running
-    cordoned = ours_to_stop and all(n is None or n.closed for n in bad)
+    # A maintenance reservation keeps jobs off its nodes as well, and hpctl off closing them.
+    reserved = any(name in view.maintenance for name in rec.bad_nodes)
+    ours_to_stop = kept or reserved or job is None or not job.running
+    cordoned = ours_to_stop and all(
+        n is None or n.closed or n.name in view.maintenance for n in bad
+    )
     stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
     stops = stops and not script_first(rec, view)
     under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
@@ -60,7 +64,9 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         hangs=rec.attempt.job in view.hangs,
         works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
-        pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
+        pass_s=PASS_S
+        if view.scheduler.oldest_slurmd >= SCHEDULES_ON_THE_SECOND_SINCE
+        else CLOCK_MARGIN_S,
     )
 
 
@@ -72,15 +78,10 @@ def restart_at(rec: JobRecovery, view: View) -> datetime:
     was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
     (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
     """
-    if _oldest_slurmd(view) >= RUNS_APART_SINCE:
+    if view.scheduler.oldest_slurmd >= RUNS_APART_SINCE:
         return EARLIEST
     ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
     return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
-
-
-def _oldest_slurmd(view: View) -> str:
-    """Its release, "" where none is known. slurmctld is never older than a slurmd."""
-    return min((n.version for n in view.scheduler.nodes.values() if n.version), default="")
 
 
 def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
@@ -129,6 +130,8 @@ def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
 def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
     if not urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
+        return False
+    if cause.node in view.maintenance:
         return False
     node = view.scheduler.nodes.get(cause.node)
     if policy.node.unrecoverable_jobs is Unrecoverable.KILL or node is None:

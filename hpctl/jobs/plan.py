@@ -27,6 +27,7 @@ from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
@@ -48,6 +49,9 @@ from hpctl.vocabulary.registration import Registration, Ruled, read_comment
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import Kind, Trouble
+
+_OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
+"""What is treated of jobs that did not register, too."""
 
 
 def history(
@@ -81,13 +85,13 @@ def run_decisions(
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
         registered = read_comment(job.comment)
-        case = find_case(job, view, now)
+        case = find_hit_in_maintenance(job, view, policy) or find_case(job, view, now)
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
             return _hung(job, hang, view, policy, now)
         if case is None or _treated(case, view):
             return None
-        if registered is None and (case.reported or case.trouble.signature != BOOTED_SIGNATURE):
+        if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
         return _decision(_failed_run(job, registered, case, view), view, policy, now)
 

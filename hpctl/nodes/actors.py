@@ -61,7 +61,9 @@ class NodeFacts(Struct, frozen=True):
     `reset`: what the agent answered to the recovery's order to reset GPUs.
     `held`: the reservation of its newest test holds the node. `test`: that test's job, where
     slurmctld knows it; `results`: what the agent tells of it. `left_in`: the reservation of an
-    earlier recovery's test, which holds the node still.
+    earlier recovery's test, which holds the node still. `maintenance`: which maintenance
+    reservation holds the node, in words; "" where none does. `stuck`: which of the `completing`
+    jobs has been so for too long, in words, where DOWN frees all of them.
     """
 
     slurm: SlurmNode | None = None
@@ -85,6 +87,8 @@ class NodeFacts(Struct, frozen=True):
     test: SlurmJob | None = None
     results: tuple[Finding, ...] = ()
     left_in: str = ""
+    maintenance: str = ""
+    stuck: str = ""
 
     @property
     def mark(self) -> str:

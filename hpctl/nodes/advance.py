@@ -13,6 +13,7 @@ from hpctl.engine import test_reservation
 from hpctl.engine.node_deadlines import deadline_of
 from hpctl.engine.node_history import ORDERS, find_order, returning, unasked
 from hpctl.faults import health
+from hpctl.nodes import maintenance
 from hpctl.nodes.acceptance import decide
 from hpctl.nodes.actors import (
     NodeCase,
@@ -55,9 +56,11 @@ def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
+    if changed := maintenance.find_change(c):
+        return changed
     by_others = marked(c) or forgotten(c) or overwritten(c) or seized(c)
     answer = by_others or _withdraw(c) or _PHASES[rec.phase](c)
-    return c.timed(answer, _too_late(rec))
+    return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(rec))
 
 
 def _too_late(rec: NodeRecovery) -> NodeSignal:
@@ -121,18 +124,30 @@ def _cordoned(c: NodeCase) -> Next:
         return Move(NodeSignal.JOBS_GONE, "no job holds the node")
     if c.policy.attended and c.rec.urgency is Urgency.NOW:
         return Move(NodeSignal.JOBS_GONE, "its jobs are not waited for")
-    if c.rec.urgency is not Urgency.NOW and not c.facts.taken_away:
-        return c.wait(f"{len(c.facts.running)} job(s) may finish on the node")
-    if node is not None and node.down and not c.facts.running:
+    return _wait_for_jobs(c, lost=lost) or _set_down(c, lost=lost)
+
+
+def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
+    """Wait for the jobs on the node that may end, or must before it is set DOWN. None: for none."""
+    node, running = c.facts.slurm, c.facts.running
+    patient = c.rec.urgency is not Urgency.NOW and not c.facts.taken_away
+    if patient and running:
+        return c.wait(f"{len(running)} job(s) may finish on the node")
+    if not running and node is not None and node.down:
         return c.wait("jobs are completing", Look.SOON)
-    stay = [j for j in c.facts.running if not j.recoverable]
+    if not running and (patient or not lost) and not c.facts.stuck:
+        return c.wait("jobs are completing", Look.SLOWLY if patient else Look.SOON)
+    stay = [j for j in running if not j.recoverable]
     if stay and c.policy.node.unrecoverable_jobs is Unrecoverable.WAIT and not lost:
         return c.wait(f"job {stay[0].shown} cannot be requeued (Requeue=0 or not a batch job)")
-    blocked = [j for j in c.facts.running if j.recoverable and j.id not in c.facts.movable]
+    blocked = [j for j in running if j.recoverable and j.id not in c.facts.movable]
     if blocked:
         return c.wait(f"job {blocked[0].shown} is not ready to be stopped", Look.SOON)
-    if not c.facts.running and not lost:
-        return c.wait("jobs are completing", Look.SOON)
+    return None
+
+
+def _set_down(c: NodeCase, *, lost: bool) -> Next:
+    """End what holds the node."""
     ripe = later(c.rec.opened, c.policy.node.disturb_after_s)
     if c.now < ripe and not lost:
         return Wait(ripe, "a moment for other nodes to report the same", Look.SOON)

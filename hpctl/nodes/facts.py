@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from hpctl.engine import test_reservation
+from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
+from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.view import View, fresh, judged, script_first, taken_away
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.acceptance import limits
@@ -31,6 +33,8 @@ def node_facts(
     health = view.health.get(rec.node)
     ready = _MAY_BE_STOPPED
     movable = set()
+    held_by = view.maintenance.get(rec.node)
+    completing = tuple(j for j in here if rec.node in j.completing_nodes and not j.running)
     for job in here:
         recovery = view.state.job_recovery(job.id)
         if recovery is not None and recovery.phase in ready and not script_first(recovery, view):
@@ -44,7 +48,8 @@ def node_facts(
         assessment=judged(rec.node, view),
         heard=health.generation if health else None,
         running=tuple(j for j in here if j.running),
-        completing=tuple(j for j in here if j.completing and not j.running),
+        completing=completing,
+        stuck=_stuck(completing, view, policy, now),
         movable=frozenset(movable),
         withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=taken_away(rec.node, view),
@@ -55,7 +60,16 @@ def node_facts(
         test=_test(rec, view),
         results=limits.results_of(rec.test, health.findings if health else ()),
         left_in=_left_in(rec, view),
+        maintenance=maintenance_text(held_by, now) if held_by else "",
     )
+
+
+def _stuck(completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime) -> str:
+    """The first of these jobs that has been COMPLETING for too long, where DOWN frees all."""
+    late = find_completing(completing, policy.job.completing_deadline_s, now)
+    if not late or not all(is_freed_by_down(job, view.scheduler) for job in completing):
+        return ""
+    return describe_completing(late[0], now)
 
 
 def _left_in(rec: NodeRecovery, view: View) -> str:

@@ -19,6 +19,7 @@ from hpctl.nodes.acceptance.limits import (
 )
 from hpctl.nodes.actors import NodeFacts, passed_by_itself
 from hpctl.nodes.facts import node_facts
+from hpctl.nodes.stuck import find_stuck
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import each
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
@@ -63,10 +64,13 @@ def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
 def find_candidates(
     view: View, policy: Policy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
-    """Nodes that are not assessed faulty: those that failed a burn-in, or are to be tested."""
+    """Nodes that are not assessed faulty: those that failed a burn-in, that keep a job from its
+    restart, or that are to be tested."""
     burned = find_burned(view, treated)
     treated = {*treated, *(candidate.node.name for candidate in burned)}
-    return [*burned, *find_untested(view, policy, treated, now)]
+    stuck = find_stuck(view, policy, treated, now)
+    treated = {*treated, *(candidate.node.name for candidate in stuck)}
+    return [*burned, *stuck, *find_untested(view, policy, treated, now)]
 
 
 def refuse_test(node: SlurmNode, view: View) -> str:

@@ -344,6 +344,7 @@ def reboot(names: tuple[str, ...], **options: Any) -> None:
 def give_back(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
     """Give a node that hpctl drained back to Slurm.
 
-    Only nodes whose Reason begins with hpctl:. Other drains are not changed.
+    Only nodes whose Reason begins with hpctl:. Other drains are not changed. Of a node that is in
+    service with a known fault, the fault is accepted.
     """
     _ask(config, "return", list(dict.fromkeys(names)), no_wait, as_json)

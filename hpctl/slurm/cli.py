@@ -22,13 +22,13 @@ from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import UNAVAILABLE, outcome
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import at_text, natural
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import batches, fold, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -85,7 +85,11 @@ def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, 
     return {name: send([name], reason) for name in targets}
 
 
-_HEAD = re.compile(r"^ReservationName=(?P<name>\S+) .*? Nodes=(?P<nodes>\S*) ", re.MULTILINE)
+_HEAD = re.compile(
+    r"^ReservationName=(?P<name>\S+) (?:StartTime=(?P<start>\S+) EndTime=(?P<end>\S+) )?"
+    r".*?\bNodes=(?P<nodes>\S*) .*?(?:\bFlags=(?P<flags>\S*)|$)",
+    re.MULTILINE,
+)
 
 NOBODY = "root"
 """Whose jobs may use it: a reservation needs somebody, and root runs none."""
@@ -109,10 +113,19 @@ def _me() -> str:
         return str(os.geteuid())
 
 
-def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
-    """The nodes of each reservation of `scontrol show reservation -o`."""
+def parse_reservations(text: str) -> dict[str, Reservation]:
+    """Each reservation of `scontrol show reservation -o`."""
     hosts = Hostlists()
-    return {found["name"]: hosts(found["nodes"]) for found in _HEAD.finditer(text)}
+    return {
+        found["name"]: Reservation(
+            found["name"],
+            hosts(found["nodes"]),
+            at_text(found["start"] or ""),
+            at_text(found["end"] or ""),
+            "MAINT" in (found["flags"] or "").split(","),
+        )
+        for found in _HEAD.finditer(text)
+    }
 
 
 class CliScheduler(Reader):
@@ -218,7 +231,7 @@ class CliScheduler(Reader):
         found = re.search(r"^Slurmctld\([^)]*\) at (\S+) is UP", ran.text, re.MULTILINE)
         return found[1] if found else ""
 
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+    def reservations(self) -> Mapping[str, Reservation]:
         """`scontrol show reservation`. Raises Unavailable."""
         return parse_reservations(self.text("show", "reservation", "-o"))
 
@@ -228,7 +241,7 @@ class CliScheduler(Reader):
             held = self.reservations().get(name)
         except Unavailable as error:
             return _unavailable(error)
-        if held is not None and set(held) == set(nodes):
+        if held is not None and set(held.nodes) == set(nodes):
             return Outcome.accepted("it holds them already")
         this, none = f"ReservationName={name}", Outcome.accepted("there is none")
         if not nodes:

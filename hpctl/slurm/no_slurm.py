@@ -7,7 +7,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 REFUSED = Outcome.rejected("no_slurm", "Slurm is not reachable from here")
 UNREAD = "Slurm is not reachable from here"
@@ -71,7 +71,7 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+    def reservations(self) -> Mapping[str, Reservation]:
         """Return no reservations."""
         return {}
 

@@ -379,6 +379,7 @@ def _record(
         uid=uid,
         wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
         asks=demand(values) if pending else None,
+        completing_on=hosts(values["NodeList"]) if "COMPLETING" in flags else (),
         array_job=natural(values["ArrayJobID"]) if task else 0,
         array_task=task,
         het_job=JobId(natural(values["HetJobID"])),

@@ -356,6 +356,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         comment=_text(job, "comment"),
         uid=job.user_id,
         wants=_wants(job) if state == "PENDING" else 0,
+        completing_on=hosts(job.allocated_nodes or "") if "COMPLETING" in flags else (),
         array_job=job.array_id or 0,
         array_task=_tasks(job),
         het_job=JobId(job.heterogeneous_id or 0),

@@ -78,3 +78,9 @@ class Assessment(Struct, frozen=True):
     why: str = ""
     until: datetime | None = None
     also: Mapping[RuleId, datetime] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> datetime:
+        """When the evidence last said something new: a line each time, a condition as it began."""
+        news = (f.last if f.check.startswith("kernel.") else f.first for f in self.findings)
+        return max(news, default=self.since)

@@ -68,6 +68,8 @@ class NodeSignal(StrEnum):
     UNRESERVED = "unreserved"
     REBOOT_IN_VAIN = "reboot_in_vain"
     RETURN_SEEN = "return_seen"
+    MAINTENANCE_BEGAN = "maintenance_began"
+    MAINTENANCE_ENDED = "maintenance_ended"
     MARKED = "marked"
     REPLACE_ASKED = "replace_asked"
     WITHDRAWN = "withdrawn"
@@ -77,6 +79,7 @@ class NodeSignal(StrEnum):
     OPERATOR_CANCELLED = "operator_cancelled"
 
 
+MAINTENANCE: Final = (NodeSignal.MAINTENANCE_BEGAN, NodeSignal.MAINTENANCE_ENDED)
 _WAITING: Final = tuple(p for p in NodePhase if p not in ENDS)
 _UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
 _ENDING: Final = {
@@ -134,6 +137,8 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # A mass event, or an order that was taken back or refused, before any instance felt
     # anything: the node was given back.
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
+    # An admin's maintenance reservation holds the node. Its end starts the phase's deadline anew.
+    **{(p, s): p for p in _WAITING for s in MAINTENANCE},
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
     **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
@@ -224,9 +229,16 @@ class NodeRecovery(Struct, frozen=True):
     def verdict(self) -> tuple[NodeSignal, str]:
         """What ended its newest test, and why."""
         for move in reversed(self.trail):
-            if move.phase == NodePhase.UNRESERVING and NodeSignal(move.signal) not in MARKS:
-                return NodeSignal(move.signal), move.why
+            signal = NodeSignal(move.signal)
+            if move.phase == NodePhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
+                return signal, move.why
         return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
+
+    @property
+    def in_maintenance(self) -> bool:
+        """Whether a maintenance reservation was last seen to hold the node."""
+        seen = [move.signal for move in self.trail if move.signal in MAINTENANCE]
+        return seen[-1:] == [NodeSignal.MAINTENANCE_BEGAN]
 
     @property
     def withdrawn(self) -> bool:

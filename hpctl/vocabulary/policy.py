@@ -141,6 +141,8 @@ class NodePolicy(Struct, frozen=True):
     rejoin_deadline_s: Seconds = 1800.0
     verify_deadline_s: Seconds = 1800.0
     verify_healthy_s: SecondsOrNone = 30.0
+    maintenance_lead_s: SecondsOrNone = 300.0
+    """So long before a maintenance reservation begins its nodes are left alone already."""
     unrecoverable_jobs: Unrecoverable = Unrecoverable.WAIT
     step_retry_s: Seconds = 10.0
     step_attempts: Count = 5
@@ -170,6 +172,10 @@ class JobPolicy(Struct, frozen=True):
     explains the end shows itself by then, and the node is closed."""
     ended_before_fault_s: SecondsOrNone = 60.0
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
+    completing_shown_s: SecondsOrNone = 120.0
+    """A job that is COMPLETING for so long is a problem: the nodes that keep it so are named."""
+    completing_deadline_s: Seconds = 300.0
+    """After so long such a node is drained and set DOWN, where a restart of the job waits."""
 
 
 HangAction = Literal["notify", "dump", "requeue", "cancel"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
     from hpctl.vocabulary.reset_order import ResetOrder
-    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+    from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 
 class Scheduler(Protocol):
@@ -114,8 +114,8 @@ class Scheduler(Protocol):
     def hold(self, job: JobId, why: str) -> Outcome:
         """User-hold a pending job and write `why` where its owner reads it (Comment)."""
 
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
-        """The nodes of each reservation, by its name. Raises Unavailable."""
+    def reservations(self) -> Mapping[str, Reservation]:
+        """All reservations, those to come included, by name. Raises Unavailable."""
 
     def leaves(self) -> Mapping[NodeName, str]:
         """The leaf switch or block of each node, empty where Slurm knows no topology. Raises

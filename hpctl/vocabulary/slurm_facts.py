@@ -124,6 +124,8 @@ class SlurmJob(Struct, frozen=True):
     wants: int = 0
     asks: Demand | None = None
     ran_from: datetime | None = None
+    completing_on: tuple[NodeName, ...] = ()
+    """Of a COMPLETING job the nodes that have not finished, where that was read."""
     array_job: int = 0
     array_task: str = ""
     het_job: JobId = JobId(0)
@@ -152,6 +154,20 @@ class SlurmJob(Struct, frozen=True):
         return "COMPLETING" in self.flags
 
     @property
+    def completing_since(self) -> datetime | None:
+        """Since when it is COMPLETING: its end, or the requeue, which sets its submit time anew."""
+        if not self.completing:
+            return None
+        return self.submit if self.state == "PENDING" else self.end
+
+    @property
+    def completing_nodes(self) -> tuple[NodeName, ...]:
+        """The nodes that keep it COMPLETING."""
+        if not self.completing:
+            return ()
+        return self.completing_on or self.nodes
+
+    @property
     def launch_failed(self) -> bool:
         """Requeued and held by slurmctld because its launch failed, which no owner did."""
         return self.state == "PENDING" and self.reason == LAUNCH_FAILED
@@ -172,11 +188,27 @@ class SlurmJob(Struct, frozen=True):
         return self.batch and self.requeue
 
 
+class Reservation(Struct, frozen=True):
+    """A reservation of Slurm's. `maintenance`: it has the flag MAINT. A time is None where it could
+    not be read."""
+
+    name: str
+    nodes: tuple[NodeName, ...]
+    start: datetime | None = None
+    end: datetime | None = None
+    maintenance: bool = False
+
+
+def reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[NodeName, ...]]:
+    """The nodes of each reservation, by its name."""
+    return {name: one.nodes for name, one in reservations.items()}
+
+
 class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
     read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
     started, where that was asked. `confirmed`: until when slurmctld's log shows no change of a
-    node since."""
+    node since. `reservations`: by name, where they were asked for."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
@@ -184,8 +216,14 @@ class SchedulerView(Struct, frozen=True):
     flaws: tuple[Flaw, ...] = ()
     booted: datetime | None = None
     confirmed: datetime | None = None
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
 
     @property
     def known_at(self) -> datetime:
         """As of when this holds: when it was read, or was confirmed since."""
         return self.as_of if self.confirmed is None else max(self.as_of, self.confirmed)
+
+    @property
+    def oldest_slurmd(self) -> str:
+        """Its release, "" where none is known. slurmctld is never older than a slurmd."""
+        return min((n.version for n in self.nodes.values() if n.version), default="")

@@ -12,7 +12,7 @@ from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
 from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.slurm_facts import SchedulerView
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.values import (
     FAULT,
     OWN,
@@ -108,6 +108,7 @@ def log(events: list[Event], **changes) -> Callable[[], View]:
 
 
 DRAINED = frozenset({"DRAIN"})
+MAINTENANCE = Reservation("bios", (N1,), at(-60), at(3600), True)
 CASES = [
     Row("kill_switch", True, lambda: view_of(stopped="the file exists")),
     Row("kill_switch", False, view_of),
@@ -156,9 +157,9 @@ CASES = [
           ("Action:Replace please", True), ("Action:Replace.", True), ("Action:Reset", True),
       )
       for flag in ("FAIL", "DRAIN")),
-    Row("foreign_drain", True, view_of, candidate(
-        node=slurm_node(1, flags=frozenset({"FAIL", "MAINT"}), reason="Action:Replace"))),
-    Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"MAINT"})))),
+    Row("maintenance", True, lambda: view_of(maintenance={N1: MAINTENANCE})),
+    Row("maintenance", True, lambda: view_of(maintenance={N1: MAINTENANCE}), candidate(by="eve")),
+    Row("maintenance", False, lambda: view_of(maintenance={"n2": MAINTENANCE})),
     Row("protected", True, lambda: view_of(**listing(protected=True))),
     Row("protected", True, view_of,
         policy=replace(OWN, node=NodePolicy(protected=frozenset({N1})))),

@@ -26,7 +26,7 @@ from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
 from tests.fakes.values import T0, opened, slurm_node
 from tests.intakes import Rows
 
@@ -82,6 +82,9 @@ class Still:
 
     def view(self) -> SchedulerView:
         return SchedulerView(self.at)
+
+    def reservations(self) -> dict[str, Reservation]:
+        return {}
 
     def now(self) -> datetime:
         return self.at
@@ -288,9 +291,6 @@ class Large(Still):
         return self._shown(nodes)
 
     def leaves(self) -> dict[str, str]:
-        return {}
-
-    def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 
     def _shown(self, names):

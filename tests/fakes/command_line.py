@@ -15,7 +15,7 @@ from hpctl.engine.journal.store import Store
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import Absent, Unavailable
 from hpctl.vocabulary.cloud_facts import InstanceGroup, ProviderView
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.cli import worlds
 from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
@@ -55,9 +55,10 @@ class Reads(Struct):
 
     show_config = version
 
-    def reservations(self) -> dict[str, tuple[str, ...]]:
+    def reservations(self) -> dict[str, Reservation]:
         self.view()
-        return {f"{RESERVATION}worker-group-1": ("ip-10-1-0-2",)}
+        name = f"{RESERVATION}worker-group-1"
+        return {name: Reservation(name, ("ip-10-1-0-2",))}
 
 
 class Head(Struct):

@@ -17,7 +17,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
 UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", transient=True)
@@ -151,11 +151,12 @@ class SimSlurm(Slurmctld):
         mine.comment = rules.comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
-    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+    def reservations(self) -> Mapping[str, Reservation]:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             raise Unavailable("slurmctld does not answer", "wait")
-        return dict(self.reserved)
+        mine = {name: Reservation(name, nodes) for name, nodes in self.reserved.items()}
+        return mine | dict(self.maintenance)
 
     def leaves(self) -> Mapping[NodeName, str]:
         """Promised in ports.Scheduler."""

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import Reservation, SlurmJob, SlurmNode
 
 BEGIN_DELAY_S = 121.0
 EPILOG_S = 1.0
@@ -115,6 +115,7 @@ class Slurmctld:
         self.crashed = ""
         self._ids = 0
         self.reserved: dict[str, tuple[NodeName, ...]] = {}
+        self.maintenance: dict[str, Reservation] = {}
 
     def submit(
         self,

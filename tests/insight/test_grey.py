@@ -23,7 +23,7 @@ from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.model import Health, Report
 from hpctl.vocabulary.policy import Override
-from hpctl.vocabulary.slurm_facts import SchedulerView
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.engine import plan
 from tests.fakes.values import (
     N1,
@@ -54,6 +54,9 @@ class Slurm:
         nodes = {n: slurm_node(k + 1, state="ALLOCATED") for k, n in enumerate(NAMES)}
         job = slurm_job(7, nodes=NAMES)
         return SchedulerView(as_of, nodes, {job.id: job})
+
+    def reservations(self) -> dict[str, Reservation]:
+        return {}
 
 
 class Head:

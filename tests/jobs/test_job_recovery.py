@@ -62,7 +62,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     refused = step(StepKind.START_NOW, Outcome.rejected("away", transient=True))
     far = replace(refused, resolved=at(1e9))
     stuck = rec(phase, steps=(step(StepKind.SIGNAL), far), save_signal="USR1")
-    due = deadline_s(phase, OWN)
+    due = deadline_s(phase, OWN, completing=STUCK[phase].job.completing)
     assert due > 0
     assert isinstance(advance(stuck, STUCK[phase], OWN, at(0.5)), Wait)
     ended = TRANSITIONS[phase, moved(stuck, STUCK[phase], due)]

@@ -21,6 +21,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import count, moment
+from hpctl.vocabulary.slurm_facts import reserved_nodes
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
@@ -51,7 +52,8 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     if answer.world is not None:
         reservations = answer.world.reservations
     if answer.slurm is not None and reservations is None:
-        reservations, why = attempt(True, make_scheduler(here.settings()).reservations)
+        found, why = attempt(True, make_scheduler(here.settings()).reservations)
+        reservations = None if found is None else reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)
     output.show("capacity", view, as_json)

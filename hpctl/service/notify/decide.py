@@ -39,8 +39,11 @@ _BY_GATE: Final[Mapping[str, NoticeKind]] = {
 }  # fmt: skip
 
 
-_PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts", OTHERS_GATE})
-"""Gates that pass by themselves within a reading of Slurm or of the cloud; and what others tell."""
+_PASSING: Final = frozenset(
+    {"stale_facts", "wrong_instance", "provider_acts", "maintenance", OTHERS_GATE}
+)
+"""Gates that pass by themselves within a reading of Slurm or of the cloud, or with an admin's own
+reservation; and what others tell."""
 
 
 NOTICE_EFFECTS: Final[Mapping[NoticeKind, str]] = {

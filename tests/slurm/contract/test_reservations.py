@@ -24,7 +24,8 @@ def spare_bed(bed: Bed):
 
 
 def held(bed: Bed) -> set[str]:
-    return set(bed.scheduler.reservations().get(NAME, ()))
+    one = bed.scheduler.reservations().get(NAME)
+    return set(one.nodes) if one else set()
 
 
 def test_a_reservation_holds_exactly_what_was_asked_for(spare_bed: Bed) -> None:

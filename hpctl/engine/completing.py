@@ -1,0 +1,87 @@
+"""Which nodes keep a job COMPLETING, and what hpctl does about it.
+
+Slurm shows of a COMPLETING job only the nodes that have not finished: an Epilog or a process there
+does not end. A node that is set DOWN leaves the job at once, with all other jobs that run there.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.journal.state import State
+from hpctl.toolkit.bounds import later, natural
+from hpctl.toolkit.durations import duration
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+
+_FREES_SINCE: Final = {(23, 11): 11, (24, 5): 6, (24, 11): 1}
+"""The first release of a series that requeues a job whose last completing node is set DOWN. Before,
+slurmctld forgets to call batch_requeue_fini, and the job's next run fails."""
+
+_WAITS: Final = (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING)
+
+
+def find_completing(jobs: Iterable[SlurmJob], for_s: float, now: datetime) -> list[SlurmJob]:
+    """Return the jobs that have been COMPLETING for at least `for_s` seconds, by their ids."""
+    found = [job for job in jobs if lasts(job, for_s, now)]
+    return sorted(found, key=lambda job: job.id)
+
+
+def lasts(job: SlurmJob, for_s: float, now: datetime) -> bool:
+    """Whether a job has been COMPLETING for so many seconds."""
+    since = job.completing_since
+    return since is not None and now >= later(since, for_s)
+
+
+def waits_to_restart(job: SlurmJob, state: State) -> bool:
+    """Whether a restart of the job waits until it is no longer COMPLETING."""
+    recovery = state.job_recovery(job.id)
+    return job.state == "PENDING" or (recovery is not None and recovery.phase in _WAITS)
+
+
+def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
+    """Whether a COMPLETING job is whole once its last node is set DOWN."""
+    if job.state != "PENDING":
+        return True
+    numbers = [natural(part) for part in slurm.oldest_slurmd.split(".")]
+    if len(numbers) < 3:
+        return False
+    series, release = (numbers[0], numbers[1]), numbers[2]
+    return series >= (25, 5) or release >= _FREES_SINCE.get(series, release + 1)
+
+
+def describe_completing(job: SlurmJob, now: datetime) -> str:
+    """Say how long a job has been COMPLETING, and which nodes keep it so."""
+    since = job.completing_since or now
+    lasting = duration(max(0.0, (now - since).total_seconds()))
+    nodes = ", ".join(job.completing_nodes)
+    return (
+        f"job {job.shown} has been COMPLETING for {lasting}: its Epilog or its processes on {nodes}"
+        " have not ended"
+    )
+
+
+def describe_release(job: SlurmJob, slurm: SchedulerView, state: State, policy: Policy) -> str:
+    """Say what ends it: what hpctl does and when, or what a person can do."""
+    nodes = ", ".join(job.completing_nodes)
+    if not waits_to_restart(job, state):
+        return f"no restart waits for it, so hpctl leaves {nodes} alone; end the Epilog there"
+    if not is_freed_by_down(job, slurm):
+        return (
+            f"Slurm {slurm.oldest_slurmd} breaks a requeued job whose last node is set DOWN, so"
+            f" hpctl waits; end the Epilog on {nodes}, and the job restarts at once"
+        )
+    due = later(job.completing_since or slurm.as_of, policy.job.completing_deadline_s)
+    return (
+        f"hpctl drains {nodes} from {due:%H:%M:%S} UTC on and sets it DOWN once no job runs there"
+    )
+
+
+def find_job_kept_by(
+    node: NodeName, slurm: SchedulerView, for_s: float, now: datetime
+) -> SlurmJob | None:
+    """Return the first job that a node has kept COMPLETING for so many seconds."""
+    jobs = find_completing(slurm.jobs.values(), for_s, now)
+    return next((job for job in jobs if node in job.completing_nodes), None)

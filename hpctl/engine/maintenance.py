@@ -1,0 +1,118 @@
+"""Which nodes an admin keeps in a maintenance reservation, by Slurm's reservations and flags.
+
+slurmctld sets and clears a node's flag MAINTENANCE every 5 s, so a reservation that has just begun
+is seen in the list of reservations first. That list costs a request of its own and is read only
+while a node is faulty or treated, or bears the flag.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from hpctl.engine import test_reservation
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary import spares_reservation
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
+
+FRESH_S: Final = 2.0
+"""A list so old will do for the next step of a recovery."""
+
+KNOWN_S: Final = 30.0
+"""A list so old will do for what is shown."""
+
+LOOK_S: Final = 5.0
+"""How often slurmctld looks which reservations have begun or ended."""
+
+_FLAGS: Final = frozenset({"MAINT", "MAINTENANCE"})
+_OWN: Final = (test_reservation.PREFIX, spares_reservation.RESERVATION)
+
+
+def flagged(node: SlurmNode) -> bool:
+    """Whether slurmctld shows that a maintenance reservation holds a node."""
+    return not _FLAGS.isdisjoint(node.flags)
+
+
+def find_maintenance(
+    slurm: SchedulerView, lead_s: float, now: datetime
+) -> dict[NodeName, Reservation]:
+    """The maintenance reservation of each node that one holds now or within `lead_s` seconds.
+
+    Of several, the one that ends last. hpctl's own reservations are none. A node with the flag and
+    no listed reservation has one without a name.
+    """
+    found: dict[NodeName, Reservation] = {}
+    for one in slurm.reservations.values():
+        if not _holds(one, lead_s, now):
+            continue
+        for name in one.nodes:
+            other = found.get(name)
+            if other is None or _lasts_longer(one, other):
+                found[name] = one
+    for node in slurm.nodes.values():
+        if flagged(node) and node.name not in found:
+            found[node.name] = Reservation("", (node.name,), maintenance=True)
+    return found
+
+
+def _holds(one: Reservation, lead_s: float, now: datetime) -> bool:
+    if not one.maintenance or one.name.startswith(_OWN):
+        return False
+    begun = one.start is None or later(one.start, -lead_s) <= now
+    return begun and (one.end is None or now < one.end)
+
+
+def _lasts_longer(one: Reservation, other: Reservation) -> bool:
+    if other.end is None or one.end is None:
+        return one.end is None
+    return one.end > other.end
+
+
+def maintenance_text(one: Reservation, now: datetime) -> str:
+    """Which maintenance reservation holds a node, from when and until when."""
+    name = f"the maintenance reservation {one.name}" if one.name else "a maintenance reservation"
+    until = f" until {one.end:%Y-%m-%d %H:%M:%S} UTC" if one.end is not None else ""
+    if one.start is not None and now < one.start:
+        return f"{name} begins at {one.start:%Y-%m-%d %H:%M:%S} UTC and holds the node{until}"
+    return f"{name} holds the node{until}"
+
+
+class ReservationSource(Protocol):
+    """Slurm, as far as its reservations go."""
+
+    def reservations(self) -> Mapping[str, Reservation]:
+        """Return all reservations by name. Raises Unavailable."""
+
+
+class ReservationWatch:
+    """Slurm's reservations, read as often as what is about to be done needs."""
+
+    def __init__(self, source: ReservationSource) -> None:
+        self._source = source
+        self._found: Mapping[str, Reservation] = {}
+        self._read_at = float("-inf")
+        self._concerned: frozenset[NodeName] = frozenset()
+
+    def read(self) -> Mapping[str, Reservation]:
+        """Return the reservations now. Raises Unavailable."""
+        self._found, self._read_at = self._source.reservations(), time.monotonic()
+        return self._found
+
+    def attach(self, slurm: SchedulerView, concerned: Collection[NodeName]) -> SchedulerView:
+        """Return the view with reservations as fresh as needed. Raises Unavailable.
+
+        `concerned`: nodes that are faulty or treated. One that is new to this list has them read at
+        once: its recovery is about to open.
+        """
+        age = time.monotonic() - self._read_at
+        new = not self._concerned.issuperset(concerned)
+        shown = any(map(flagged, slurm.nodes.values()))
+        if new or (concerned and age > FRESH_S) or (shown and age > KNOWN_S):
+            self.read()
+        elif not concerned and not shown and age > KNOWN_S:
+            self._found = {}
+        self._concerned = frozenset(concerned)
+        return replace(slurm, reservations=self._found)

@@ -1,0 +1,95 @@
+"""Nodes that are faulty, or closed by hpctl, and that nothing treats, because an operator said so.
+
+An operator who resumes a node, takes its drain over or cancels its recovery is not overruled by
+evidence that was known then. The node is listed until its fault clears or an operator gives another
+order.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.timeline import Awaited
+from hpctl.engine.world import World
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.model import Clears
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+
+class UntreatedNode(Struct, frozen=True):
+    """A node whose last recovery has ended. `judged`: its fault; None where none is known."""
+
+    node: SlurmNode
+    last: NodeRecovery
+    judged: Assessment | None
+
+    @property
+    def name(self) -> NodeName:
+        """The Slurm name of the node."""
+        return self.node.name
+
+    @property
+    def in_service(self) -> bool:
+        """Whether slurmctld gives it work."""
+        return self.node.in_service
+
+    @property
+    def since(self) -> datetime:
+        """Since when its fault is known, or it is left closed."""
+        return self.judged.since if self.judged is not None else self.last.since
+
+
+def find_untreated(w: World) -> list[UntreatedNode]:
+    """Return such nodes in order; none where Slurm could not be read."""
+    waits = {*w.state.open_nodes, *w.state.holds, *(c.node.name for c in w.candidates)}
+    found = []
+    for name, node in sorted(w.slurm.nodes.items()) if w.slurm else ():
+        rid = w.state.last_of_node.get(name)
+        last = w.state.nodes[rid] if rid is not None and name not in waits else None
+        if last is None or last.phase is NodePhase.REMOVED:
+            continue
+        judged = _find_fault(w, name)
+        left = not node.in_service and reason_owner(node.reason) == last.id
+        if judged is not None or left:
+            found.append(UntreatedNode(node, last, judged))
+    return found
+
+
+def _find_fault(w: World, name: NodeName) -> Assessment | None:
+    """The fault of a node, unless an operator has accepted it with `hpctl return`."""
+    judged = w.assessments.get(name)
+    if judged is None or judged.condition is not Condition.FAULTY or judged.fault is None:
+        return None
+    accepted = w.state.returned.get(name)
+    return None if accepted is not None and judged.newest <= accepted else judged
+
+
+def describe_untreated(one: UntreatedNode) -> str:
+    """Say in one clause how the node is, with which fault, and by whose decision."""
+    how = "in service" if one.in_service else f"out of service (Reason {one.node.reason!r})"
+    fault = ""
+    if one.judged is not None:
+        fault = f" with a fault known since {one.since:%Y-%m-%d %H:%M:%S} UTC ({one.judged.why})"
+    why = one.last.trail[-1].why if one.last.trail else ""
+    return f"{one.name} is {how}{fault}; hpctl does not treat it ({why or one.last.phase})"
+
+
+def await_untreated(one: UntreatedNode) -> Awaited:
+    """Say what ends it: for a person, and by itself."""
+    name = one.name
+    orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
+    ours = not one.in_service and reason_owner(one.node.reason) is not None
+    if ours:
+        orders = f"`hpctl return {name}`, {orders}"
+    elif one.in_service:
+        orders += f", or `hpctl return {name}`, which accepts the fault"
+    if one.judged is None:
+        return Awaited(f"a person to run {orders}")
+    clears = {f.clears for f in one.judged.findings}
+    by_itself = "its check to pass" if clears == {Clears.GONE} else "a restart of its instance"
+    return Awaited(f"{by_itself}, new evidence, which is treated, or a person to run {orders}")

@@ -1,0 +1,57 @@
+"""Which runs a fault hit on a node that an admin keeps in a maintenance reservation.
+
+hpctl opens no recovery for such a node, so the run itself is requeued, away from it.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.view import View
+from hpctl.jobs.restart import restart_of
+from hpctl.jobs.run_cases import RunCase
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+MAINTENANCE_SIGNATURE: Final = "faulty in maintenance"
+
+
+def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCase | None:
+    """Return the case of a run whose node has a fault and is held by a maintenance reservation.
+
+    None for a run that began within the reservation, which is the admin's own, and for one that its
+    own supervisor can restart.
+    """
+    if not view.maintenance:
+        return None
+    registered = read_comment(job.comment) or Registration()
+    if job.running and restart_of(registered).has_supervisor:
+        return None
+    for node in job.nodes:
+        held_by, judged = view.maintenance.get(node), view.assessments.get(node)
+        if held_by is None or judged is None or node in view.state.open_nodes:
+            continue
+        if job.start is None or (held_by.start is not None and job.start > held_by.start):
+            continue
+        if not _is_urgent(judged) or not _was_hit(job, judged.since, policy):
+            continue
+        why = f"its node {node}, which is in maintenance: {judged.why}"
+        trouble = Trouble(Kind.NODE, judged.since, why, MAINTENANCE_SIGNATURE, node=node)
+        return RunCase(job.attempt, trouble)
+    return None
+
+
+def _is_urgent(judged: Assessment) -> bool:
+    faulty = judged.condition is Condition.FAULTY and judged.fault is not None
+    return faulty and judged.fault is not None and judged.fault.urgency is Urgency.NOW
+
+
+def _was_hit(job: SlurmJob, since: datetime, policy: Policy) -> bool:
+    if job.running:
+        return True
+    if job.state not in ENDED_BADLY:
+        return False
+    return job.end is None or later(job.end, policy.job.ended_before_fault_s) >= since

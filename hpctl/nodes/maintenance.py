@@ -1,0 +1,50 @@
+"""What a recovery does while an admin keeps its node in a maintenance reservation: it looks on.
+
+What is seen still moves it, so that a step in doubt is settled. Nothing is done to the node,
+nothing seen there is held against it, and no deadline runs.
+"""
+
+from typing import Final
+
+from hpctl.engine.maintenance import LOOK_S
+from hpctl.nodes.actors import NodeCase
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
+from hpctl.vocabulary.recovery import Do, Look, Move, Next, StepKind, Wait
+
+_PUT_OFF: Final = frozenset(
+    {
+        NodeSignal.NEEDS_HUMAN,
+        NodeSignal.FAULT_AGAIN,
+        NodeSignal.RESET_IN_VAIN,
+        NodeSignal.REBOOT_IN_VAIN,
+        NodeSignal.TEST_FAILED,
+        NodeSignal.UNTESTED,
+        *TEST_ASKS,
+    }
+)
+"""Conclusions that what the admin does to the node may cause."""
+
+_OUR_OWN: Final = (StepKind.END_TEST, StepKind.UNRESERVE)
+"""Steps that concern a job and a reservation of hpctl's alone."""
+
+
+def find_change(c: NodeCase) -> Move | None:
+    """Return the beginning or the end of the maintenance, once for each."""
+    held = bool(c.facts.maintenance)
+    if held == c.rec.in_maintenance:
+        return None
+    if held:
+        return Move(NodeSignal.MAINTENANCE_BEGAN, c.facts.maintenance)
+    return Move(NodeSignal.MAINTENANCE_ENDED, "no maintenance reservation holds the node")
+
+
+def wait_out(c: NodeCase, answer: Next) -> Next | None:
+    """Return what is left of an answer while the maintenance lasts; None where there is none."""
+    if not c.facts.maintenance:
+        return None
+    seen = isinstance(answer, Move) and answer.signal not in _PUT_OFF
+    own = isinstance(answer, Do) and answer.kind in _OUR_OWN
+    if seen or own:
+        return answer
+    return Wait(later(c.now, LOOK_S), c.facts.maintenance, Look.SLOWLY)

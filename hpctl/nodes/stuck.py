@@ -1,0 +1,60 @@
+"""Nodes that keep a job COMPLETING whose restart waits: drained, then DOWN, then rebooted.
+
+DOWN ends the wait. It ends every job on the node too, so a node with other running jobs is only
+drained until they have ended.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.completing import (
+    describe_completing,
+    find_completing,
+    is_freed_by_down,
+    waits_to_restart,
+)
+from hpctl.engine.requests import generation_for
+from hpctl.engine.view import Candidate, View
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.identity import NodeName, RuleId
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+STUCK: Final = FaultClass(
+    RuleId("completing-stuck"),
+    "a job that waits to restart cannot finish completing here",
+    Urgency.AFTER_JOBS,
+    (Remedy.REBOOT, Remedy.ASK_HUMAN),
+    source="job.completing_deadline_s",
+)
+
+
+def find_stuck(
+    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
+    """Return the nodes that must be set DOWN so that a job can restart."""
+    found: dict[NodeName, Candidate] = {}
+    for job in find_completing(view.scheduler.jobs.values(), policy.job.completing_deadline_s, now):
+        if not waits_to_restart(job, view.state) or not is_freed_by_down(job, view.scheduler):
+            continue
+        for name in job.completing_nodes:
+            node = view.scheduler.nodes.get(name)
+            if node is None or name in treated or name in found or view.aside(name):
+                continue
+            if node.down or not node.responding or _was_left(name, job, view):
+                continue
+            since, why = job.completing_since or now, describe_completing(job, now)
+            generation = generation_for("reboot", name, view)
+            found[name] = Candidate(generation, node, STUCK, since, why)
+    return list(found.values())
+
+
+def _was_left(node: NodeName, job: SlurmJob, view: View) -> bool:
+    """Whether a recovery of the node for this very wait has ended: an operator left it so."""
+    rid = view.state.last_of_node.get(node)
+    last = view.state.nodes[rid] if rid is not None else None
+    since = job.completing_since
+    return (
+        last is not None and last.rule == STUCK.rule and since is not None and last.opened > since
+    )
