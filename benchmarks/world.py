@@ -1,6 +1,6 @@
 """A made-up cluster of any size: what the ports answer, without Slurm and without a cloud."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -160,6 +160,12 @@ class WorldScheduler:
         return Outcome.accepted()
 
     def hold(self, job: JobId, why: str) -> Outcome:
+        return Outcome.accepted()
+
+    def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
+        return Outcome.accepted()
+
+    def give_up(self, attempt: Attempt, why: str) -> Outcome:
         return Outcome.accepted()
 
 

@@ -6,8 +6,8 @@ from hpctl.vocabulary.trouble import Kind
 HEAD = """# Recovery policies
 
 A recovery policy states what is done when a run fails: restart its processes, its step or the whole
-job, after which wait, without which nodes, and when to hold it. The [guide](policy-guide.md) shows
-how to write one.
+job, after which wait, without which nodes, and when to let it end or hold it. The
+[guide](policy-guide.md) shows how to write one.
 
 Four layers are merged key by key, the last wins: the defaults below, `run_policy:` in
 [hpctl.yaml](configuration.md), `run_policies: {partition: ...}` there, and the job's own
@@ -25,8 +25,13 @@ Actions, from the gentlest: {actions}.
   where neither is known, `proven_s` without trouble.
 - **Budgets**: `restarts` in `window_s` (time limits and preemptions do not count),
   `without_progress` in a row, the same signature `same_signature` times for kinds with `hold_same`,
-  and `max` for one kind. Over any of them the job is held with the reason in its Comment;
-  `scontrol release` starts the count afresh.
+  and `max` for one kind. Over any of them the job is stopped: by the last rung of the kind's
+  ladder, `end` or `hold`, or of its default ladder; held where both have neither.
+- **`end`**: the job stays as Slurm ended it, FAILED with the program's exit code, so that
+  `sbatch -W`, dependents and workflow engines see the end. A run that Slurm has requeued itself
+  (RequeueExit) or that still runs is cancelled: no order makes it FAILED.
+- **`hold`**: the job waits in the queue, held, with the reason in its Comment
+  ([when](jobs.md#when-a-job-is-held)). `scontrol release` starts the count afresh.
 - **Backoff**: the first restart never waits, the second waits `first_s`, each further one `factor`
   times longer up to `cap_s`, plus jitter.
 - **Excluded nodes** (named `exclude` times) are left out until replaced or repaired. A suspected
@@ -36,8 +41,9 @@ Actions, from the gentlest: {actions}.
 - **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
   is `grow_gain` times what the restart costs.
 
-A crash is classified from Slurm's job state, exit codes and the log's end. Its signature leaves out
-addresses, numbers and host names. It never drains a node.
+A node that fails is no end of the program, and an administrator's `scontrol requeue` counts as no
+restart. A crash is classified from Slurm's job state, exit codes and the log's end. Its signature
+leaves out addresses, numbers and host names. It never drains a node.
 """
 
 COMPLETING = """## Jobs that stay COMPLETING
@@ -92,10 +98,10 @@ def _kind(kind: Kind, treatment: Treatment) -> str:
 
 
 _MEANINGS = {
-    "restarts": "restarts in `window_s`, then the job is held",
+    "restarts": "restarts in `window_s`, then the job is stopped",
     "window_s": "how far back restarts and named nodes count",
-    "without_progress": "restarts in a row without progress, then the job is held",
-    "same_signature": "times the same signature without progress, then the job is held",
+    "without_progress": "restarts in a row without progress, then the job is stopped",
+    "same_signature": "times the same signature without progress, then the job is stopped",
     "proven_s": "so long without trouble is progress, where nobody knows better",
     "most_excluded": "nodes that are left out on suspicion, at most",
     "backoff": "`first_s`, `factor`, `cap_s`",

@@ -63,9 +63,9 @@ _JOB_INTRO = """## A job
 
 Opened for a job on a node under treatment, and for a job registered by `hpctl sbatch` that ended
 badly, asks for a requeue or a hold, waits out Slurm's begin delay, or lost the node of its batch
-script. Its [policy](policies.md) decides: start again, or hold with the reason in its Comment
-(`squeue -o %k`). A job with spares is watched: its supervisor has `supervisor_grace_s` to report
-that it goes on.
+script. Its [policy](policies.md) decides: start again, let it end, or hold with the reason in its
+Comment (`squeue -o %k`). A job with spares is watched: its supervisor has `supervisor_grace_s` to
+report that it goes on.
 """
 _JOB_PHASES: Mapping[str, tuple[str, str]] = {
     "hit": ("its node is sick and not closed yet, or its run went wrong", "`stop_deadline_s`"),

@@ -54,6 +54,8 @@ _SLURM = (
     StepKind.REQUEUE,
     StepKind.START_NOW,
     StepKind.HOLD,
+    StepKind.CANCEL,
+    StepKind.LIFT,
 )
 
 
@@ -292,6 +294,10 @@ class Executor:
             return self._scheduler.requeue(attempt)
         if do.kind is StepKind.HOLD:
             return self._scheduler.hold(job, do.why)
+        if do.kind is StepKind.LIFT:
+            return self._scheduler.lift(job, do.nodes)
+        if do.kind is StepKind.CANCEL:
+            return self._scheduler.give_up(attempt, f"hpctl: {do.why}")
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
 
     def _of_test(self, do: Do) -> Outcome:

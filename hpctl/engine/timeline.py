@@ -153,6 +153,8 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.REQUEUE: "Requeuing job {target}",
     StepKind.START_NOW: "Starting job {target} now, without the bad nodes",
     StepKind.HOLD: "Holding job {target}",
+    StepKind.CANCEL: "Cancelling job {target}",
+    StepKind.LIFT: "Letting job {target} have the healed nodes again",
     StepKind.RESET: "Resetting GPUs of {target}",
     StepKind.REBOOT: "Rebooting instance {target}",
     StepKind.REPLACE: "Replacing instance {target}",
@@ -246,6 +248,7 @@ def _opened_line(subject: Subject) -> Line:
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
+    start = job if subject.lift else start
     return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
 
 
@@ -383,6 +386,7 @@ def headline(subject: Subject) -> str:
         named = f" ({subject.name})" if subject.name else ""
         by = ", ".join(subject.bad_nodes) or subject.cause
         hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
+        hit = subject.why if subject.lift else hit
         what = f"Job {subject.shown}{named}, {hit}"
     return f"{what}. {_standing(subject)}"
 
@@ -574,6 +578,7 @@ LIFTED_BY: Final[dict[str, str]] = {
         " what a fault that it treats explains"
     ),
     "run_policy": "nothing: its policy asks for no restart here",
+    "ended": "nothing: it has ended by itself, and its policy restarts it no more",
     "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
     "hang_of_others": "nothing of hpctl's: one doctor at a time",
     "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",

@@ -47,7 +47,7 @@ from hpctl.insight.untreated import (
 from hpctl.jobs.decide import Means, decide
 from hpctl.jobs.preemption import Preemption, find_preemption, preemption_text
 from hpctl.jobs.restart import restart_of
-from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
+from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
 from hpctl.nodes.stuck import STUCK
 from hpctl.toolkit.bounds import at_stamp, later
@@ -461,6 +461,8 @@ def _held(hold: HoldNoted) -> tuple[GateView, ...]:
 
 
 def _how(hold: HoldNoted) -> str:
+    if hold.gate == ENDED_GATE:
+        return "(a job) was left to end at"
     hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
     return "(a job) was found hanging at" if hangs else "is held back since"
 

@@ -18,7 +18,7 @@ from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.insight.untreated import describe_untreated, find_untreated
-from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
+from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later, span
 from hpctl.toolkit.declared_view import Fact, Facts, Layout, Line, Lines, Section
@@ -342,6 +342,8 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     found += _find_completing(w)
     for name, hold in sorted(w.state.holds.items()):
+        if hold.gate == ENDED_GATE:
+            continue
         what = f"job {hold.shown}" if name.isdecimal() else name
         if hold.gate in (HANG_GATE, OTHERS_GATE):
             found.append(f"{what} hangs: hpctl explain {hold.shown}")

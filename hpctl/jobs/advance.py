@@ -29,6 +29,7 @@ from hpctl.vocabulary.recovery import (
     answer_text,
     in_time,
 )
+from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 
 CLOCK_MARGIN_S = 0.02
@@ -97,6 +98,8 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
         return Move(JobSignal.GONE, "the job id belongs to another submission now")
     if job.state == "COMPLETED" and not job.completing:
         return Move(JobSignal.FINISHED, "the job completed")
+    if job.state == "CANCELLED" and rec.action is Action.END:
+        return Move(JobSignal.GONE, "it is given up, and cancelled")
     if job.state in ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"):
         return Move(JobSignal.GONE, f"the job ended as {job.state}: not ours to run again")
     if facts.called_off and job.running and rec.phase in BEFORE_STOP and not rec.crippled:
@@ -127,6 +130,8 @@ def _runs_uncounted(rec: JobRecovery, job: SlurmJob) -> bool:
 
 
 def _hit(c: _Case) -> Next:
+    if c.rec.lift:
+        return _lifting(c)
     if c.rec.hang:
         return _hung(c)
     if not c.facts.cordoned:
@@ -137,6 +142,16 @@ def _hit(c: _Case) -> Next:
     if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
         return Move(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
     return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
+
+
+def _lifting(c: _Case) -> Next:
+    """HIT by no fault: an exclusion has outlived its node's treatment."""
+    job = c.facts.job
+    left = set(job.excluded_by_hpctl).intersection(c.rec.lift) if job is not None else set()
+    if job is None or job.state != "PENDING" or not left:
+        return Move(JobSignal.CALLED_OFF, f"it may have {','.join(c.rec.lift)} again")
+    cannot = "slurmctld will not change its ExcNodeList"
+    return c.take(StepKind.LIFT, str(job.id), JobSignal.REFUSED, cannot, nodes=c.rec.lift)
 
 
 def _hung(c: _Case) -> Next:
@@ -215,6 +230,8 @@ def _saving(c: _Case) -> Next:
 def _stopping(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None  # _ended has answered for a job that is gone
+    if c.rec.action is Action.END:
+        return _giving_up(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
         return c.wait(f"COMPLETING on {nodes}: requeueing now can crash slurmctld", Look.SOON)
@@ -227,6 +244,17 @@ def _stopping(c: _Case) -> Next:
         return Move(JobSignal.WENT_ON, goes_on)
     cannot = "slurmctld will not requeue it"
     return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
+
+
+def _giving_up(c: _Case) -> Next:
+    """STOPPING a run that is given up, in the queue or alive: no order of Slurm's makes it FAILED.
+
+    Its dependents and who waits for it take CANCELLED for a failure.
+    """
+    if _accepted(c, StepKind.CANCEL):
+        return c.wait("it is being cancelled", Look.SOON)
+    cannot = "slurmctld will not cancel it"
+    return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
 
 def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
@@ -334,7 +362,7 @@ def _starting(c: _Case) -> Next:
         # A pass that looked at the job before it was due called for no other.
         return _start(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
-    if healed and last is not None and last.attempt < c.policy.job.step_attempts:
+    if healed and last is not None:
         # A job that needs every node, or this very one, would wait for ever without it.
         ready = later(last.started, c.policy.job.step_retry_s)
         if c.now < ready:

@@ -17,6 +17,7 @@ from hpctl.vocabulary.run_policy import (
     JITTER,
     LEAVES_ALIVE,
     RESTARTS,
+    STOPS,
     UNPLANNED,
     WHY_CHARS,
     Action,
@@ -63,7 +64,8 @@ def decide(
 ) -> RunDecision:
     """The answer to one trouble, given what was done before. Total; time and history are values.
 
-    A HOLD in the past starts the count afresh: somebody has looked, and let the job go again.
+    An END or a HOLD in the past starts the count afresh: a person has looked, and had the job run
+    again.
     """
     treatment = policy.treatment(trouble.kind)
     fruitless = since_progress(policy, past, trouble)
@@ -73,11 +75,10 @@ def decide(
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
     over = _over_budget(policy, past, fruitless, trouble, now)
-    if over or rungs[0] is Action.HOLD:
+    if over or rungs[0] in STOPS:
         reason = over or f"{trouble.kind} {len(_restarts(fruitless)) + 1} times without progress"
-        return RunDecision(
-            Action.HOLD, _line(f"hpctl: {reason}: {trouble.why}"), save_first_s=save_s
-        )
+        action = policy.last_resort(trouble.kind) if over else rungs[0]
+        return _stop(action, reason, trouble, save_s)
     for leave in _leaves(policy, past, trouble, means, now):
         for action in rungs:
             if not _possible(action, policy, trouble, means, leave):
@@ -94,7 +95,13 @@ def decide(
             )
     short = Action.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return RunDecision(Action.HOLD, _line(f"hpctl: {why}: {trouble.why}"), save_first_s=save_s)
+    return _stop(policy.last_resort(trouble.kind), why, trouble, save_s)
+
+
+def _stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
+    """The answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
+    prefix = "hpctl: " if action is Action.HOLD else ""
+    return RunDecision(action, _line(f"{prefix}{reason}: {trouble.why}"), save_first_s=save_s)
 
 
 def worth_growing(
@@ -116,7 +123,7 @@ def worth_growing(
 
 
 def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) -> tuple[Past, ...]:
-    """What was done since the run last got on, or since it was let go again after a HOLD.
+    """What was done since the run last got on, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
     neither is known, `proven_s` without trouble. The end of a time limit proves nothing: a run
@@ -125,7 +132,7 @@ def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) ->
     checkpoint = step = -1
     since, ran_from = 0, None
     for index, one in enumerate((*(p.trouble for p in past), trouble)):
-        if index and past[index - 1].action is Action.HOLD:
+        if index and past[index - 1].action in STOPS:
             since, ran_from = index, None
         if one.progress is not None:
             on = one.progress > checkpoint
@@ -159,7 +166,8 @@ def _restarts(past: Sequence[Past]) -> list[Past]:
 
 
 def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) -> tuple[Action, ...]:
-    """What is left of the ladder, at least its last rung; then, without HOLD, what was tried."""
+    """What is left of the ladder, at least its last rung; then, where it never stops the job, what
+    was tried."""
     ladder, at = treatment.ladder, 0
     for before in fruitless:
         other_node = None not in (before.trouble.node, trouble.node) and (
@@ -173,7 +181,7 @@ def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) ->
     if trouble.kind is Kind.FINAL:
         ladder = tuple(a for a in ladder if a not in RESTARTS) or (Action.NONE,)
     at = min(at, len(ladder) - 1)
-    return ladder[at:] if Action.HOLD in ladder else (*ladder[at:], *reversed(ladder[:at]))
+    return ladder[at:] if ladder[-1] in STOPS else (*ladder[at:], *reversed(ladder[:at]))
 
 
 def _over_budget(
@@ -211,22 +219,22 @@ def unreachable(policy: RunPolicy) -> list[str]:
         what = "without_progress" if most == policy.without_progress else f"on.{kind}.max"
         if len(rungs) > most:
             left = ", ".join(rungs[most:])
-            found.append(f"on.{kind}.ladder: {left} is never reached: {what}: {most} holds the job")
+            found.append(f"on.{kind}.ladder: {left} is never reached: {what}: {most} stops the job")
         elif treatment.hold_same and len(rungs) >= policy.same_signature:
             left = ", ".join(rungs[policy.same_signature - 1 :])
             found.append(
                 f"on.{kind}.ladder: {left} is reached only when the signature changes: hold_same"
-                f" with same_signature: {policy.same_signature} holds the job before; for a number"
+                f" with same_signature: {policy.same_signature} stops the job before; for a number"
                 " of restarts set hold_same: false and max"
             )
     return found
 
 
 def _lately(policy: RunPolicy, past: Sequence[Past], now: datetime) -> int:
-    """Restarts in the window since the last HOLD, planned ones not counted."""
+    """Restarts in the window since the job was last stopped, planned ones not counted."""
     count = 0
     for p in past:
-        if p.action is Action.HOLD:
+        if p.action in STOPS:
             count = 0
         elif p.action in RESTARTS and p.trouble.kind in UNPLANNED:
             count += (now - p.trouble.at).total_seconds() < policy.window_s
@@ -271,7 +279,7 @@ def _possible(
             left = means.pool - len(leave.nodes)
             enough = not means.pool or not leave.suspected or left >= _need(policy, means)
             return means.requeue and enough
-        case Action.HOLD:
+        case Action.END | Action.HOLD:
             return False  # only by climbing there, or when nothing else is possible at all
     return True
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from hpctl.engine.view import View, headless, jobs_on, last_report, script_first, urgent
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.advance import CLOCK_MARGIN_S, JobFacts
+from hpctl.jobs.exclusions import can_spare, kept_out, serves
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, Wish
@@ -46,13 +47,12 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     )
     stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
     stops = stops and not script_first(rec, view)
-    under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
     return JobFacts(
         job=job,
         cordoned=cordoned or cause is None or cause.ended,
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
-        exclude=tuple(sorted(under_treatment.union(rec.exclude))),
+        exclude=_excluded(rec, job, view),
         forgive=_healed(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
         headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
@@ -142,6 +142,24 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     return all(j.recoverable for j in here if j.running)
 
 
+def _excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
+    """Its bad nodes that are under treatment, and those that its policy leaves out; none where the
+    job could not start without them."""
+    under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
+    exclude = under_treatment.union(rec.exclude)
+    if job is None or not can_spare(job, exclude, _least(rec, job, view), view):
+        return ()
+    return tuple(sorted(exclude))
+
+
+def _least(rec: JobRecovery, job: SlurmJob, view: View) -> int:
+    """How many nodes it needs at least."""
+    ruled = view.ruled.get(rec.attempt.job)
+    if ruled is not None and ruled.policy.nodes is not None:
+        return ruled.policy.nodes[0]
+    return rec.nodes or len(rec.ran_on) or job.wants
+
+
 def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
     """Nodes that we excluded for this job earlier and that are back in service.
 
@@ -152,28 +170,7 @@ def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...
     later, and it starts no scheduling pass then: a job that is let back too soon waits for the
     next one, up to a minute.
     """
-    mine = [r for r in view.state.jobs.values() if r.attempt.job == rec.attempt.job]
-    left = {n for r in mine for n in (*r.bad_nodes, *r.exclude)}
-    window, now = policy.job.restart_window_s, view.scheduler.known_at
-    kept = {
-        n
-        for r in mine
-        if now < later(r.opened, window)
-        for n in r.exclude
-        if not _another_since(n, r.opened, view)
-    }
-    return tuple(sorted(n for n in left - kept if _in_service(n, view)))
-
-
-def _another_since(node: NodeName, at: datetime, view: View) -> bool:
-    """Whether a node was treated to the end since, or has booted: nothing old runs there."""
-    rid = view.state.last_of_node.get(node)
-    treated = rid is not None and view.state.nodes[rid].ended
-    slurm = view.scheduler.nodes.get(node)
-    booted = slurm is not None and slurm.boot_time is not None and slurm.boot_time > at
-    return booted or (treated and rid is not None and view.state.nodes[rid].opened > at)
-
-
-def _in_service(node: NodeName, view: View) -> bool:
-    slurm = view.scheduler.nodes.get(node)
-    return node not in view.state.open_nodes and (slurm is None or slurm.responding)
+    job = view.scheduler.jobs.get(rec.attempt.job)
+    ours = job.excluded_by_hpctl if job is not None else ()
+    kept = kept_out(rec.attempt.job, view, policy)
+    return tuple(sorted(n for n in ours if n not in kept and serves(n, view)))

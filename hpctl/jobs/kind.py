@@ -1,18 +1,20 @@
 """The recoveries of jobs as the engine drives them: see `hpctl.engine.kinds`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
 from hpctl.engine.view import View
 from hpctl.jobs import advance
+from hpctl.jobs.exclusions import lift_decisions
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.launches import add_launches, find_launches, hold_launches
 from hpctl.jobs.plan import job_of, run_decisions
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.toolkit.bounds import natural
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.policy import Policy
 
@@ -35,18 +37,28 @@ def advance_jobs(
 
 
 def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Plan:
-    """Decide on the jobs that a node under treatment has hit, and on the runs that went wrong."""
+    """Decide on the jobs that a node under treatment has hit, on the runs that went wrong, and on
+    exclusions that have outlived their cause."""
     launches = find_launches(view)
     hit, of_hit = job_decisions(view, policy, add_launches(here, launches), now)
-    explained = {job_of(d) for d in hit} | {JobId(natural(flaw.target)) for flaw in of_hit}
+    explained = _jobs_of(hit, of_hit)
     runs, of_runs = run_decisions(view, policy, explained, now)
-    held = hold_launches(view, explained, now)
-    decisions = [*hit, *runs, *held]
+    held = list(hold_launches(view, explained, now))
+    taken = explained | _jobs_of([*runs, *held], of_runs)
+    lifts, of_lifts = lift_decisions(view, policy, taken, now)
+    decisions = [*hit, *runs, *held, *lifts]
     return Plan(
         tuple(d for d in decisions if not isinstance(d, HoldNoted)),
         tuple(d for d in decisions if isinstance(d, HoldNoted)),
-        (*of_hit, *of_runs),
+        (*of_hit, *of_runs, *of_lifts),
     )
+
+
+def _jobs_of(
+    decisions: Sequence[JobRecoveryOpened | HoldNoted], flaws: Sequence[Flaw]
+) -> set[JobId]:
+    """The jobs that are decided on, or whose decision failed."""
+    return {job_of(d) for d in decisions} | {JobId(natural(flaw.target)) for flaw in flaws}
 
 
 JOBS = Kind(advance=advance_jobs, plan=plan_jobs)

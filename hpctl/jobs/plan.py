@@ -27,6 +27,7 @@ from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.exclusions import can_spare, usable_nodes
 from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import (
@@ -37,7 +38,7 @@ from hpctl.jobs.run_cases import (
     find_case,
     find_trouble,
 )
-from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES, Run
+from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE, RUN_GATES, Run
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
@@ -46,8 +47,8 @@ from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, Wish
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.registration import Registration, Ruled, read_comment
-from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
-from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.run_policy import STOPS, Action, RunDecision, RunPolicy
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Kind, Trouble
 
 _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
@@ -158,7 +159,9 @@ def _decision(
         reason = "Requeue=0" if job.batch else "not a batch job"
         return hold("not_recoverable", f"Slurm cannot start it again ({reason})")
     answer = _settled(_answer(job, case, ruled.policy, view, now), case, policy, now)
-    if answer.action not in (Action.REQUEUE, Action.HOLD):
+    if answer.action is Action.END and job.state in ENDED_BADLY:
+        return hold(ENDED_GATE, f"it is not restarted and stays {job.state}: {answer.why}")
+    if answer.action not in (Action.REQUEUE, *STOPS):
         return hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
         why = gate.gate(Run(job, answer), view, policy, now)
@@ -237,7 +240,10 @@ def _hung(
     case = RunCase(job.attempt, trouble)
     if action == "requeue":
         decided = _decision(_failed_run(job, registered, case, view), view, policy, now)
-        return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
+        if isinstance(decided, HoldNoted):
+            return decided
+        # A run that stands still does not end by itself.
+        return replace(decided, hang="cancel" if decided.action is Action.END else action)
     answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
         if why := gate.gate(Run(job, answer), view, policy, now):
@@ -266,10 +272,12 @@ def _answer(
     past = history(
         view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
     )
+    if case.reported is not None and case.reported.report.action is Action.END:
+        return RunDecision(Action.END, case.reported.report.why or "its supervisor gave it up")
     answer = decide(policy, past, case.trouble, _means(job, past, view), now)
     if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
         answer = replace(answer, after_s=0.0)
-    if case.reported is None or answer.action is Action.HOLD:
+    if case.reported is None or answer.action in STOPS:
         return answer
     report = case.reported.report
     if report.wish is Wish.HOLD or report.action is Action.HOLD:
@@ -279,18 +287,9 @@ def _answer(
     return RunDecision(Action.REQUEUE, why, max(left, 0.0), report.exclude)
 
 
-def _usable(job: SlurmJob, view: View) -> frozenset[NodeName]:
-    """The nodes of its partition that Slurm gives away now, to this job or another."""
-    return frozenset(
-        node.name
-        for node in view.scheduler.nodes.values()
-        if job.partition in node.partitions and node.in_service
-    )
-
-
 def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
     """What a requeue could get. A node that was lost, or treated, and serves again has healed."""
-    usable = _usable(job, view)
+    usable = usable_nodes(job, view)
     healed = {
         p.trouble.node
         for p in past
@@ -313,6 +312,4 @@ def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple
     DOWN now is left as well: 22.05 does not end the batch script of a --no-kill job on the host
     that it lost, and a job that comes back there is a duplicate, which drains the node.
     """
-    usable = _usable(job, view)
-    enough = len(usable.difference(exclude, job.excluded)) >= max(len(job.nodes), 1)
-    return tuple(sorted(exclude)) if enough else ()
+    return tuple(sorted(exclude)) if can_spare(job, exclude, len(job.nodes), view) else ()

@@ -62,13 +62,14 @@ EVENT_COLUMNS = (
 
 
 class PolicyTestView(Struct, frozen=True):
-    """What `hpctl policy test` shows."""
+    """What `hpctl policy test` shows. `held`, `ended`: why the run is held, or left to end."""
 
     policies: tuple[str, ...]
     scenario: str
     events: tuple[Played, ...]
     restarts: int
     held: str
+    ended: str = ""
 
     layout: ClassVar[Layout] = (
         Section("events", EVENT_COLUMNS),
@@ -81,6 +82,8 @@ class PolicyTestView(Struct, frozen=True):
         """How the run ends."""
         if self.held:
             return f"held: {self.held}"
+        if self.ended:
+            return f"left to end: {self.ended}"
         return "the run goes on" if self.events[-1].nodes else "nothing runs at the end"
 
 
@@ -160,19 +163,28 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     """Show what POLICY would do, event by event, and why.
 
     Of several files the later ones win; without any, the defaults are tried. Nothing but the files
-    is read. Exit code: 0 the run goes on, 1 it ends held, 2 a file is wrong.
+    is read. Exit code: 0 the run goes on, 1 it is held or ends, 2 a file is
+    wrong.
     """
     from hpctl.jobs import rehearsal
     from hpctl.vocabulary.policy_file import merged, read
+    from hpctl.vocabulary.run_policy import STOPS, Action
 
     with as_typed():
         files, story = [read(path) for path in policies], rehearsal.read(scenario)
     played = rehearsal.play(merged(files), story)
-    held = next((p.why for p in reversed(played) if p.action == "hold"), "")
-    held = held if played[-1].nodes == 0 else ""
-    view = PolicyTestView(policies, scenario, played, rehearsal.restarts(played), held)
+    stop = next((p for p in reversed(played) if p.action in STOPS), None)
+    stop = stop if played[-1].nodes == 0 else None
+    view = PolicyTestView(
+        policies,
+        scenario,
+        played,
+        rehearsal.restarts(played),
+        held=stop.why if stop is not None and stop.action == Action.HOLD else "",
+        ended=stop.why if stop is not None and stop.action == Action.END else "",
+    )
     output.show("policy-test", view, as_json)
-    output.leave(Exit.PROBLEM if held else Exit.FINE)
+    output.leave(Exit.FINE if stop is None else Exit.PROBLEM)
 
 
 @policy.command()

@@ -14,7 +14,7 @@ from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.policy_file import Count
-from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
+from hpctl.vocabulary.run_policy import RESTARTS, STOPS, Action, RunPolicy
 from hpctl.vocabulary.trouble import Kind, Trouble
 
 
@@ -142,8 +142,8 @@ def _one(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
     if event.returned:
         return _nodes_returned(run, at_s, event)
     if event.released:
-        why = "nothing is held"
-        if run.past and run.past[-1].action is Action.HOLD:
+        why = "nothing is held or has ended"
+        if run.past and run.past[-1].action in STOPS:
             why, run.over = f"let go again: {run.over}", ""
             _fresh(run, ())
         return Played(at_s, "released", nodes=len(run.running), why=why)
@@ -180,7 +180,7 @@ def _trouble(run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: Kind) 
         run.running = [*stay, *(n for n in fit if n not in stay)][: answer.size]
     elif answer.action is Action.REQUEUE or kind is Kind.PREEMPTED:
         _fresh(run, answer.exclude)
-    elif answer.action is Action.HOLD:
+    elif answer.action in STOPS:
         run.over, run.running = answer.why, []
     elif kind is Kind.FINAL:
         run.over, run.running = "the run asked not to be run again", []

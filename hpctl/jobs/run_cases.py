@@ -13,7 +13,7 @@ from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
 from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import STOPS, Action
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
 
@@ -36,6 +36,10 @@ def find_trouble(rec: JobRecovery) -> Trouble:
 FAILED_REASON: Final = "NonZeroExitCode"
 """Of a job that slurmctld requeued for its exit code (RequeueExit), until a scheduling pass looks
 at it. The exit code alone does not tell: a requeue ends the script as well, with its own code."""
+
+LAUNCH_REASON: Final = "JobLaunchFailure"
+"""Of a job whose batch host was lost. Slurm gives it, too, to a job whose batch script itself was
+ended by a signal; the exit code has the signal then."""
 
 _DELAY_REASONS: Final = ("BeginTime", "None", "", FAILED_REASON)
 
@@ -74,7 +78,7 @@ def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         if wish is not None:
             return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
-            return RunCase(job.attempt, _ended_badly(job, view, now))
+            return RunCase(job.attempt, _ended_badly(job, view, now), _given_up(job, view))
         if headless(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
             trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
@@ -86,6 +90,12 @@ def _wish(job: SlurmJob, view: View) -> JobReported | None:
     """The newest word of this run, where it is a wish: a later word takes an older wish back."""
     event = last_report(job.id, job.restarts, view)
     return event if event is not None and event.report.wish is not Wish.NONE else None
+
+
+def _given_up(job: SlurmJob, view: View) -> JobReported | None:
+    """The report by which the supervisor of this run gave it up; None where there is none."""
+    event = last_report(job.id, job.restarts, view)
+    return event if event is not None and event.report.action is Action.END else None
 
 
 def _reported_trouble(event: JobReported) -> Trouble:
@@ -107,7 +117,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
     event = last_report(job.id, attempt.restarts, view)
-    if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
+    if event is not None and event.report.action in (Action.REQUEUE, *STOPS):
         return RunCase(attempt, _reported_trouble(event), event, queued=True)
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
@@ -151,13 +161,14 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
         kind, why = Kind.HOST_MEMORY, "Slurm killed it for its memory"
     elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
         kind, why = Kind.NODE, f"Slurm ended it as {job.state}"
-    elif job.reason == "JobLaunchFailure" or _batch_host_lost(job, view, exit_code):
+    elif _batch_host_lost(job, view, exit_code):
         kind, why = Kind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
         node = job.batch_host
     elif exit_code in policy.corruption_exit_codes:
         kind, why = Kind.CORRUPTION, f"exit code {exit_code} is evidence of silent corruption"
     elif signalled:
-        kind, why = Kind.KILLED, f"its script was ended by signal {signalled}"
+        kind = Kind.KILLED if signalled in _FROM_OUTSIDE else Kind.CRASH
+        why = f"its script was ended by signal {signalled}"
     elif exit_code is not None and exit_code - 128 in _FROM_OUTSIDE:
         why = f"its script ended with exit code {exit_code}: signal {exit_code - 128} from outside"
         kind = Kind.KILLED
@@ -179,11 +190,14 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
 
 
 def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
-    """Whether the node of the batch script is DOWN, or was about to be.
+    """Whether the node of the batch script is DOWN, or was about to be, or left the job.
 
     Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
     before the DOWN that killed it.
     """
+    signalled = not job.exit_code.endswith(":0")
+    if job.reason == LAUNCH_REASON and not (signalled and job.batch_host in job.nodes):
+        return True
     host = view.scheduler.nodes.get(job.batch_host) if job.batch_host else None
     killed = exit_code is not None and exit_code - 128 in _FROM_OUTSIDE
     return host is not None and (host.down or (host.closed and killed))

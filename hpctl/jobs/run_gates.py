@@ -17,6 +17,10 @@ HANG_GATE: Final = "hang"
 OTHERS_GATE: Final = "hang_of_others"
 
 
+ENDED_GATE: Final = "ended"
+"""Of a run that its policy leaves as Slurm ended it: nothing is asked of a person."""
+
+
 class Run(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""
 
@@ -54,7 +58,8 @@ def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None
     if policy.mode is not Mode.OBSERVE:
         return None
     answer = run.answer
-    would = {Action.HOLD: "hold", Action.NOTIFY: "treat"}.get(answer.action, "start")
+    verbs = {Action.HOLD: "hold", Action.END: "end", Action.NOTIFY: "treat"}
+    would = verbs.get(answer.action, "start")
     after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
     without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
     return f"mode observe: would {would} job {run.job.shown}{after}{without}: {answer.why}"

@@ -16,7 +16,7 @@ import math
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
@@ -198,7 +198,7 @@ class CliScheduler(Reader):
         for update in send.updates:
             args = [f"JobId={update.command_id}"]
             if update.exclude is not None:
-                args.append(f"ExcNodeList={fold(update.exclude) if update.exclude else ''}")
+                args += _exclusions(update.exclude, update.mark)
             if send.tasks is not None:
                 args.append(f"NumTasks={send.tasks}")
             args.append(rules.start_time(after_s))
@@ -207,6 +207,22 @@ class CliScheduler(Reader):
                 return sent
         if send.release:
             return self.order("scontrol", "release", send.command_id)
+        return sent
+
+    def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
+        """`scontrol update ExcNodeList=... AdminComment=...`."""
+        record = self._look(job)
+        if isinstance(record, Outcome):
+            return record
+        send = rules.lift(record, nodes)
+        if isinstance(send, Outcome):
+            return send
+        sent = Outcome.accepted()
+        for update in send:
+            args = _exclusions(update.exclude, update.mark)
+            sent = self.order("scontrol", "update", f"JobId={update.command_id}", *args)
+            if sent.kind is not OutcomeKind.ACCEPTED:
+                return sent
         return sent
 
     def hold(self, job: JobId, why: str) -> Outcome:
@@ -220,10 +236,24 @@ class CliScheduler(Reader):
         held = self.order("scontrol", "uhold", record.command_id)
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
-        comment = rules.comment(record.job.comment, why)
-        written = self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
+        written = self._comment(record, why)
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
+
+    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+        """Write the Comment, as that of an ended job stays, then `scancel`."""
+        record = self._look(attempt.job)
+        if isinstance(record, Outcome):
+            return record
+        refusal = rules.give_up(record, attempt)
+        if refusal is not None or record is None:
+            return refusal or rules.NO_SUCH_JOB
+        self._comment(record, why)
+        return self.order("scancel", record.command_id)
+
+    def _comment(self, record: JobRecord, why: str) -> Outcome:
+        comment = rules.comment(record.job.comment, why)
+        return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
 
     def active_controller(self) -> str:
         """The host of the first slurmctld that answers `scontrol ping`; empty where none does."""
@@ -329,6 +359,11 @@ class CliScheduler(Reader):
             return self.order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
 
         return update(wanted, seen, rule, send, with_reason=state != "RESUME")
+
+
+def _exclusions(exclude: Sequence[NodeName], mark: str | None) -> list[str]:
+    listed = f"ExcNodeList={fold(exclude) if exclude else ''}"
+    return [listed] if mark is None else [listed, f"AdminComment={mark}"]
 
 
 def _unavailable(error: Unavailable) -> Outcome:

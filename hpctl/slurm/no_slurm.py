@@ -71,6 +71,14 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
+    def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
     def reservations(self) -> Mapping[str, Reservation]:
         """Return no reservations."""
         return {}

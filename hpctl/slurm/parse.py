@@ -283,7 +283,7 @@ FIELDS: Final = (
     "Partition", "NodeList", "Reason", "exit_code", "UserID", "UserName", "NumNodes", "NumTasks",
     "NumCPUs", "MinCpus",
     "NTPerNode", "OverSubscribe", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-task",
-    "tres-per-socket", "ReqNodes", "Feature", "QOS", "PreemptTime", "Comment",
+    "tres-per-socket", "ReqNodes", "Feature", "QOS", "PreemptTime", "admin_comment", "Comment",
     "Name",
 )  # fmt: skip
 """Of squeue's --Format."""
@@ -386,6 +386,7 @@ def _record(
         het_offset=natural(values["HetJobOffset"]),
         qos=printable(values["QOS"]),
         preempted=at_text(values["PreemptTime"]),
+        admin_comment=values["admin_comment"],
     )
     size = Size(
         natural(values["NumNodes"]),

@@ -354,6 +354,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         end=end,
         eligible=at_stamp(job.eligible_time),
         comment=_text(job, "comment"),
+        admin_comment=_text(job, "admin_comment"),
         uid=job.user_id,
         wants=_wants(job) if state == "PENDING" else 0,
         completing_on=hosts(job.allocated_nodes or "") if "COMPLETING" in flags else (),

@@ -20,6 +20,9 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   that pass starts the job. Before, no pass comes with that second by itself: the order is sent
   again as it begins.
 - An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
+  A list that leaves the job too few nodes gives it Reason BadConstraints and priority 0, which
+  StartTime=now and a release leave as they are; the next change of the list takes both back (seen
+  on 22.05.8).
 - A job whose launch failed, mostly in a Prolog, is held with a description of slurmctld's own
   (`launch failed requeued held`): it needs a release. An operator's hold leaves that description
   and makes the Reason JobHeldAdmin, which JSON alone shows; such a job is left held.
@@ -41,6 +44,7 @@ from msgspec.structs import replace
 from hpctl.faults.hma_marks import MARKS, mark_of, spent
 from hpctl.faults.slurm_reasons import closed_by_slurm, find_row
 from hpctl.slurm.records import JobRecord
+from hpctl.vocabulary.exclusion_mark import write_excluded
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
 from hpctl.vocabulary.reason import reason_owner
@@ -55,10 +59,12 @@ COMPONENT = Outcome.rejected("het_component", "this id is one component of a het
 
 
 class StartUpdate(Struct, frozen=True):
-    """One update: set the list of excluded nodes (None: leave it), and start now."""
+    """One update: set the list of excluded nodes (None: leave it), and start now. `mark` is the
+    AdminComment that is set with the list (None: leave it)."""
 
     command_id: str
     exclude: tuple[NodeName, ...] | None
+    mark: str | None = None
 
 
 class StartNow(Struct, frozen=True):
@@ -122,7 +128,7 @@ def start_now(
     """What to send so that a requeued job starts at once and elsewhere.
 
     `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
-    that hpctl excluded for this job before and that have healed since: they leave the list.
+    that have healed: they leave the list where hpctl excluded them.
     """
     if record is None:
         return NO_SUCH_JOB
@@ -139,23 +145,63 @@ def start_now(
     if held(record) and not release:
         return Outcome.rejected(HELD, f"the job is held ({job.reason}): release it first")
     components = record.components or (job,)
-    lists = [_excluded(component, tuple(exclude), known, forgive) for component in components]
     command_id, tasks = record.command_id, _tasks(record) if elastic else None
-    names = [command_id] if len(set(lists)) == 1 else [each.shown for each in components]
-    updates = tuple(StartUpdate(name, listed) for name, listed in zip(names, lists, strict=False))
-    return StartNow(command_id, updates, release, tasks)
+    updates = [_start(each, tuple(exclude), known, forgive) for each in components]
+    if len({(update.exclude, update.mark) for update in updates}) == 1:
+        updates = [replace(updates[0], command_id=command_id)]
+    return StartNow(command_id, tuple(updates), release, tasks)
 
 
-def _excluded(
+def _start(
     job: SlurmJob,
     exclude: Collection[NodeName],
     known: Collection[NodeName],
     forgive: Collection[NodeName],
-) -> tuple[NodeName, ...] | None:
-    """Return the nodes that a job is to exclude, None where it excludes these already."""
-    kept = [name for name in job.excluded if name not in forgive]
+) -> StartUpdate:
+    """Return the update of a job or component; its list is None where it excludes these already."""
+    ours = job.excluded_by_hpctl
+    kept = [name for name in job.excluded if name not in ours or name not in forgive]
     names = tuple(sorted({name for name in (*kept, *exclude) if name in known}))
-    return names if set(names) != set(job.excluded) else None
+    if set(names) == set(job.excluded):
+        return StartUpdate(job.shown, None)
+    marked = [name for name in names if name in ours or name not in job.excluded]
+    return StartUpdate(job.shown, names, write_excluded(job.admin_comment, marked))
+
+
+class Lift(Struct, frozen=True):
+    """One update that leaves a job or component this list of excluded nodes. `mark`: the
+    AdminComment that is set with it (None: leave it)."""
+
+    command_id: str
+    exclude: tuple[NodeName, ...]
+    mark: str | None
+
+
+def lift(record: JobRecord | None, nodes: Collection[NodeName]) -> tuple[Lift, ...] | Outcome:
+    """What to send so that a pending job may be given these nodes again, where hpctl excluded
+    them."""
+    if record is None:
+        return NO_SUCH_JOB
+    job = record.job
+    if (several := _several(record)) is not None:
+        return several
+    if job.state != "PENDING":
+        return Outcome.rejected("not_pending", f"the job is {job.state}")
+    if job.completing:
+        return COMPLETING
+    components = record.components or (job,)
+    lifts = [_lift(each, nodes) for each in components]
+    updates = tuple(update for update in lifts if update is not None)
+    return updates or Outcome.accepted("it excludes none of them by hpctl's order")
+
+
+def _lift(job: SlurmJob, nodes: Collection[NodeName]) -> Lift | None:
+    ours = job.excluded_by_hpctl
+    if not set(ours).intersection(nodes):
+        return None
+    kept = [name for name in ours if name not in nodes]
+    exclude = [name for name in job.excluded if name not in ours or name in kept]
+    return Lift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
 
 
 def _tasks(record: JobRecord) -> int | None:
@@ -184,6 +230,25 @@ def hold(record: JobRecord | None) -> Outcome | None:
         return several
     if record.job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {record.job.state}")
+    return None
+
+
+def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+    """Why an attempt, or the next one in the queue, is not cancelled; None where it is."""
+    if record is None:
+        return NO_SUCH_JOB
+    job = record.job
+    if job.state in ENDED and not job.completing and job.restarts - attempt.restarts in (0, 1):
+        return Outcome.accepted(f"it has ended as {job.state}")
+    other = other_attempt(record, attempt)
+    if other is not None:
+        return other
+    if (several := _several(record)) is not None:
+        return several
+    if job.completing:
+        return COMPLETING
+    if job.restarts - attempt.restarts > (job.state == "PENDING"):
+        return _other(f"restart {job.restarts} is the job's latest")
     return None
 
 

@@ -133,6 +133,7 @@ class JobRecovery(Struct, frozen=True):
     nodes: int = 0
     hang: str = ""
     known_as: str = ""
+    lift: tuple[NodeName, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 
@@ -159,6 +160,8 @@ class JobRecovery(Struct, frozen=True):
     @property
     def let_run(self) -> bool:
         """It ended without stopping the run, which may therefore be hit again."""
+        if self.lift:
+            return True
         return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:

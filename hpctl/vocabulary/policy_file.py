@@ -71,7 +71,7 @@ def _ladder(value: Any) -> Any:
     for gentle, harsh in pairwise(known):
         if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
             raise ValueError(f"goes from the gentlest on: {harsh} cannot follow {gentle}")
-        if gentle in (Action.NONE, Action.HOLD):
+        if gentle in (Action.NONE, Action.END, Action.HOLD):
             raise ValueError(f"nothing can follow {gentle}")
     return ladder
 

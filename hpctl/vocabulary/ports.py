@@ -101,18 +101,35 @@ class Scheduler(Protocol):
     ) -> Outcome:
         """Clear the begin delay of a pending job; ExcNodeList = its own - `forgive` + `exclude`.
 
-        One update. With `after_s` the job starts so many seconds from now, rounded up, and not
-        before; nothing holds it meanwhile, so it does so though nobody should ask again. An
-        `elastic` job, submitted with a range of nodes, gets its whole range again: Slurm has fixed
-        it to the size of its last run where it has --ntasks-per-node.
+        One update, which also marks in the AdminComment what hpctl added (`exclusion_mark`). Of
+        `forgive` only marked nodes leave the list: a user's own exclusion stays.
+        With `after_s` the job starts so many seconds from now, rounded up, and not before; nothing
+        holds it meanwhile, so it does so though nobody should ask again. An `elastic` job,
+        submitted with a range of nodes, gets its whole range again: Slurm has fixed it to the size
+        of its last run where it has --ntasks-per-node.
         Names that slurmctld does not know are left out. Rejected("completing", transient) while
         the job is COMPLETING, when the delay would come back; Rejected("not_pending") for a job
         that runs or has ended. Not to be sent in the clock's second in which the last run was
         ended: a node of that run kills a job that comes back so soon.
         """
 
+    def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
+        """Take those of these nodes out of a pending job's ExcNodeList that hpctl wrote there.
+
+        Nothing else of the job changes; slurmctld also takes back the priority 0 and the Reason
+        BadConstraints that the list has caused. Accepted where the list has none of them.
+        """
+
     def hold(self, job: JobId, why: str) -> Outcome:
         """User-hold a pending job and write `why` where its owner reads it (Comment)."""
+
+    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+        """Cancel this attempt of a job, or the next one while it waits in the queue; `why` goes
+        into its Comment.
+
+        Accepted for a job that has ended already. Rejected("other_attempt") where the next attempt
+        runs, or the job id is another submission's by now.
+        """
 
     def reservations(self) -> Mapping[str, Reservation]:
         """All reservations, those to come included, by name. Raises Unavailable."""

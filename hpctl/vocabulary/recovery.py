@@ -31,6 +31,8 @@ class StepKind(StrEnum):
     REQUEUE = "requeue"
     START_NOW = "start_now"
     HOLD = "hold"
+    CANCEL = "cancel"
+    LIFT = "lift"
     RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
@@ -53,6 +55,8 @@ CONVERGENT = frozenset(
         StepKind.REQUEUE,
         StepKind.START_NOW,
         StepKind.HOLD,
+        StepKind.CANCEL,
+        StepKind.LIFT,
         StepKind.RETURN,
         StepKind.RESERVE,
         StepKind.STACKS,
@@ -132,7 +136,8 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs."""
+    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs. For LIFT:
+    what the job may be given again."""
     partition: str = ""
     command: str = ""
     limit_s: float = 0.0

@@ -23,12 +23,18 @@ class Action(StrEnum):
     """Launch a new step inside the same allocation."""
     REQUEUE = "requeue"
     """Give the allocation back and start again."""
+    END = "end"
+    """Let the job end as Slurm ends it: FAILED with the program's exit code."""
     HOLD = "hold"
     """Stop, and tell the user why."""
 
 
 RESTARTS: Final = frozenset({Action.PROCESS, Action.STEP, Action.REQUEUE})
 """The actions that run the program again, and that the budgets count."""
+
+
+STOPS: Final = frozenset({Action.END, Action.HOLD})
+"""The actions after which a job runs again only if a person has it run again."""
 
 
 class Backoff(Struct, frozen=True):
@@ -51,8 +57,8 @@ class Treatment(Struct, frozen=True):
     `backoff`: whether restarts wait. `exclude`: after how many times on the same node the run
     leaves that node (0: never; times of all kinds that exclude add up). `save_first`: whether
     ranks that still live are asked to save before. `hold_same`: whether the same signature,
-    `same_signature` times without progress, holds the job: for what the program does to itself.
-    `max`: after how many restarts of this kind without progress the job is held (0: no bound of
+    `same_signature` times without progress, stops the job: for what the program does to itself.
+    `max`: after how many restarts of this kind without progress the job is stopped (0: no bound of
     its own). `why` argues for a default.
     """
 
@@ -65,10 +71,10 @@ class Treatment(Struct, frozen=True):
     why: str = ""
 
 
-_ALL: Final = (Action.PROCESS, Action.STEP, Action.REQUEUE, Action.HOLD)
+_ALL: Final = (Action.PROCESS, Action.STEP, Action.REQUEUE, Action.END)
 
 
-_ONCE_MORE: Final = (Action.STEP, Action.REQUEUE, Action.HOLD)
+_ONCE_MORE: Final = (Action.STEP, Action.REQUEUE, Action.END)
 
 
 DEFAULTS: Final[Mapping[Kind, Treatment]] = {
@@ -133,10 +139,11 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         why="Wrong results are worse than none: exclude the node at once.",
     ),
     Kind.NO_PROGRESS: Treatment(
-        _ONCE_MORE,
+        (Action.STEP, Action.REQUEUE, Action.HOLD),
         backoff=True,
         why="An exit without progress may follow a lost node; the third is a finished or"
-        " broken program.",
+        " broken program, which a person must tell apart: with exit code 0 Slurm would call it"
+        " COMPLETED.",
     ),
     Kind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
     Kind.TIME_LIMIT: Treatment(
@@ -176,7 +183,8 @@ class RunPolicy(Struct, frozen=True):
     """How one job is treated: merged from the cluster's, its partition's and its own file.
 
     `restarts` in `window_s` seconds, `without_progress` of them in a row, and `same_signature`
-    times the same signature without progress are the budgets; over any of them the job is held.
+    times the same signature without progress are the budgets; over any of them the job is stopped
+    (`last_resort`).
     Where nobody can tell a run's progress, one that went well for `proven_s` counts as progress.
     `most_excluded`: so many nodes at most are left out on suspicion, the oldest is let in again.
     `nodes` is the elastic range (least, most), None for a fixed size. `grow_gain` is how many
@@ -212,6 +220,17 @@ class RunPolicy(Struct, frozen=True):
     def treatment(self, kind: Kind) -> Treatment:
         """What this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
+
+    def last_resort(self, kind: Kind) -> Action:
+        """Return END or HOLD: how a job is stopped that a budget forbids to restart.
+
+        By the end of the kind's ladder, or of its default ladder where that ends with neither.
+        HOLD where both say nothing: the program has not failed, and a person decides.
+        """
+        for treatment in (self.treatment(kind), DEFAULTS[kind]):
+            if treatment.ladder[-1] in STOPS:
+                return treatment.ladder[-1]
+        return Action.HOLD
 
 
 class RunDecision(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.job_ids import format_component, format_task
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.vocabulary.exclusion_mark import read_excluded
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
 
@@ -99,6 +100,7 @@ class SlurmJob(Struct, frozen=True):
     another job; `het_offset`: which component it is. `components`: the ids of all components of a
     heterogeneous job, which is one job to hpctl, under its leader's id. `preempted`: when Slurm
     chose to preempt its last run, where hpctl saw that.
+    `admin_comment` is its AdminComment, which operators write.
     """
 
     id: JobId
@@ -133,6 +135,7 @@ class SlurmJob(Struct, frozen=True):
     components: tuple[JobId, ...] = ()
     qos: str = ""
     preempted: datetime | None = None
+    admin_comment: str = ""
 
     @property
     def shown(self) -> str:
@@ -176,6 +179,14 @@ class SlurmJob(Struct, frozen=True):
     def held_at_launch(self) -> bool:
         """Held by slurmctld for its launch, for whatever cause."""
         return self.state == "PENDING" and self.reason in HELD_AT_LAUNCH
+
+    @property
+    def excluded_by_hpctl(self) -> tuple[NodeName, ...]:
+        """Those nodes of its ExcNodeList that hpctl wrote there, and no user."""
+        if not self.excluded:
+            return ()
+        marked = read_excluded(self.admin_comment)
+        return tuple(name for name in self.excluded if name in marked)
 
     @property
     def running(self) -> bool:

@@ -132,11 +132,25 @@ class SimSlurm(Slurmctld):
         (update,) = send.updates
         if update.exclude is not None:
             mine.excluded = update.exclude
+        if update.mark is not None:
+            mine.admin_comment = update.mark
         if send.tasks is not None:
             mine.tasks = send.tasks
         mine.begin = None
         if after_s > 0:
             mine.begin = self.now() + timedelta(seconds=math.ceil(after_s))
+        return Outcome.accepted()
+
+    def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = self.known(job)
+        send = rules.lift(_record(mine), nodes)
+        if isinstance(send, Outcome) or mine is None:
+            return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
+        (update,) = send
+        mine.excluded, mine.admin_comment = update.exclude, update.mark or ""
         return Outcome.accepted()
 
     def hold(self, job: JobId, why: str) -> Outcome:
@@ -149,6 +163,18 @@ class SimSlurm(Slurmctld):
             return refusal or rules.NO_SUCH_JOB
         mine.held, mine.reason = True, "JobHeldUser"
         mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        return Outcome.accepted()
+
+    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = self.known(attempt.job)
+        refusal = rules.give_up(_record(mine), attempt)
+        if refusal is not None or mine is None:
+            return refusal or rules.NO_SUCH_JOB
+        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        self.cancel(mine)
         return Outcome.accepted()
 
     def reservations(self) -> Mapping[str, Reservation]:

@@ -23,7 +23,8 @@ JOB = {
     "NumCPUs": "2", "MinCpus": "1", "NTPerNode": "0", "OverSubscribe": "OK",
     "tres-alloc": "cpu=2,node=2,billing=2", "tres-per-job": "N/A", "tres-per-node": "N/A",
     "tres-per-task": "N/A", "tres-per-socket": "N/A", "ReqNodes": "n[8-9]",
-    "Feature": "(null)", "Comment": "(null)", "QOS": "(null)", "PreemptTime": "N/A", "Name": "job",
+    "Feature": "(null)", "QOS": "(null)", "PreemptTime": "N/A",
+    "admin_comment": "(null)", "Comment": "(null)", "Name": "job",
 }  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class Job(Struct):
     batch_host: NodeName | None = None
     exit_code: str = ""
     excluded: tuple[NodeName, ...] = ()
+    admin_comment: str = ""
     completing_since: datetime | None = None
     begin: datetime | None = None
     revoked: tuple[datetime, tuple[NodeName, ...]] | None = None
@@ -358,5 +359,6 @@ def shown(job: Job) -> SlurmJob:
         partition="all", nodes=job.nodes, excluded=job.excluded, batch_host=job.batch_host,
         exit_code=job.exit_code, uid=UID, requeue=job.requeue, reason=job.reason, start=job.start,
         end=job.end, eligible=job.begin or job.submit, comment=job.comment,
+        admin_comment=job.admin_comment,
         wants=(job.least or job.size) if job.state == "PENDING" else 0,
     )  # fmt: skip

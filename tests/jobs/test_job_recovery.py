@@ -131,6 +131,17 @@ def test_a_job_over_its_budget_is_held_and_told_why():
     assert moved(held, JobFacts(QUEUED)) is JobSignal.HELD
 
 
+@pytest.mark.parametrize("job", [RUNNING, QUEUED])
+def test_a_run_that_is_given_up_is_cancelled_and_never_requeued(job):
+    given_up = rec(JobPhase.STOPPING, action=Action.END, why="the same crash 2 times")
+    do = does(advance(given_up, JobFacts(job, True), OWN, at(1)))
+    assert (do.kind, do.why) == (StepKind.CANCEL, "the same crash 2 times")
+    sent = replace(given_up, steps=(step(StepKind.CANCEL, Outcome.accepted()),))
+    assert isinstance(advance(sent, JobFacts(job, True), OWN, at(1)), Wait)
+    over = replace(job, state="CANCELLED")
+    assert moved(sent, JobFacts(over, True)) is JobSignal.GONE
+
+
 AGAIN = slurm_job(restarts=1, nodes=("n3",))
 ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
     "gone": (JobPhase.STOPPING, None, JobSignal.GONE),

@@ -95,7 +95,17 @@ def test_what_a_node_explains_is_left_to_it():
     ("ended", "kind", "why"),
     [
         ({}, Kind.CRASH, "its script ended with exit code 1"),
-        ({"exit_code": "0:11"}, Kind.KILLED, "its script was ended by signal 11"),
+        ({"exit_code": "0:11"}, Kind.CRASH, "its script was ended by signal 11"),
+        (
+            {"reason": "JobLaunchFailure", "exit_code": "0:11"},
+            Kind.CRASH,
+            "its script was ended by signal 11",
+        ),
+        (
+            {"reason": "JobLaunchFailure", "exit_code": "0:9"},
+            Kind.KILLED,
+            "its script was ended by signal 9",
+        ),
         (
             {"exit_code": "137:0"},
             Kind.KILLED,
@@ -106,7 +116,7 @@ def test_what_a_node_explains_is_left_to_it():
         ({"state": "OUT_OF_MEMORY"}, Kind.HOST_MEMORY, "Slurm killed it for its memory"),
         ({"state": "NODE_FAIL", "exit_code": "0:1"}, Kind.NODE, "Slurm ended it as NODE_FAIL"),
         (
-            {"reason": "JobLaunchFailure", "exit_code": "0:9"},
+            {"reason": "JobLaunchFailure", "exit_code": "0:9", "nodes": ("n2",)},
             Kind.NODE,
             "the node of its batch script, n1, was lost",
         ),
@@ -128,20 +138,65 @@ def test_the_first_restart_does_not_wait_and_the_next_does():
     assert at(40) <= found.start_at <= at(50)
 
 
-def test_the_same_crash_twice_without_progress_is_held_with_a_reason():
-    found = opens(replace(FAILED, restarts=1), crashed(0, -60))
+SAME = "the same crash 2 times without progress: its script ended with exit code 1"
+
+
+def test_the_same_crash_twice_without_progress_ends_as_slurm_ended_it():
+    found = holds(replace(FAILED, restarts=1), crashed(0, -60))
+    assert found.gate == "ended"
+    assert found.why == f"it is not restarted and stays FAILED: {SAME}"
+
+
+def test_a_policy_may_hold_what_would_end():
+    hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
+    run = replace(RUN, treatments={Kind.CRASH: hold})
+    found = opens(replace(FAILED, restarts=1), crashed(0, -60), run=run)
     assert found.action is Action.HOLD
     assert found.over_budget == (
-        "hpctl: the same crash 2 times without progress: its script ended with exit code 1;"
-        " held for you to look (scontrol release 7 lets it go on)"
+        f"hpctl: {SAME}; held for you to look (scontrol release 7 lets it go on)"
     )
 
 
 def test_the_owner_of_an_array_task_is_told_to_release_that_task_alone():
     task = replace(FAILED, restarts=1, array_job=FAILED.id, array_task="3")
-    found = opens(task, crashed(0, -60))
+    hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
+    found = opens(task, crashed(0, -60), run=replace(RUN, treatments={Kind.CRASH: hold}))
     assert "(scontrol release 7_3 lets it go on)" in found.over_budget
     assert found.known_as == "7_3"
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+def test_a_deterministic_bug_is_restarted_as_often_as_the_policy_says_and_then_ends(restarts):
+    crash = Treatment((Action.REQUEUE,))
+    run = replace(RUN, restarts=restarts, without_progress=9, treatments={Kind.CRASH: crash})
+    log = [event for n in range(restarts) for event in crashed(n, -60 * (restarts - n))]
+    last = replace(FAILED, restarts=restarts)
+    assert holds(last, log, run=run).why.startswith("it is not restarted and stays FAILED")
+    if restarts:
+        more = replace(run, restarts=restarts + 1)
+        assert opens(last, log, run=more).action is Action.REQUEUE
+
+
+def test_what_slurm_has_requeued_for_its_exit_code_is_cancelled_once_it_is_given_up():
+    requeued = replace(QUEUED, restarts=2, reason="NonZeroExitCode", exit_code="1:0")
+    log = crashed(0, -60)
+    log[0] = replace(log[0], trouble=replace(log[0].trouble, signature="PENDING 1:0"))
+    found = opens(requeued, log)
+    assert (found.action, found.over_budget) == (Action.END, "")
+    assert SAME in found.why
+
+
+def test_a_run_that_its_supervisor_gave_up_is_left_to_end():
+    given_up = report_of(-2, kind=Kind.CRASH, action=Action.END, wish=Wish.NONE, why="a bug")
+    assert decided(job(), [given_up]) is None
+    assert holds(FAILED, [given_up]).why == "it is not restarted and stays FAILED: a bug"
+    later = report_of(-1, kind=Kind.CRASH, action=Action.REQUEUE)
+    assert opens(job(), [given_up, later]).action is Action.REQUEUE
+
+
+def test_a_wish_beyond_the_budget_of_its_kind_is_given_up():
+    found = opens(job(), [report_of(-2)], run=replace(RUN, restarts=0))
+    assert found.action is Action.END
 
 
 def test_what_was_treated_is_not_treated_again():
@@ -204,7 +259,7 @@ def test_what_is_told_twice_counts_once():
     before = Trouble(Kind.NAN, at(-60), "loss is NaN", "nan")
     earlier = report_of(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
     held = opens(job(), [earlier, earlier, report_of(-3, **same), report_of(-2, **same)], run=run)
-    assert held.action is Action.HOLD
+    assert held.action is Action.END
     assert "nan 2 times" in held.why
 
 

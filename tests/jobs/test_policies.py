@@ -88,7 +88,7 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
         "on.crash.lader (line 6): no such key; did you mean 'ladder'?",
         "on.crash.exclude (line 6): should be greater than or equal to 0 (given -1)",
         "on.cuda.ladder (line 7): goes from the gentlest on: step cannot follow hold",
-        "on.nan.ladder.0 (line 8): should be one of none, notify, process, step, requeue, hold"
+        "on.nan.ladder.0 (line 8): should be one of none, notify, process, step, requeue, end, hold"
         " (given 'setp'); did you mean 'step'?",
         "log_rules (line 10): 'megatorn' is no preset and no absolute path; did you mean"
         " 'megatron'?",

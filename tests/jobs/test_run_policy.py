@@ -59,8 +59,8 @@ def test_without_names_every_excluded_node_is_counted_among_the_healthy() -> Non
     assert actions(seen(Kind.NODE, node="n2"), means=replace(unnamed, nodes=4)) == ["requeue"]
 
 
-def test_a_crash_goes_from_process_to_hold() -> None:
-    assert actions(*crashes(4), policy=GENTLE) == ["process", "step", "requeue", "hold"]
+def test_a_crash_goes_from_process_to_its_end() -> None:
+    assert actions(*crashes(4), policy=GENTLE) == ["process", "step", "requeue", "end"]
 
 
 def test_progress_goes_back_to_the_first_rung() -> None:
@@ -73,27 +73,27 @@ def test_training_steps_count_only_where_no_checkpoint_is_known() -> None:
     at_step = [seen(Kind.CRASH, i, signature=f"s{i}", step=10 + i) for i in range(4)]
     assert actions(*at_step) == ["process"] * 4
     saved_none = [replace(t, progress=7) for t in at_step]
-    assert actions(*saved_none) == ["process", "step", "requeue", "hold"]
+    assert actions(*saved_none) == ["process", "step", "requeue", "end"]
 
 
 def test_where_nobody_knows_an_hour_without_trouble_is_progress() -> None:
     hourly = [seen(Kind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
     assert actions(*hourly) == ["process"] * 4
     quicker = [seen(Kind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
-    assert actions(*quicker) == ["process", "step", "requeue", "hold"]
+    assert actions(*quicker) == ["process", "step", "requeue", "end"]
 
 
-def test_the_same_crash_twice_from_the_same_checkpoint_is_held() -> None:
+def test_the_same_crash_twice_from_the_same_checkpoint_ends() -> None:
     twice = [seen(Kind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
     answer = run(*twice)[1]
-    assert answer.action is Action.HOLD
-    assert answer.why == "hpctl: the same crash 2 times without progress: a crash"
+    assert answer.action is Action.END
+    assert answer.why == "the same crash 2 times without progress: a crash"
     assert actions(twice[0], replace(twice[1], progress=8)) == ["process", "process"]
 
 
 @pytest.mark.parametrize("kind", [Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.NAN])
 def test_what_the_program_does_to_itself_gets_one_restart(kind: Kind) -> None:
-    assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "hold"]
+    assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "end"]
 
 
 def test_three_restarts_without_progress_are_enough() -> None:
@@ -118,7 +118,7 @@ def test_time_limits_are_no_failures_but_must_get_on() -> None:
 
 def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
     same = [seen(Kind.CRASH, i, signature="s", progress=7) for i in range(4)]
-    assert actions(*same) == ["process", "hold", "process", "hold"]
+    assert actions(*same) == ["process", "end", "process", "end"]
 
 
 def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
@@ -200,9 +200,9 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
     twice = [seen(Kind.NODE, i, node="n2") for i in range(4)]
     assert actions(*twice, means=fixed) == ["step", "step", "step", "hold"]
     crashes_on = actions(*crashes(3), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))
-    assert crashes_on == ["step", "hold", "step"]
+    assert crashes_on == ["step", "end", "step"]
     why = run(*crashes(2), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))[1].why
-    assert why == "hpctl: no further restart is possible: a crash"
+    assert why == "no further restart is possible: a crash"
 
 
 def test_a_kind_may_have_a_bound_of_its_own() -> None:
@@ -210,7 +210,7 @@ def test_a_kind_may_have_a_bound_of_its_own() -> None:
     policy = replace(RunPolicy(), treatments={**DEFAULTS, Kind.NAN: nan}, without_progress=9)
     *_, again, held = run(*[seen(Kind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY)
     assert again.action is Action.STEP
-    assert held.action is Action.HOLD
+    assert held.action is Action.END
     assert "max: 2" in held.why
 
 

@@ -13,6 +13,7 @@ from hpctl.vocabulary.run_policy import (
     CERTAIN,
     DEFAULTS,
     RESTARTS,
+    STOPS,
     UNPLANNED,
     Action,
     Backoff,
@@ -168,10 +169,10 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     st.none() | st.just(7),
     st.booleans(),
 )
-def test_a_run_that_gets_nowhere_ends_held_whatever_befalls_it(
+def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
     kinds, where, gap_s, progress, process
 ):
-    """By the defaults: at most `without_progress` restarts, then HOLD, for every mixture."""
+    """By the defaults: at most `without_progress` restarts, then a stop, for every mixture."""
     policy, past = RunPolicy(), list[Past]()
     means = Means(process, True, 6, 4, names=NAMES)
     restarts = 0
@@ -181,11 +182,11 @@ def test_a_run_that_gets_nowhere_ends_held_whatever_befalls_it(
         answer = decide(policy, past, trouble, means, at)
         past.append(Past(trouble, answer.action))
         restarts += answer.action in RESTARTS
-        if answer.action is Action.HOLD or kind is Kind.FINAL:
+        if answer.action in STOPS or kind is Kind.FINAL:
             break
     # The first of them shows the checkpoint that the others do not get beyond.
     assert restarts <= policy.without_progress
-    stopped = past[-1].action in (Action.HOLD, Action.NONE)
+    stopped = past[-1].action in (*STOPS, Action.NONE)
     restarting = sum(not TOLD & set(DEFAULTS[p.trouble.kind].ladder) for p in past)
     assert stopped or restarting <= policy.without_progress
 

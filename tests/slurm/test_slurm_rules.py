@@ -103,7 +103,7 @@ def test_an_expedited_job_that_slurm_holds_is_released_as_well():
     ("own", "exclude", "forgive", "sent"),
     [
         ((), (), (), None), ((), (A,), (), (A,)), ((B,), (A,), (), (A, B)), ((B,), (B,), (), None),
-        ((B,), (C,), (B,), (C,)), ((B,), (), (B,), ()), ((B,), ("gone",), (), None),
+        ((B,), (C,), (B,), (B, C)), ((B,), (), (B,), None), ((B,), ("gone",), (), None),
         ((B, "gone"), (A,), (), (A, B)), ((A,), (A,), (A,), None),
     ],
 )  # fmt: skip
@@ -144,6 +144,67 @@ def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     assert code(rules.requeue(JobRecord(whole_job((leader, clears))), MINE)) == "completing"
     fixed = replace(other, requeue=False)
     assert code(rules.requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
+
+
+@pytest.mark.parametrize(
+    ("marked", "exclude", "forgive", "sent", "mark"),
+    [
+        ("", (C,), (), (A, B, C), "hpctl:excluded=c"),
+        ("", (A,), (), None, None),
+        ("B", (C,), ("b",), (A, C), "hpctl:excluded=c"),
+        ("B", (), ("b",), (A,), ""),
+        ("B", (C,), (), (A, B, C), "hpctl:excluded=b,c"),
+        ("B", (), (A,), None, None),
+    ],
+)
+def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgive, sent, mark):
+    """The owner excludes a; b is marked where it says so."""
+    note = "hpctl:excluded=b" if marked else ""
+    job = record(**PENDING, excluded=(A, B), admin_comment=note)
+    send = rules.start_now(job, exclude, {A, B, C}, forgive)
+    (update,) = send.updates
+    assert (update.exclude, update.mark) == (sent, mark)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "exclude", "mark"),
+    [((B,), (A, C), "site | hpctl:excluded=c"), ((A, B, C), (A,), "site")],
+)
+def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
+    job = record(**PENDING, excluded=(A, B, C), admin_comment="site | hpctl:excluded=b,c")
+    assert rules.lift(job, nodes) == (rules.Lift("7", exclude, mark),)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(**PENDING, excluded=(A,)), "accepted"),
+        (record(state="RUNNING", excluded=(A,), admin_comment="hpctl:excluded=a"), "not_pending"),
+        (record(**PENDING, flags=COMPLETING), "completing"),
+        (JobRecord(replace(FAILED, **PENDING, array_job=5, array_task="1-3")), "array_whole"),
+        (None, "no_such_job"),
+    ],
+)
+def test_a_lift_that_is_none(job, expected):
+    assert code(rules.lift(job, [A])) == expected
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(), "accepted"),
+        (record(state="RUNNING"), "send"),
+        (record(**PENDING), "send"),
+        (record(state="RUNNING", restarts=2, submit=T + timedelta(9)), "other_attempt"),
+        (record(state="PENDING", restarts=3, submit=T + timedelta(9)), "other_attempt"),
+        (record(state="RUNNING", flags=COMPLETING), "completing"),
+        (JobRecord(replace(FAILED, state="RUNNING", het_job=7)), "het_component"),
+        (None, "no_such_job"),
+    ],
+)
+def test_what_is_given_up_is_this_attempt_or_the_next_in_the_queue(job, expected):
+    answer = rules.give_up(job, FAILED.attempt)
+    assert ("send" if answer is None else code(answer)) == expected
 
 
 OURS = own_reason("r1", "xid 79")

@@ -54,6 +54,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     `known_as`: the job's id as its owner writes it (`12_3`), empty in older journals.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
     goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
+    `lift`: the nodes that a waiting job may have again; nothing is wrong with its run.
     """
 
     at: datetime
@@ -76,6 +77,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     nodes: int = 0
     hang: Literal["", "dump", "requeue", "cancel"] = ""
     known_as: str = ""
+    lift: tuple[NodeName, ...] = ()
 
 
 class JobReported(Struct, frozen=True):

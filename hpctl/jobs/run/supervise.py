@@ -180,7 +180,8 @@ LOOK_S = 30.0
 LEAVE_S = 60.0
 """How long the daemon has to end this run, before the supervisor asks Slurm itself."""
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
-RESTARTS = (Action.STEP, Action.REQUEUE, Action.HOLD)
+ENDS_STEP = (Action.STEP, Action.REQUEUE, Action.END, Action.HOLD)
+"""The answers for which a step that runs is ended."""
 
 
 class AttemptOutcome(Struct, frozen=True):
@@ -379,7 +380,7 @@ class StepSupervisor:
             return None  # it is being ended, or will be as soon as the signal is taken in
         inside = partial(self.steps.restart_ranks, step) if self._whole(step, fit) else None
         answer = self.handler.answer(step.attempt, trouble, fit, running=True, inside=inside)
-        if answer.action not in RESTARTS:
+        if answer.action not in ENDS_STEP:
             return None
         left = self.allocation.left_s(_utc_now())
         most = answer.save_first_s if left is None else min(answer.save_first_s, left - LAST_S)
@@ -461,6 +462,9 @@ class StepSupervisor:
     def _leave(self, outcome: AttemptOutcome) -> int:
         """The run is over, or goes on elsewhere."""
         answer = outcome.answer
+        if answer is not None and answer.action is Action.END:
+            self.handler.end(outcome.trouble, answer)
+            return outcome.code or 1
         if answer is None or answer.action not in (Action.REQUEUE, Action.HOLD):
             return outcome.code
         if not self.allocation.recoverable:

@@ -29,7 +29,7 @@ leaves a job that has lost a node to its supervisor (`job.supervisor_grace_s`)."
 
 
 class TroubleHandler:
-    """One job's troubles. Only `wish` and `leave` wait for anybody."""
+    """One job's troubles. Only `wish`, `end` and `leave` wait for anybody."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TroubleHandler:
         self._unaffected: set[NodeName] = set()
         self._lost: set[NodeName] = set()
         self._sending = threading.Lock()
-        self._wished = False
+        self._left = False
 
     def started(self, progress: int | None, learned: Callable[[DaemonReply], object]) -> None:
         """Report that the run starts, and from which checkpoint's step. Waits for nobody."""
@@ -84,8 +84,8 @@ class TroubleHandler:
                 )
         self._say(f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}")
         self._note(attempt, trouble, answer)
-        if answer.action not in (Action.REQUEUE, Action.HOLD):
-            # Those two are reported, as requests, when the step has ended.
+        if answer.action not in (Action.REQUEUE, Action.END, Action.HOLD):
+            # Those three are reported when the step has ended: two as requests, END as the last.
             self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
         return answer
 
@@ -115,16 +115,25 @@ class TroubleHandler:
     def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = Wish.HOLD if answer.action is Action.HOLD else Wish.REQUEUE
+        reply = self._last(trouble, answer, wish)
+        acts = reply is not None and reply.ok and reply.acts
+        self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
+        return acts
+
+    def end(self, trouble: Trouble | None, answer: RunDecision) -> None:
+        """Report that the run is given up. Without the report the daemon, which sees the job end,
+        would decide by its own policy whether it is restarted."""
+        self._last(trouble, answer, Wish.NONE)
+
+    def _last(self, trouble: Trouble | None, answer: RunDecision, wish: Wish) -> DaemonReply | None:
+        """Send the last report of this run, and wait for its answer."""
         report = JobReport(
             self._given.job, self._given.restart, trouble, answer.action, answer.why, wish,
             answer.exclude, answer.after_s, trouble.progress if trouble else None,
         )  # fmt: skip
-        self._wished = True
+        self._left = True
         with self._sending:
-            reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
-        acts = reply is not None and reply.ok and reply.acts
-        self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
-        return acts
+            return send_report(report, failover_s=WHOLE_FAILOVER_S)
 
     def leave(self, answer: RunDecision) -> bool:
         """Have Slurm requeue or hold this job; False where it does not.
@@ -165,9 +174,9 @@ class TroubleHandler:
         threading.Thread(target=work, name="tell", daemon=True).start()
 
     def _send(self, report: JobReport) -> DaemonReply | None:
-        """Never after a wish: the daemon takes a later report for the end of the wish."""
+        """Never after the last report: the daemon takes a later one for the end of a wish."""
         with self._sending:
-            return DaemonReply(ok=False) if self._wished else send_report(report)
+            return DaemonReply(ok=False) if self._left else send_report(report)
 
 
 def persist(

@@ -145,7 +145,14 @@ class Mishaps(Struct):
 
 
 ON_NODES = {"drain": "drain", "down": "down", "give_back": "return"}
-ON_JOBS = ("signal", "requeue", "start_now", "hold")
+ON_JOBS = {
+    "signal": "signal",
+    "requeue": "requeue",
+    "start_now": "start_now",
+    "hold": "hold",
+    "lift": "lift",
+    "give_up": "cancel",
+}
 OF_TESTS = {"reserve": "isolate", "test": "test", "end_test": "end_test"}
 """The orders of the Scheduler port."""
 
@@ -183,7 +190,7 @@ class SchedulerDoor:
             return partial(self._on_nodes, ON_NODES[name], order)
         if name in OF_TESTS:
             return partial(self._on_test, OF_TESTS[name], order)
-        return partial(self._on_job, name, order) if name in ON_JOBS else order
+        return partial(self._on_job, ON_JOBS[name], order) if name in ON_JOBS else order
 
     def _on_test(self, kind, order, what, *detail, **options):
         name = what.name if isinstance(what, NodeTest) else what

@@ -16,12 +16,17 @@ def run(*args, width=100):
     return command_line.run("policy", *args, width=width)
 
 
-def test_a_run_that_ends_held_is_a_problem(tmp_path):
+def test_a_run_that_is_held_or_ends_is_a_problem(tmp_path):
+    hold = tmp_path / "hold.yaml"
+    hold.write_text("on: {nan: hold}\n")
     story = tmp_path / "story.yaml"
     story.write_text("nodes: 2\nevents: [{at: 5m, kind: nan, progress: 1, repeat: 2}]\n")
     result = run("test", "--scenario", story)
     assert result.exit_code == 1
-    assert "held: hpctl: the same nan 2 times without progress: nan" in result.stdout
+    assert "left to end: the same nan 2 times without progress: nan" in result.stdout
+    held = run("test", hold, "--scenario", story)
+    assert held.exit_code == 1
+    assert "held: hpctl: nan 1 times without progress: nan" in held.stdout
     story.write_text("nodes: 2\nevents: [{at: 5m, kind: nan}, {at: 6m, kind: nan}]\n")
     lenient = tmp_path / "lenient.yaml"
     lenient.write_text("same_signature: 3\n")
@@ -50,7 +55,7 @@ def test_check_tells_every_file(tmp_path):
     ("text", "said"),
     [
         ("on: {hang: [step, step, step, step, requeue]}", "step, requeue is never reached"),
-        ("on: {hang: {ladder: [step, step, requeue], max: 2}}", "on.hang.max: 2 holds the job"),
+        ("on: {hang: {ladder: [step, step, requeue], max: 2}}", "on.hang.max: 2 stops the job"),
         ("on: {nan: [step, step, step]}", "reached only when the signature changes"),
         ("on: {nan: {ladder: [step], hold_same: false, max: 3}}", "policy.yaml: fine"),
     ],

@@ -173,7 +173,31 @@ def test_a_forgiven_node_leaves_the_list_and_the_users_own_stays(bed: Bed) -> No
     bed.wait_for_a_second_to_begin()
     assert bed.scheduler.start_now(job, [], forgive=[c, d]).kind is OutcomeKind.ACCEPTED
     bed.until("running", lambda: job_of(bed, job).running)
-    assert job_of(bed, job).excluded == ()
+    assert job_of(bed, job).excluded == (d,)
+    assert job_of(bed, job).admin_comment == ""
+
+
+def test_an_exclusion_of_hpctls_is_lifted_and_the_users_own_stays(bed: Bed) -> None:
+    a, _, _, d = bed.nodes
+    job = running(bed, 2, exclude=[d])
+    requeued(bed, job, job_of(bed, job).attempt)
+    bed.until("cleared", lambda: not job_of(bed, job).completing)
+    assert bed.scheduler.start_now(job, [a], after_s=600.0).kind is OutcomeKind.ACCEPTED
+    assert job_of(bed, job).excluded_by_hpctl == (a,)
+    assert bed.scheduler.lift(job, [a, d]).kind is OutcomeKind.ACCEPTED
+    seen = job_of(bed, job)
+    assert (seen.excluded, seen.admin_comment, seen.state) == ((d,), "", "PENDING")
+
+
+def test_a_job_that_waits_again_is_given_up_with_a_reason(bed: Bed) -> None:
+    job = running(bed)
+    attempt = job_of(bed, job).attempt
+    requeued(bed, job, attempt)
+    bed.until("cleared", lambda: not job_of(bed, job).completing)
+    assert bed.scheduler.give_up(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
+    bed.until("cancelled", lambda: job_of(bed, job).state == "CANCELLED")
+    assert "hpctl: a bug" in job_of(bed, job).comment
+    assert bed.scheduler.give_up(attempt, "hpctl: a bug").kind is OutcomeKind.ACCEPTED
 
 
 def test_start_now_while_completing_is_refused_for_now(bed: Bed) -> None:

@@ -1,0 +1,142 @@
+"""Which nodes hpctl keeps a job off, for how long, and which exclusions have outlived their cause.
+
+Level-triggered: a pending job whose ExcNodeList names, by hpctl's own mark, a node that serves
+again is given that node, whoever wrote the mark and whatever the journal still has of it. So a
+daemon that starts repairs what one that was killed, or whose journal was lost, has left.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.view import View
+from hpctl.jobs.run_gates import RUN_GATES, Run
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+LIFT_AGAIN_S: Final = 600.0
+"""Seconds before a job is looked at again whose exclusions slurmctld did not change."""
+_LIFTED: Final = RuleId("run-lift")
+
+
+def lift_decisions(
+    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+    """Return what opens for each pending job that hpctl keeps off a node without a cause any more.
+    `taken`: the jobs that something is decided on already."""
+
+    def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+            return None
+        return _lift(job, view, policy, now)
+
+    waiting = [job for job in view.scheduler.jobs.values() if _may_be_lifted(job)]
+    found, flaws = each("plan", waiting, lambda job: job.id, one)
+    return [decision for decision in found if decision is not None], flaws
+
+
+def _may_be_lifted(job: SlurmJob) -> bool:
+    return job.state == "PENDING" and bool(job.admin_comment) and not job.completing
+
+
+def _lift(
+    job: SlurmJob, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    kept = kept_out(job.id, view, policy)
+    nodes = [n for n in job.excluded_by_hpctl if n not in kept and serves(n, view)]
+    if not nodes or _tried_lately(job.id, view, now):
+        return None
+    why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
+    answer = RunDecision(Action.NOTIFY, why)
+    for gate in RUN_GATES:
+        shut = gate.gate(Run(job, answer), view, policy, now)
+        if shut is not None:
+            text = f"{why}; {shut}"
+            return HoldNoted(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
+    opened = len(view.state.jobs)
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id("j", job.id, job.attempt, "lift", opened, known=view.state),
+        attempt=job.attempt,
+        cause=RecoveryId(""),
+        bad_nodes=(),
+        why=why,
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        nodes=job.wants,
+        lift=tuple(sorted(nodes)),
+        known_as=job.shown,
+    )
+
+
+def _tried_lately(job: JobId, view: View, now: datetime) -> bool:
+    return any(
+        rec.lift and rec.attempt.job == job and now < later(rec.since, LIFT_AGAIN_S)
+        for rec in view.state.jobs.values()
+    )
+
+
+def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
+    """Return the nodes that a job's run policy keeps it off although nobody treats them.
+
+    For as long as its budgets look back; not those that were treated, or have booted, since.
+    """
+    window, now = policy.job.restart_window_s, view.scheduler.known_at
+    mine = [r for r in view.state.jobs.values() if r.attempt.job == job]
+    return {
+        node
+        for rec in mine
+        if now < later(rec.opened, window)
+        for node in rec.exclude
+        if not _another_since(node, rec.opened, view)
+    }
+
+
+def serves(node: NodeName, view: View) -> bool:
+    """Whether a node is in service, its slurmd answers, and nothing treats it."""
+    slurm = view.scheduler.nodes.get(node)
+    if slurm is None or node in view.state.open_nodes:
+        return False
+    return slurm.in_service and slurm.responding
+
+
+def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
+    """Return the nodes of its partitions that Slurm gives away now, to this job or another."""
+    wanted = set(job.partition.split(","))
+    return frozenset(
+        node.name
+        for node in view.scheduler.nodes.values()
+        if wanted.intersection(node.partitions) and node.in_service
+    )
+
+
+def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: View) -> bool:
+    """Whether a job of so many nodes could start without these, as far as Slurm tells what it
+    asks for.
+
+    Where it could not, slurmctld would give it Reason BadConstraints and priority 0, and only a
+    change of its ExcNodeList would take those back. A node under treatment is drained anyway.
+    """
+    fit = usable_nodes(job, view).difference(exclude, job.excluded)
+    if job.asks is not None:
+        if job.asks.named:
+            return False
+        wanted = set(job.asks.features.replace("&", " ").split())
+        fit = frozenset(n for n in fit if wanted.issubset(view.scheduler.nodes[n].features))
+    return len(fit) >= max(size, 1)
+
+
+def _another_since(node: NodeName, at: datetime, view: View) -> bool:
+    """Whether a node was treated to the end since, or has booted: nothing old runs there."""
+    rid = view.state.last_of_node.get(node)
+    treated = rid is not None and view.state.nodes[rid].ended
+    slurm = view.scheduler.nodes.get(node)
+    booted = slurm is not None and slurm.boot_time is not None and slurm.boot_time > at
+    return booted or (treated and rid is not None and view.state.nodes[rid].opened > at)

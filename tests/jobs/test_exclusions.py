@@ -1,0 +1,161 @@
+"""Exclusions: which nodes hpctl keeps a job off, and when it lets them in again."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen
+from hpctl.jobs.advance import JobFacts, advance
+from hpctl.jobs.exclusions import LIFT_AGAIN_S, can_spare, lift_decisions
+from hpctl.jobs.facts import job_facts
+from hpctl.jobs.kind import plan_jobs
+from hpctl.vocabulary.demand import Demand
+from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.recovery import StepKind, StepRecord
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.fakes.values import OWN, at, does, moves, opened, slurm_job, slurm_node, view_of
+from tests.unflawed import unflawed
+
+WAITS = slurm_job(
+    7, state="PENDING", nodes=(), restarts=1, partition="all", wants=1, reason="Resources",
+    excluded=("n1", "n2"), admin_comment="site | hpctl:excluded=n1",
+)  # fmt: skip
+"""Its owner excludes n2."""
+
+
+def lifts(job=WAITS, log=(), *, policy=OWN, seconds=0, **changes):
+    view = view_of(jobs=[job], log=log, seconds=seconds, **changes)
+    found = unflawed(lift_decisions(view, policy, (), at(seconds)))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def nodes(**changes):
+    """The view of Slurm in which n1 is changed."""
+    every = {f"n{i}": slurm_node(i) for i in range(1, 9)}
+    every["n1"] = slurm_node(1, **changes)
+    return SchedulerView(at(0), every, {7: WAITS})
+
+
+def test_a_node_that_serves_is_let_in_whatever_the_journal_has() -> None:
+    found = lifts()
+    assert isinstance(found, JobRecoveryOpened)
+    assert (found.lift, found.attempt) == (("n1",), WAITS.attempt)
+    assert "n1, in service and not under treatment" in found.why
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "RUNNING"}, {"flags": frozenset({"COMPLETING"})}, {"admin_comment": ""},
+        {"admin_comment": "hpctl:excluded=n3"}, {"excluded": ("n2",)},
+    ],
+)  # fmt: skip
+def test_what_hpctl_does_not_keep_waiting_is_left_alone(changes) -> None:
+    assert lifts(replace(WAITS, **changes)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flags": frozenset({"DRAIN"})}, {"state": "DOWN"},
+        {"flags": frozenset({"NOT_RESPONDING"})},
+    ],
+)  # fmt: skip
+def test_a_node_that_does_not_serve_stays_out(changes) -> None:
+    assert lifts(scheduler=nodes(**changes)) is None
+
+
+def test_a_node_under_treatment_stays_out() -> None:
+    assert lifts(log=[opened()]) is None
+
+
+def left(seconds: float) -> JobRecoveryOpened:
+    """The job's policy left n1 out then."""
+    return JobRecoveryOpened(
+        at(seconds), "j-1", Attempt(7, at(-3700), 0), "", (), "", exclude=("n1",)
+    )
+
+
+def test_a_node_that_the_jobs_policy_leaves_out_stays_out_while_its_budgets_look_back() -> None:
+    ended = SignalSeen(at(-50), "j-1", "refused", "")
+    assert lifts(log=[left(-60), ended]) is None
+    assert lifts(log=[left(-86500), ended]) is not None
+    treated = [opened(seconds=-55), SignalSeen(at(-40), "n-1", "operator_cancelled", "")]
+    assert lifts(log=[left(-60), ended, *treated]) is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "gate"),
+    [
+        (replace(OWN, mode=Mode.OBSERVE), {}, "observing"),
+        (OWN, {"stopped": "the kill switch"}, "kill_switch"),
+        (replace(OWN, partitions=frozenset({"other"})), {}, "not_allowed"),
+    ],
+)
+def test_the_gates_of_runs_hold_it(policy, changes, gate) -> None:
+    found = lifts(policy=policy, **changes)
+    assert isinstance(found, HoldNoted)
+    assert found.gate == gate
+
+
+def test_what_slurmctld_refuses_is_asked_again_later() -> None:
+    first = lifts()
+    log = [first, SignalSeen(at(0), first.recovery, "refused", "no")]
+    assert lifts(log=log, seconds=LIFT_AGAIN_S - 1) is None
+    assert lifts(log=log, seconds=LIFT_AGAIN_S) is not None
+
+
+def test_it_is_no_treatment_of_the_run() -> None:
+    first = lifts()
+    failed = replace(WAITS, state="FAILED", exit_code="1:0", end=at(5), comment="hpctl:{}")
+    log = [first, SignalSeen(at(1), first.recovery, "refused", "no")]
+    view = view_of(jobs=[failed], log=log, seconds=6)
+    (again,) = plan_jobs(view, OWN, {}, at(6)).opens
+    assert (again.trouble.exit_code, again.action) == (1, "requeue")
+
+
+def recovery(**changes) -> JobRecovery:
+    values = {
+        "id": "j-9", "attempt": WAITS.attempt, "cause": "", "bad_nodes": (), "opened": at(0),
+        "phase": JobPhase.HIT, "since": at(0), **changes,
+    }  # fmt: skip
+    return JobRecovery(**values)
+
+
+def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
+    rec = recovery(lift=("n1",))
+    do = does(advance(rec, JobFacts(WAITS), OWN, at(1)))
+    assert (do.kind, do.nodes) == (StepKind.LIFT, ("n1",))
+    sent = replace(rec, steps=(StepRecord(do.kind, 1, "7", at(1), Outcome.accepted(), at(1)),))
+    free = replace(WAITS, excluded=("n2",), admin_comment="site")
+    for job in (free, replace(WAITS, state="RUNNING"), replace(free, state="RUNNING")):
+        assert moves(advance(sent, JobFacts(job), OWN, at(2))).signal is JobSignal.CALLED_OFF
+    assert rec.let_run
+
+
+@pytest.mark.parametrize(
+    ("size", "asks", "spared"),
+    [
+        (6, None, True),
+        (7, None, False),
+        (6, Demand(features="fast"), False),
+        (6, Demand(features=""), True),
+        (1, Demand(named=True), False),
+    ],
+)
+def test_a_node_is_excluded_only_where_the_job_could_start_without_it(size, asks, spared) -> None:
+    """Of eight nodes its owner excludes n2."""
+    job = replace(WAITS, excluded=("n2",), asks=asks)
+    assert can_spare(job, ("n1",), size, view_of()) is spared
+
+
+@pytest.mark.parametrize(("size", "exclude"), [(6, ("n1",)), (7, ())])
+def test_a_job_that_needs_the_bad_node_waits_without_an_exclusion(size, exclude) -> None:
+    job = replace(WAITS, excluded=("n2",), admin_comment="")
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=size, phase=JobPhase.RELEASED)
+    view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
+    view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
+    assert job_facts(rec, view, OWN).exclude == exclude
