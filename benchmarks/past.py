@@ -145,16 +145,34 @@ class Past:
         yield HoldLifted(at + timedelta(minutes=5), target)
 
     def _change(self, at: datetime) -> Iterator[Event]:
-        rid, number = self._id("s"), next(self._ids)
-        name, instance = node_name(number % self._nodes), instance_id(next(self._instances))
-        why = "idle for 31 min; group worker-1 has 12 of at least 4"
-        kind = change.Kind.REMOVE
-        yield ChangeOpened(at, rid, kind, "worker-1", why, node=name, instance=instance)
-        yield from step(at, rid, StepKind.DRAIN, name)
-        yield signal(at, rid, change.ChangeSignal.CLOSED_SEEN)
-        yield from step(at, rid, StepKind.REMOVE, instance)
+        """An instance comes, and another one leaves."""
+        rid, group = self._id("s"), "worker-1"
+        why = "job 4600 waits for 1 node(s), 1 too few"
+        yield ChangeOpened(at, rid, change.Kind.ADD, group, why, count=1, size=13)
+        yield from step(at, rid, StepKind.ADD, group)
         yield signal(at, rid, change.ChangeSignal.ORDER_TAKEN)
-        yield signal(at + timedelta(minutes=3), rid, change.ChangeSignal.GONE)
+        yield signal(at, rid, change.ChangeSignal.ARRIVED)
+        rid, number = self._id("n"), next(self._ids)
+        name, instance = node_name(number % self._nodes), instance_id(next(self._instances))
+        yield NodeRecoveryOpened(
+            at=at,
+            recovery=rid,
+            generation=Generation(name, instance, BootId("")),
+            rule=node_recovery.SCALE_DOWN,
+            meaning="scale down",
+            urgency=Urgency.AFTER_JOBS,
+            ladder=(Remedy.DELETE,),
+            why="idle for 31 min; group worker-1 has 12 of at least 4",
+            mode="own",
+            by="autoscale",
+            group=group,
+        )
+        yield from step(at, rid, StepKind.DRAIN, name)
+        yield signal(at, rid, node_recovery.NodeSignal.CORDON_SEEN)
+        yield signal(at, rid, node_recovery.NodeSignal.JOBS_GONE)
+        yield from step(at, rid, StepKind.REMOVE, instance)
+        yield signal(at, rid, node_recovery.NodeSignal.REMEDY_ACCEPTED)
+        yield signal(at + timedelta(minutes=3), rid, node_recovery.NodeSignal.INSTANCE_GONE)
 
 
 def step(at: datetime, rid: RecoveryId, kind: StepKind, target: str) -> Iterator[Event]:

@@ -52,7 +52,7 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "`vacate_deadline_s`",
     ),
     "returned": ("back in service", ""),
-    "removed": ("its instance was deleted by an operator's order", ""),
+    "removed": ("its instance was deleted, by an operator's order or a scale-down", ""),
     "escalated": ("a person has to look; the node stays drained", ""),
     "cancelled": (
         "an operator took over, the fault was a mass event's, or an order was taken back",

@@ -1,11 +1,10 @@
-"""A durable change of the capacity at hand: a group grows, a node leaves, spares are set apart.
+"""A durable change of the capacity at hand: a group grows, spares are set apart, a node is tested.
 
 Built like a recovery: every phase change is in TRANSITIONS, an unknown pair raises, every phase
 has a deadline, and a change that has ended never acts again. Nothing here opens one:
 `plan_capacity` does. `advance` is one pure function, with one small one for each phase. Looking
 comes before doing, as in a recovery: is the effect there to be seen, and only then the step. An
-instance is removed by its id, which names no other machine ever after; an addition bears the
-change's id as its client token. So a repeat adds or removes nothing twice.
+addition bears the change's id as its client token, so a repeat adds nothing twice.
 """
 
 from __future__ import annotations
@@ -17,16 +16,9 @@ from typing import Final
 from hpctl.capacity.burn_in import begin_burn_in, end_burn_in, watch_burn_in
 from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
 from hpctl.capacity.group_growth import await_arrival, order_growth
-from hpctl.capacity.node_removal import (
-    await_departure,
-    await_vacancy,
-    close_node,
-    give_back_node,
-    return_node,
-)
 from hpctl.capacity.spares import set_reservation
 from hpctl.engine.change_deadlines import deadline_of
-from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind, ordered
+from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Case, Next, Repeat, in_time
 
@@ -37,20 +29,13 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.silent_s)
     repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
     c = Case(change, facts, policy, now, deadline, repeat)
-    # What was closed for nothing is given back; what may be going is left to a person.
-    vain = change.phase is ChangePhase.CLOSED and not ordered(change)
     answer = _PHASES[change.opened.kind, change.phase](c)
-    return c.timed(answer, ChangeSignal.REFUSED if vain else ChangeSignal.DEADLINE)
+    return c.timed(answer, ChangeSignal.DEADLINE)
 
 
 _PHASES: Final[Mapping[tuple[Kind, ChangePhase], Callable[[ChangeCase], Next]]] = {
     (Kind.ADD, ChangePhase.OPEN): order_growth,
     (Kind.ADD, ChangePhase.ARRIVING): await_arrival,
-    (Kind.REMOVE, ChangePhase.OPEN): close_node,
-    (Kind.REMOVE, ChangePhase.CLOSED): await_vacancy,
-    (Kind.REMOVE, ChangePhase.LEAVING): await_departure,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK): give_back_node,
-    (Kind.RETURN, ChangePhase.OPEN): return_node,
     (Kind.SPARES, ChangePhase.OPEN): set_reservation,
     (Kind.BURN_IN, ChangePhase.OPEN): begin_burn_in,
     (Kind.BURN_IN, ChangePhase.TESTING): watch_burn_in,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
 
 from msgspec import Struct
 
@@ -12,7 +11,7 @@ from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.recovery import Case, StepKind
-from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
 class ChangeFacts(Struct, frozen=True):
@@ -20,10 +19,9 @@ class ChangeFacts(Struct, frozen=True):
 
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
     `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
-    serve yet. `busy`: why the node is not idle, empty where it is. `unwanted`: why the change is
-    wanted no more. `reserved`: what the reservation holds. `job`: that of its
-    test, and `results` what the node's agent tells of it, once it tells all. `able_since`: see
-    `View`.
+    serve yet. `busy`: why a node cannot be reserved, empty where it can. `unwanted`: why the change
+    is wanted no more. `reserved`: what the reservation holds. `job`: that of its test, and
+    `results` what the node's agent tells of it, once it tells all. `able_since`: see `View`.
     """
 
     cloud_at: datetime
@@ -31,7 +29,6 @@ class ChangeFacts(Struct, frozen=True):
     group: InstanceGroup | None = None
     instances: tuple[Instance, ...] = ()
     unregistered: tuple[NodeName, ...] = ()
-    node: SlurmNode | None = None
     busy: str = ""
     unwanted: str = ""
     reserved: frozenset[NodeName] = frozenset()
@@ -47,6 +44,3 @@ def was_taken(c: ChangeCase, kind: StepKind) -> bool:
     """Return whether the last step of a kind was accepted."""
     last = c.last(kind)
     return last is not None and last.accepted
-
-
-NOT_RESUMED: Final = "slurmctld will not resume the node"

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.views import ChangeView, change_view
+from hpctl.engine.views import ChangeView, change_view, find_changes
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
 from hpctl.toolkit.errors import Unavailable
@@ -177,7 +177,7 @@ def autoscale_view(
     adds, hours = budget_left(scale.history, policy.autoscale, w.now, scale.groups)
     unread = [f"Slurm: {w.slurm_error}"] * (w.slurm is None)
     unread += [f"the cloud: {w.cloud_error}"] * (w.cloud is None)
-    changes = sorted(w.state.changes.values(), key=lambda c: c.opened.at, reverse=True)
+    changes = find_changes(w.state)[::-1]
     shown = changes[:20] if explain else [c for c in changes if not c.ended]
     return AutoscaleView(
         as_of=w.now,

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.autoscale import Direction, Idle, Past, ScaledGroup, ScaleView, Waiting
+from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, Waiting
 from hpctl.capacity.burn_in import test_job
 from hpctl.capacity.change_facts import ChangeFacts
+from hpctl.capacity.history import find_removals, read_history
 from hpctl.engine.view import View, fresh, jobs_on
 from hpctl.nodes.acceptance.limits import judge_results, measured, results_of
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind, ordered
+from hpctl.vocabulary.change import Change, ChangeSignal, Kind
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -61,7 +62,6 @@ def idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
         node.state == "IDLE"
         and flags <= _PLAIN
         and node.name not in view.state.open_nodes
-        and f"{Kind.REMOVE} {node.name}" not in view.state.open_changes
         and (judged is None or judged.condition is Condition.HEALTHY)
     )
 
@@ -119,7 +119,7 @@ def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
     return ScaleView(
         groups={name: group for name, group in known.items() if group is not None},
         waiting=waiting(view, now),
-        history=tuple(past(c) for c in view.state.changes.values() if c.opened.kind in SCALES),
+        history=read_history(view.state),
         stopped=stopped(view, policy, now),
     )
 
@@ -133,27 +133,6 @@ def stopped(view: View, policy: Policy, now: datetime) -> str:
     if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     return ""
-
-
-SCALES: Final[Mapping[Kind, Direction]] = {Kind.ADD: Direction.UP, Kind.REMOVE: Direction.DOWN}
-"""The changes of a group's size."""
-
-
-def past(change: Change) -> Past:
-    """A change of a group's size, as autoscaling remembers it."""
-    about = change.opened
-    # An instance that has left is one less, whoever deleted it.
-    nothing = change.ended and not (ordered(change) or change.phase is ChangePhase.DONE)
-    count = about.count if about.kind is Kind.ADD else 1
-    return Past(
-        id=change.id,
-        group=about.group,
-        direction=SCALES[about.kind],
-        count=0 if nothing else count,
-        at=about.at,
-        ended=change.since if change.ended else None,
-        failed=change.ended and change.phase is not ChangePhase.DONE,
-    )
 
 
 def _group(
@@ -201,8 +180,9 @@ def _late(group: str, view: View) -> bool:
 
 def _like(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
     """What a node of the group has; of an empty group, what those had that have left it."""
-    gone = (c.opened.node for c in view.state.changes.values() if c.opened.group == group)
-    kept = here or [n for name in gone if name and (n := view.scheduler.nodes.get(name))]
+    gone = (rec.node for rec in find_removals(view.state) if rec.group == group)
+    left = (view.scheduler.nodes.get(name) for name in gone)
+    kept = here or [node for node in left if node is not None]
     seen = Counter(node.has for node in kept if node.has != NOTHING_KNOWN)
     return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
 
@@ -235,11 +215,13 @@ def unregistered(
         if launched is not None and now >= later(launched, policy.autoscale.arrive_deadline_s):
             continue
         node = view.scheduler.nodes.get(name)
-        if name in view.state.open_nodes:
+        if view.state.is_treated(name):
             continue
         if node is not None and node.closed:
             # Closed for the removal of the machine before it, and about to be given back.
-            if reason_owner(node.reason) in view.state.changes:
+            owner = reason_owner(node.reason)
+            closed_by = view.state.nodes.get(owner) if owner is not None else None
+            if closed_by is not None and closed_by.of_capacity:
                 found.append(name)
             continue
         if node is None or not node.responding or node.state in ("DOWN", "FUTURE", "UNKNOWN"):
@@ -270,16 +252,13 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
             able_since=view.able_since,
         )
     mine = [i for i in cloud.instances.values() if i.group == about.group]
-    node = view.scheduler.nodes.get(about.node) if about.node else None
     return ChangeFacts(
         cloud_at=cloud.as_of,
         cloud_fresh=fresh(cloud.as_of, policy.ages.provider_s, now),
         group=cloud.groups.get(about.group),
         instances=tuple(mine),
-        unregistered=unregistered(mine, view, policy, now) if about.kind is Kind.ADD else (),
-        node=node,
-        busy=_busy(node, view) if node is not None else "",
-        unwanted=_unwanted(change, view, policy) or _claimed(change, node, view, now),
+        unregistered=unregistered(mine, view, policy, now),
+        unwanted=unwanted_size(about.group, policy),
         able_since=view.able_since,
     )
 
@@ -313,55 +292,17 @@ def _off(policy: Policy) -> str:
     return "idle nodes are not tested any more" if off else ""
 
 
-def _claimed(change: Change, node: SlurmNode | None, view: View, now: datetime) -> str:
-    """Whether a job has come to wait where the node is, since its removal was decided."""
-    if change.opened.kind is not Kind.REMOVE or node is None or ordered(change):
-        return ""
-    jobs = (w.job for w in waiting(view, now) if set(w.partitions) & set(node.partitions))
-    job = next(jobs, None)
-    return f"job {job} waits for nodes by now" if job is not None else ""
-
-
-def _unwanted(change: Change, view: View, policy: Policy) -> str:
+def unwanted_size(group: str, policy: Policy) -> str:
     """Why a group's size is not to change any more, though it was decided: in words."""
-    about = change.opened
-    limits = policy.autoscale.groups.get(about.group)
     if policy.mode is Mode.OBSERVE:
         return "mode observe: nothing is done"
-    if not policy.autoscale.enabled or limits is None:
-        return f"group {about.group} is not autoscaled any more"
-    group = view.provider.groups.get(about.group)
-    if about.kind is not Kind.REMOVE or group is None:
-        return ""
-    return _below_minimum(change, group.target, limits.min_count, view)
+    if not policy.autoscale.enabled or group not in policy.autoscale.groups:
+        return f"group {group} is not autoscaled any more"
+    return ""
 
 
-def _below_minimum(change: Change, target: int, min_count: int, view: View) -> str:
-    """Whether too few would be left: others leave as well, or somebody has taken some out."""
-    group, listed = change.opened.group, view.provider.instances
-    open_now = [view.state.changes[rid] for rid in view.state.open_changes.values()]
-    beside = [c for c in open_now if c.opened.kind is Kind.REMOVE and c.opened.group == group]
-    alive = sum(
-        i.group == group and i.status is InstanceStatus.RUNNING for i in listed.values()
-    ) - sum(_runs(c, view) for c in beside if c.phase is ChangePhase.LEAVING)
-    undecided = [c.id for c in beside if c.phase in (ChangePhase.OPEN, ChangePhase.CLOSED)]
-    room = min(target, alive) - min_count
-    if change.id not in undecided or undecided.index(change.id) < room:
-        return ""
-    return f"{group} has {min(target, alive)} instances by now, and min_count is {min_count}"
-
-
-def _runs(change: Change, view: View) -> bool:
-    instance = change.opened.instance
-    found = view.provider.instances.get(instance) if instance is not None else None
-    return found is not None and found.status is InstanceStatus.RUNNING
-
-
-def _busy(node: SlurmNode, view: View) -> str:
+def find_use(node: SlurmNode, view: View) -> str:
     """Why a node is not idle, in words; whether it is drained does not matter."""
-    recovery = view.state.open_nodes.get(node.name)
-    if recovery is not None:
-        return f"{node.name} is under recovery {recovery}"
     for job in jobs_on([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:
             return f"job {job.shown} is on {node.name}"

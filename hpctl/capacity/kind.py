@@ -7,8 +7,10 @@ from typing import Final
 
 from hpctl.capacity.advance import advance
 from hpctl.capacity.autoscale import Direction
-from hpctl.capacity.facts import SCALES, change_facts, past
+from hpctl.capacity.facts import change_facts
+from hpctl.capacity.history import read_history
 from hpctl.capacity.plan import RankRisks, plan_capacity
+from hpctl.capacity.removals import find_left_closed, find_withdrawn
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import LOOK_S, maintenance_text
@@ -63,15 +65,20 @@ def make_capacity_kind(rank_risks: RankRisks) -> Kind:
         opens, flaws = plan_capacity(view, policy, now, rank_risks)
         return Plan(tuple(opens), (), tuple(flaws))
 
-    return Kind(advance=advance_changes, plan_after=plan_changes, pair_instances=pair_instances)
+    return Kind(
+        advance=advance_changes,
+        find_candidates=find_left_closed,
+        plan_after=plan_changes,
+        find_withdrawn=find_withdrawn,
+        pair_instances=pair_instances,
+    )
 
 
 def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:
     """Each instance that was added, as `autoscale.budget_left` counts its hours: with the removal
     that ended them, or None while it lives."""
-    scales = [past(c) for c in state.changes.values() if c.opened.kind in SCALES]
     living: dict[str, deque[RecoveryId]] = {}
-    for one in sorted(scales, key=lambda p: p.at):
+    for one in read_history(state):
         here = living.setdefault(one.group, deque())
         if one.direction is Direction.UP:
             here.extend([one.id] * one.count)

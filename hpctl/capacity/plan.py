@@ -24,19 +24,19 @@ from hpctl.capacity.facts import (
     stopped,
     wanted_by_others,
 )
+from hpctl.capacity.removals import open_removal
+from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.test_reservation import level_of
 from hpctl.engine.view import View, fresh
 from hpctl.jobs.facts import restart_at
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.toolkit.hostlist import nearest
-from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, Kind, ordered
-from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, Kind
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -199,7 +199,7 @@ def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: da
 
 def plan_capacity(
     view: View, policy: Policy, now: datetime, rank_risks: RankRisks
-) -> tuple[tuple[ChangeOpened, ...], tuple[Flaw, ...]]:
+) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[Flaw, ...]]:
     """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
     where hpctl is stopped."""
     if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
@@ -211,70 +211,25 @@ def plan_capacity(
         taken.update(node for change in found for node in change.nodes)
         return found
 
-    def scales() -> list[ChangeOpened]:
+    def scales() -> list[ChangeOpened | NodeRecoveryOpened]:
+        decided = scale_decisions(view, policy, now)
+        opens = [one for decision in decided for one in _scale(decision, view, policy, now)]
         return [
-            change
-            for decision in scale_decisions(view, policy, now)
-            for change in _changes(decision, view, now)
-            if change.node not in taken
+            one
+            for one in opens
+            if isinstance(one, ChangeOpened) or one.generation.node not in taken
         ]
-
-    def removals() -> list[ChangeOpened]:
-        return list(_returns(view, policy, now))
 
     def tests() -> list[ChangeOpened]:
         return [one for one in burn_ins(view, policy, now, rank_risks) if one.node not in taken]
 
-    parts = {"spares": spares, "autoscale": scales, "removals": removals, "burn-in": tests}
+    parts: dict[str, Callable[[], Sequence[ChangeOpened | NodeRecoveryOpened]]] = {
+        "spares": spares,
+        "autoscale": scales,
+        "burn-in": tests,
+    }
     opens, flaws = each("plan", parts, str, lambda part: parts[part]())
     return tuple(change for part in opens for change in part), tuple(flaws)
-
-
-def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
-    """Nodes that still bear the Reason of a removal that is over, and that nobody deletes.
-
-    Their machine is another one by now; or it stayed, and could not be given back at the time.
-    """
-    known = view.state.changes
-    for node in view.scheduler.nodes.values():
-        if not node.reason or not node.drained or not node.responding:
-            continue
-        owner = reason_owner(node.reason)
-        removal = known.get(owner) if owner is not None else None
-        instance = view.instance(node.name)
-        if removal is None or removal.opened.kind is not Kind.REMOVE or not removal.ended:
-            continue
-        if instance is None or instance.status is not InstanceStatus.RUNNING:
-            continue
-        another = instance.id != removal.opened.instance
-        if not another and ordered(removal):
-            continue
-        if f"{Kind.RETURN} {node.name}" in view.state.open_changes:
-            continue
-        if node.name in view.maintenance:
-            continue
-        if _refused(removal.id, view, policy, now):
-            continue
-        was = f"no longer {removal.opened.instance}" if another else "and stays"
-        yield ChangeOpened(
-            at=now,
-            recovery=recovery_id("s", Kind.RETURN, instance.id, now, len(known), known=view.state),
-            kind=Kind.RETURN,
-            group=instance.group,
-            why=f"{node.name} is {instance.id} by now, {was}",
-            node=node.name,
-            instance=instance.id,
-            cause=removal.id,
-        )
-
-
-def _refused(removal: RecoveryId, view: View, policy: Policy, now: datetime) -> bool:
-    """Whether giving back that node was tried a while ago, in vain."""
-    return any(
-        c.phase is ChangePhase.FAILED and now < later(c.since, policy.autoscale.cooldown_s)
-        for c in view.state.changes.values()
-        if c.opened.cause == removal
-    )
 
 
 def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
@@ -284,10 +239,11 @@ def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision
     return decide(scale_view(view, policy, now), policy.autoscale, now)
 
 
-def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOpened]:
-    number = len(view.state.changes)
+def _scale(
+    decision: Decision, view: View, policy: Policy, now: datetime
+) -> Iterator[ChangeOpened | NodeRecoveryOpened]:
     if isinstance(decision, ScaleUp):
-        up = decision
+        up, number = decision, len(view.state.changes)
         yield ChangeOpened(
             at=now,
             recovery=recovery_id("s", Kind.ADD, up.group, up.size, now, number, known=view.state),
@@ -299,15 +255,7 @@ def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOp
         )
     elif isinstance(decision, ScaleDown):
         for one in decision.nodes:
-            yield ChangeOpened(
-                at=now,
-                recovery=recovery_id("s", Kind.REMOVE, one.instance, now, number, known=view.state),
-                kind=Kind.REMOVE,
-                group=decision.group,
-                why=decision.why,
-                node=one.node,
-                instance=one.instance,
-            )
+            yield open_removal(one, decision, view, policy, now)
 
 
 def burn_ins(

@@ -40,7 +40,7 @@ def recoveries_view(
     """The tables as a value."""
     nodes, jobs = views.chosen(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
-    ended_ids = [r.id for r in w.state.nodes.values() if r.ended]
+    ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.of_capacity]
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
     return RecoveriesView(
         as_of=w.now,

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.engine.completing import lasts
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind
+from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind, Withdrawn
 from hpctl.engine.view import View, jobs_on
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.identity import JobId
@@ -33,6 +34,9 @@ def advance_all(view: View, policy: Policy, now: datetime, kinds: Sequence[Kind]
     if not view.current:
         return Progress()
     here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
+    taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
+    flaws = [flaw for _, flaws in taken_back for flaw in flaws]
+    view = _take_back(view, taken_back)
     found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = [step for made, _ in found for step in made]
     return Progress(
@@ -43,8 +47,17 @@ def advance_all(view: View, policy: Policy, now: datetime, kinds: Sequence[Kind]
         ),
         _due(steps, view, policy, here, now),
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
-        tuple(flaw for _, flaws in found for flaw in flaws),
+        (*flaws, *(flaw for _, flaws in found for flaw in flaws)),
     )
+
+
+def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
+    """The view with what the kinds take back. What could not be decided on is left alone."""
+    withdrawn, flaws = dict(view.withdrawn), dict(view.flaws)
+    for why, flawed in found:
+        withdrawn.update(why)
+        flaws.update({flaw.target: flaw for flaw in flawed})
+    return replace(view, withdrawn=withdrawn, flaws=flaws)
 
 
 def _due(

@@ -28,7 +28,4 @@ def _deadline_s(change: Change, policy: Policy) -> float:
         else node.step_attempts * node.doubt_window_s,
         ChangePhase.TESTING: policy.acceptance.limit_s(policy.idle.level),
         ChangePhase.ARRIVING: scale.arrive_deadline_s,
-        ChangePhase.CLOSED: scale.leave_deadline_s,
-        ChangePhase.LEAVING: scale.leave_deadline_s,
-        ChangePhase.GIVING_BACK: node.cordon_deadline_s,
     }[change.phase]

@@ -58,11 +58,13 @@ def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
 def explainable(state: State) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.shown for r in state.jobs.values()]
-    nodes = [r.node for r in state.nodes.values()]
+    nodes = [r.node for r in state.nodes.values() if not r.of_capacity]
     return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
 
 
-complete_node = _completes(lambda state: (r.node for r in state.nodes.values()), agents=True)
+complete_node = _completes(
+    lambda state: (r.node for r in state.nodes.values() if not r.of_capacity), agents=True
+)
 
 
 complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.open_jobs.values()])

@@ -265,9 +265,7 @@ class Executor:
     def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
         if kind in (StepKind.RETURN, StepKind.RESUME):
-            answers = self._scheduler.give_back(
-                {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
-            )
+            answers = self._scheduler.give_back({NodeName(d.do.target): d.recovery for d in batch})
         else:
             reasons = {
                 NodeName(d.do.target): d.do.reason or own_reason(d.recovery, d.do.why)

@@ -90,7 +90,8 @@ def _count_nodes(t: Tally, view: View) -> None:
     # treatment: a slow wave of failures must not take the cluster ten nodes an hour.
     kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
     t.kept_out = frozenset(kept.difference(state.open_nodes))
-    for name in (*state.open_nodes, *t.kept_out):
+    faults = [name for name in state.open_nodes if state.is_treated(name)]
+    for name in (*faults, *t.kept_out):
         t.open += 1
         known = nodes.get(name)
         for partition in known.partitions if known else ():
@@ -124,7 +125,8 @@ def _count_assessments(t: Tally, view: View) -> None:
 def _kept_out(node: SlurmNode, state: State) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
     owner = reason_owner(node.reason) if node.drained or node.down else None
-    return owner is not None and owner not in state.changes
+    rec = state.nodes.get(owner) if owner is not None else None
+    return owner is not None and owner not in state.changes and not (rec and rec.of_capacity)
 
 
 Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
@@ -335,7 +337,11 @@ def launch_breaker(c: Candidate, view: View, t: Tally, policy: Policy, now: date
 
 def launch_failures(state: State, now: datetime, window_s: float) -> int:
     """How many recoveries in a row ended because the instance did not come back."""
-    ended = [r for r in state.nodes.values() if r.ended and now < later(r.since, window_s)]
+    ended = [
+        rec
+        for rec in state.nodes.values()
+        if rec.ended and not rec.of_capacity and now < later(rec.since, window_s)
+    ]
     failures = 0
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
         if rec.phase is NodePhase.RETURNED:

@@ -75,6 +75,19 @@ def plan_nothing(
     return Plan()
 
 
+Withdrawn = tuple[Mapping[NodeName, str], Sequence[Flaw]]
+"""Why the recoveries of nodes are taken back, and what could not be decided."""
+
+
+def withdraw_nothing(
+    view: View,  # noqa: ARG001
+    policy: Policy,  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+) -> Withdrawn:
+    """Take no recovery back."""
+    return {}, ()
+
+
 class Order(Struct, frozen=True):
     """An order for one node that an operator may give by a request.
 
@@ -92,6 +105,8 @@ class Kind(Struct, frozen=True):
     `find_candidates` names nodes beyond those that are assessed faulty; the gates judge them.
     `plan` decides what may open beside the nodes' recoveries, on the same view.
     `plan_after` does so after the journal has what the other kinds opened.
+    `find_withdrawn` names the nodes whose recovery is taken back before its remedy is ordered, and
+    why.
     `orders` are what operators may ask for, by the request's verb.
     `pair_instances` yields what the journal keeps together until both ended.
     """
@@ -102,6 +117,7 @@ class Kind(Struct, frozen=True):
     )
     plan: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
     plan_after: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
+    find_withdrawn: Callable[[View, Policy, datetime], Withdrawn] = withdraw_nothing
     orders: Mapping[str, Order] = {}
     pair_instances: Callable[[State], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (
         lambda _state: ()

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from hpctl.engine import test_reservation
+from hpctl.engine.node_history import may_be_under_way
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -21,7 +22,13 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     waits_for_jobs = after_jobs or node.unrecoverable_jobs is Unrecoverable.WAIT
     kinds = {step.kind for step in rec.steps}
     remedying = node.replace_deadline_s
-    if rec.remedy is Remedy.RESET_GPU and StepKind.RESET in kinds:
+    vacated = node.replace_deadline_s
+    if rec.remedy is Remedy.DELETE and rec.of_capacity:
+        remedying = vacated = policy.autoscale.leave_deadline_s
+        if not may_be_under_way(rec):
+            # Until then it waits to be deleted; after that it is given back.
+            vacated += node.cordon_deadline_s
+    elif rec.remedy is Remedy.RESET_GPU and StepKind.RESET in kinds:
         remedying = node.reset_deadline_s
     elif rec.remedy is not Remedy.REPLACE and StepKind.REBOOT in kinds:
         remedying = node.reboot_deadline_s
@@ -30,7 +37,7 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
         NodePhase.CORDONED: node.vacate_after_jobs_deadline_s
         if waits_for_jobs
         else node.vacate_deadline_s,
-        NodePhase.VACATED: node.replace_deadline_s,
+        NodePhase.VACATED: vacated,
         NodePhase.REMEDYING: remedying,
         NodePhase.REJOINING: node.rejoin_deadline_s,
         NodePhase.VERIFYING: node.verify_deadline_s,

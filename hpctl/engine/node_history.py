@@ -77,6 +77,21 @@ def find_order(rec: NodeRecovery) -> StepRecord | None:
     return mine[-1] if mine else None
 
 
+def may_be_under_way(rec: NodeRecovery) -> bool:
+    """Return whether the remedy was seen to begin, or an order for it was accepted or is in doubt.
+
+    A later refusal removes no doubt: `NodeIdInUse` is what a deletion under way looks like.
+    """
+    if rec.phase is NodePhase.REMEDYING:
+        return True
+    kind = ORDERS.get(rec.remedy)
+    return any(
+        s.in_doubt or s.accepted
+        for s in rec.steps
+        if s.kind is kind and s.target == rec.generation.instance
+    )
+
+
 def was_in_doubt(rec: NodeRecovery) -> bool:
     """Return whether an order for this instance was sent whose outcome is not known."""
     kind = ORDERS.get(rec.remedy)

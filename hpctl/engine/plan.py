@@ -18,7 +18,7 @@ from hpctl.engine.gates import GATES, Tally, approved, correlated_since, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import maintenance_text
-from hpctl.engine.node_history import since_drain
+from hpctl.engine.node_history import may_be_under_way, since_drain
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
@@ -27,8 +27,6 @@ from hpctl.faults.reachability import left_alone
 from hpctl.faults.slurm_reasons import list_rules
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
-from hpctl.vocabulary.change import ChangePhase
-from hpctl.vocabulary.change import Kind as ChangeKind
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
 from hpctl.vocabulary.isolation import Flaw, each
@@ -190,6 +188,7 @@ def _open(
         by=c.by,
         findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
         passed=passed,
+        group=c.group,
     )
 
 
@@ -246,16 +245,20 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
     return found
 
 
-def _taken_out(view: View) -> set[tuple[NodeName | None, InstanceId | None]]:
-    """The nodes whose very instance is on its way out of the cluster, or is gone by our own order.
+def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
+    """The nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
     """
     return {
-        (change.opened.node, change.opened.instance)
-        for change in view.state.changes.values()
-        if change.opened.kind is ChangeKind.REMOVE
-        and change.phase in (ChangePhase.CLOSED, ChangePhase.LEAVING, ChangePhase.DONE)
+        (rec.node, rec.generation.instance)
+        for rec in view.state.nodes.values()
+        if rec.phase is NodePhase.REMOVED
+        or (
+            rec.remedy is Remedy.DELETE
+            and rec.phase is NodePhase.CANCELLED
+            and may_be_under_way(rec)
+        )
     }
 
 

@@ -132,6 +132,8 @@ def _needed(
             yield rid
     # Old evidence opens no new recovery of it, and a person may still have to see to it.
     yield from state.last_of_node.values()
+    # The name of a node may be in Slurm, drained for its removal, long after its instance.
+    yield from {rec.node: rid for rid, rec in state.nodes.items() if rec.of_capacity}.values()
     yield from (rid for rid, job in state.jobs.items() if job.attempt.job in living)
     # Of each group and node: its name may be in Slurm, closed, long after its instance.
     yield from {change.key: rid for rid, change in state.changes.items()}.values()

@@ -33,11 +33,17 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.durations import duration
 from hpctl.vocabulary import change as vocabulary_change
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal
+from hpctl.vocabulary.change import (
+    Change,
+    ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
+    phase_of_removal,
+)
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
@@ -134,15 +140,12 @@ JOB_TEXTS: Final[dict[JobSignal, tuple[str, Mark]]] = {
 CHANGE_TEXTS: Final[dict[ChangeSignal, str]] = {
     ChangeSignal.ORDER_TAKEN: "Order for {what} accepted",
     ChangeSignal.ARRIVED: "New instances of {what} are in service",
-    ChangeSignal.CLOSED_SEEN: "Drained {what}",
-    ChangeSignal.GONE: "{what} left the cluster",
+    ChangeSignal.GONE: "The test of {what} was canceled",
     ChangeSignal.SET_SEEN: "Spares of {what} are reserved",
     ChangeSignal.IN_USE: "{what} is in use again",
-    ChangeSignal.BACK: "Resumed {what}",
     ChangeSignal.REFUSED: "Change of {what} rejected",
     ChangeSignal.TESTED: "Burn-in of {what} ended",
     ChangeSignal.DEADLINE: "Change of {what} timed out",
-    ChangeSignal.OPERATOR_TOOK_OVER: "Operator took over {what}",
 }
 
 
@@ -239,6 +242,8 @@ def _opened_line(subject: Subject) -> Line:
     if isinstance(subject, Change):
         about = subject.opened
         return Line(about.at, sentence(change_text(about), about.why), Mark.DECIDED)
+    if isinstance(subject, NodeRecovery) and subject.of_capacity:
+        return Line(subject.opened, sentence(removal_text(subject), subject.why), Mark.DECIDED)
     if isinstance(subject, NodeRecovery):
         asked = f", requested by {subject.by}" if subject.by else ""
         ladder = ladder_text(subject.ladder[subject.rung :])
@@ -321,14 +326,17 @@ def change_text(event: ChangeOpened) -> str:
     match event.kind:
         case vocabulary_change.Kind.ADD:
             return f"Growing group {event.group} by {event.count} to {event.size}"
-        case vocabulary_change.Kind.REMOVE:
-            return f"Removing {event.node} from group {event.group}"
-        case vocabulary_change.Kind.RETURN:
-            return f"Resuming {event.node}, a new instance under an old name"
         case vocabulary_change.Kind.BURN_IN:
             return f"Testing idle {event.node}"
-        case vocabulary_change.Kind.SPARES:
+        case _:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
+
+
+def removal_text(rec: NodeRecovery) -> str:
+    """What a recovery changes of the size of its node's group."""
+    if rec.rule == SCALE_DOWN:
+        return f"Removing {rec.node} from group {rec.group}"
+    return f"Resuming {rec.node}, which was drained for a removal"
 
 
 def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one case for each event
@@ -379,7 +387,11 @@ def subject_of(recovery: RecoveryId, state: State) -> Subject:
 def headline(subject: Subject) -> str:
     """The subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, Change):
-        return _change_headline(subject)
+        what = sentence(change_text(subject.opened), subject.opened.why)
+        return _change_headline(subject, what, subject.phase, subject.opened.at)
+    if isinstance(subject, NodeRecovery) and subject.of_capacity:
+        what = sentence(removal_text(subject), subject.why)
+        return _change_headline(subject, what, phase_of_removal(subject), subject.opened)
     if isinstance(subject, NodeRecovery):
         what = f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
     else:
@@ -391,12 +403,13 @@ def headline(subject: Subject) -> str:
     return f"{what}. {_standing(subject)}"
 
 
-def _change_headline(change: Change) -> str:
-    what = sentence(change_text(change.opened), change.opened.why)
+def _change_headline(
+    change: Change | NodeRecovery, what: str, phase: ChangePhase, began: datetime
+) -> str:
     if not change.ended:
-        return f"{what} In progress: {change.phase.replace('_', ' ')}."
-    end = "canceled" if change.phase is ChangePhase.CANCELLED else str(change.phase)
-    seconds = (change.since - change.opened.at).total_seconds()
+        return f"{what} In progress: {phase.replace('_', ' ')}."
+    end = "canceled" if phase is ChangePhase.CANCELLED else str(phase)
+    seconds = (change.since - began).total_seconds()
     why = change.trail[-1].why if change.trail else ""
     return f"{what} {sentence(f'{end.capitalize()} after {duration(seconds)}', why)}"
 
@@ -446,14 +459,6 @@ _JOB_WAITS: Final[dict[JobPhase, str]] = {
 _CHANGE_WAITS: Final = {
     (vocabulary_change.Kind.ADD, ChangePhase.OPEN): "SageMaker to accept the order",
     (vocabulary_change.Kind.ADD, ChangePhase.ARRIVING): "the new instances to run and join Slurm",
-    (
-        vocabulary_change.Kind.REMOVE,
-        ChangePhase.OPEN,
-    ): "slurmctld to show DRAIN by hpctl, and no job",
-    (vocabulary_change.Kind.REMOVE, ChangePhase.CLOSED): "SageMaker to accept the deletion",
-    (vocabulary_change.Kind.REMOVE, ChangePhase.LEAVING): "SageMaker to list the instance no more",
-    (vocabulary_change.Kind.REMOVE, ChangePhase.GIVING_BACK): "slurmctld to resume the node",
-    (vocabulary_change.Kind.RETURN, ChangePhase.OPEN): "slurmctld to resume the node",
     (vocabulary_change.Kind.BURN_IN, ChangePhase.OPEN): "slurmctld to take the test's job",
     (
         vocabulary_change.Kind.BURN_IN,
@@ -479,13 +484,11 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
     what = _CHANGE_WAITS[change.opened.kind, change.phase]
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
-    back = change.opened.kind is vocabulary_change.Kind.REMOVE and change.phase is ChangePhase.OPEN
-    otherwise = "resumes the node" if back else "fails the change"
-    return Awaited(what, change_deadline(change, policy), otherwise)
+    return Awaited(what, change_deadline(change, policy), "fails the change")
 
 
 def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
-    if rec.phase is NodePhase.ESCALATED:
+    if rec.phase is NodePhase.ESCALATED and rec.rule != SCALE_DOWN:
         return Awaited(
             f"on-call to repair {rec.node} and run `hpctl return {rec.node}`,"
             f" or to run `hpctl replace {rec.node}`"
@@ -508,13 +511,12 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
             return "the jobs on the node to end"
         case NodePhase.CORDONED:
             return "eviction of the jobs on the node, each as soon as its recovery is ready"
-        case NodePhase.VACATED if policy.mode is not Mode.OWN:
+        case NodePhase.VACATED if policy.mode is not Mode.OWN and rec.remedy is not Remedy.DELETE:
             return f"HyperPod's own recovery to {REMEDIES[rec.remedy]} it (mode {policy.mode})"
         case NodePhase.VACATED:
             return _remedy(rec, policy)
         case NodePhase.REMEDYING:
-            boot = "a report from a new boot under this node's name"
-            return "; ".join(filter(None, [boot, unasked(rec, policy)]))
+            return _remedying_waits(rec, policy)
         case NodePhase.REJOINING:
             return "the instance to be Running and slurmd to register"
         case NodePhase.ACCEPTING:
@@ -523,6 +525,13 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
             return "the job and the reservation of its test to go"
         case _:
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
+
+
+def _remedying_waits(rec: NodeRecovery, policy: Policy) -> str:
+    if rec.remedy is Remedy.DELETE:
+        return f"SageMaker to list instance {rec.generation.instance} no more"
+    boot = "a report from a new boot under this node's name"
+    return "; ".join(filter(None, [boot, unasked(rec, policy)]))
 
 
 def _remedy(rec: NodeRecovery, policy: Policy) -> str:

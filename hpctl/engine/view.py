@@ -47,6 +47,8 @@ class Candidate(Struct, frozen=True):
     by: str = ""
     findings: tuple[Finding, ...] = ()
     """What speaks against it beside what it is assessed by."""
+    group: str = ""
+    """The instance group whose size changes; empty where none does."""
 
     @property
     def manual(self) -> bool:
@@ -85,7 +87,7 @@ class View(Struct, frozen=True):
     silent_at: datetime | None = None
     """When the next node is silent for too long unless it is heard: somebody must look then."""
     withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
-    """The nodes for which an order by hand is taken back before it was given, and why."""
+    """The nodes for which an order by hand, or a removal, is taken back, and why."""
     stopped: str = ""
     """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
     ruled: Mapping[JobId, Ruled] = field(default_factory=dict)

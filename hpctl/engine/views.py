@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.timeline import change_text, headline
+from hpctl.engine.timeline import change_text, headline, removal_text
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
@@ -24,7 +24,7 @@ from hpctl.toolkit.declared_view import (
 )
 from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled
 from hpctl.toolkit.view_copy import copied
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import Change, kind_of_removal, phase_of_removal
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.recovery import StepRecord, Trail
@@ -282,8 +282,30 @@ class ChangeView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("kind", "group", "ended")
 
 
-def change_view(change: Change) -> ChangeView:
+def find_changes(state: State) -> list[Change | NodeRecovery]:
+    """Return the changes of capacity, oldest first; a removal is a node recovery."""
+    removals = [rec for rec in state.nodes.values() if rec.of_capacity]
+    return sorted([*state.changes.values(), *removals], key=lambda one: (began_at(one), one.id))
+
+
+def began_at(change: Change | NodeRecovery) -> datetime:
+    """Return when a change of capacity was decided on."""
+    return change.opened.at if isinstance(change, Change) else change.opened
+
+
+def change_view(change: Change | NodeRecovery) -> ChangeView:
     """A change of capacity as shown."""
+    if isinstance(change, NodeRecovery):
+        return ChangeView(
+            id=change.id,
+            at=change.opened,
+            kind=str(kind_of_removal(change)),
+            group=change.group,
+            what=removal_text(change),
+            phase=str(phase_of_removal(change)),
+            ended=change.since if change.ended else None,
+            why=change.trail[-1].why if change.trail else change.why,
+        )
     return ChangeView(
         id=change.id,
         at=change.opened.at,
@@ -362,10 +384,11 @@ def chosen(
     state: State, *, ended: bool, since: datetime | None
 ) -> tuple[list[NodeRecovery], list[JobRecovery]]:
     """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
+    Without removals, which are changes of capacity.
 
     Newest first: what somebody looks for happened lately.
     """
-    nodes = [r for r in state.nodes.values() if _wanted(r, ended, since)]
+    nodes = [r for r in state.nodes.values() if not r.of_capacity and _wanted(r, ended, since)]
     jobs = [r for r in state.jobs.values() if _wanted(r, ended, since)]
     nodes.sort(key=lambda r: (r.opened, r.id), reverse=True)
     jobs.sort(key=lambda r: (r.opened, r.id), reverse=True)

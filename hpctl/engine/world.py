@@ -115,7 +115,7 @@ def known_nodes(w: World) -> list[identity.NodeName]:
     """Every node that anybody has a word for, in order."""
     from hpctl.engine.instance_resolver import natural
 
-    names = set(w.health) | {r.node for r in w.state.nodes.values()}
+    names = set(w.health) | {r.node for r in w.state.nodes.values() if not r.of_capacity}
     if w.slurm is not None:
         names = set(w.slurm.nodes) | set(w.health)
     return sorted(names, key=natural)

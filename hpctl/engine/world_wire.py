@@ -306,7 +306,7 @@ def state_of(found: Records) -> State:
         open_nodes={rec.node: rec.id for rec in nodes if not rec.ended},
         open_jobs={rec.key: rec.id for rec in jobs if not rec.ended},
         attempts={rec.attempt: rec.id for rec in jobs},
-        last_of_node={rec.node: rec.id for rec in nodes},
+        last_of_node={rec.node: rec.id for rec in nodes if not rec.of_capacity},
         holds={hold.target: hold for hold in rest.holds},
         approvals=rest.approvals,
         returned=rest.returned,

@@ -105,7 +105,7 @@ def _overridden(default: FaultClass, change: Override) -> FaultClass:
             f"not {'/'.join(mine.ladder)}"
         )
     if Remedy.DELETE in mine.ladder:
-        raise ValueError(f"rule {mine.rule}: a node is deleted by an operator's order alone")
+        raise ValueError(f"rule {mine.rule}: no fault class deletes a node")
     if not (mine.settle_s >= 0 and mine.escalate_window_s >= 0):
         raise ValueError(f"rule {mine.rule}: settle_s and escalate_window_s must not be negative")
     return mine

@@ -33,7 +33,7 @@ from hpctl.engine.timeline import (
     report_line,
     sentence,
 )
-from hpctl.engine.views import TroubleView, trouble_view
+from hpctl.engine.views import TroubleView, find_changes, trouble_view
 from hpctl.engine.world import World, cloud_says, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
@@ -183,7 +183,7 @@ def _one(w: World, rules: Rules, target: str) -> ExplainView | None:
         return _of_supervisor(w, target, reports)
     if target in known_nodes(w):
         return _node(w, rules, identity.NodeName(target))
-    return change_of(w, target)
+    return _change_of(w, target)
 
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
@@ -209,7 +209,7 @@ def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
 def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
     """The recoveries of a node or of a job, oldest first."""
     found: list[NodeRecovery | JobRecovery] = [
-        r for r in w.state.nodes.values() if r.node == target
+        r for r in w.state.nodes.values() if r.node == target and not (r.of_capacity and r.ended)
     ]
     found += [r for r in w.state.jobs.values() if str(r.attempt.job) == target]
     return sorted(found, key=lambda r: (r.opened, r.id))
@@ -218,6 +218,8 @@ def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
 def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
     if isinstance(rec, JobRecovery):
         return _job_recovery(w, rules, rec)
+    if rec.of_capacity:
+        return _change(w, rec)
     hold = None if rec.ended else _hold_of(w, rec.node)
     untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
     if untreated is not None:
@@ -342,7 +344,7 @@ def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:
 
 def _changes(w: World, target: str) -> list[str]:
     """The newest changes of capacity that are about a node, or were made for a recovery."""
-    return [change.id for change in changes_of(w, target)[-3:]]
+    return [change.id for change in _changes_of(w, target)[-3:]]
 
 
 def _reports_of(w: World, target: str) -> Sequence[JobReported]:
@@ -614,27 +616,34 @@ def everything(w: World) -> list[str]:
     return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
 
 
-def changes_of(w: World, target: str) -> list[Change]:
+def _changes_of(w: World, target: str) -> list[Change | NodeRecovery]:
     """The changes of a group, of a node, or for a recovery; oldest first."""
-    found = [
-        change
-        for change in w.state.changes.values()
-        if target in (change.opened.group, change.opened.node, change.opened.cause)
-        or target in change.opened.nodes
-    ]
-    return sorted(found, key=lambda change: (change.opened.at, change.id))
+    return [one for one in find_changes(w.state) if target in _about(one)]
 
 
-def change_of(w: World, target: str) -> ExplainView | None:
+def _about(change: Change | NodeRecovery) -> tuple[str | None, ...]:
+    """The groups, nodes and recoveries that a change of capacity is about."""
+    if isinstance(change, NodeRecovery):
+        return change.group, change.node
+    about = change.opened
+    return (about.group, about.node, about.cause, *about.nodes)
+
+
+def _change_of(w: World, target: str) -> ExplainView | None:
     """The story of the change of this id, or of a group's last one; None where there is none."""
-    change = w.state.changes.get(identity.RecoveryId(target))
+    change: Change | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
     if change is None:
-        own = [c for c in changes_of(w, target) if target == c.opened.group]
+        own = [c for c in _changes_of(w, target) if target == _about(c)[0]]
         if not own:
             return None
         change = ([c for c in own if not c.ended] or own)[-1]
-    about = change.opened
-    others = [c.id for c in changes_of(w, about.node or about.group) if c.id != change.id]
+    return _change(w, change)
+
+
+def _change(w: World, change: Change | NodeRecovery) -> ExplainView:
+    group, node = _about(change)[:2]
+    cause = None if isinstance(change, NodeRecovery) else change.opened.cause
+    others = [c.id for c in _changes_of(w, node or group or "") if c.id != change.id]
     return ExplainView(
         as_of=w.now,
         target=change.id,
@@ -642,7 +651,7 @@ def change_of(w: World, target: str) -> ExplainView | None:
         headline=headline(change),
         story=lines(change, w.state),
         next=awaited(change, w.policy),
-        related=(*((about.cause,) if about.cause else ()), *others[-5:]),
+        related=(*((cause,) if cause else ()), *others[-5:]),
     )
 
 

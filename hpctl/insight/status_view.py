@@ -275,10 +275,10 @@ def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyV
     return tuple(view_copy.copied(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
 
 
-def _changes(w: World) -> list[Change]:
+def _changes(w: World) -> list[Change | NodeRecovery]:
     """Changes of capacity under way, and those that ended a moment ago; newest first."""
-    shown = [c for c in w.state.changes.values() if not c.ended or w.now - c.since <= LATELY]
-    return sorted(shown, key=lambda c: (c.opened.at, c.id), reverse=True)
+    found = reversed(views.find_changes(w.state))
+    return [c for c in found if not c.ended or w.now - c.since <= LATELY]
 
 
 def _counts(w: World) -> NodeCounts:

@@ -58,7 +58,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
         report=_report(rec, view),
         asks=_asks(rec, job, view),
-        hardware=any(n in view.state.open_nodes for n in rec.ran_on),
+        hardware=any(view.state.is_treated(n) for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
@@ -145,7 +145,7 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
 def _excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
     """Its bad nodes that are under treatment, and those that its policy leaves out; none where the
     job could not start without them."""
-    under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
+    under_treatment = {n for n in rec.bad_nodes if view.state.is_treated(n)}
     exclude = under_treatment.union(rec.exclude)
     if job is None or not can_spare(job, exclude, _least(rec, job, view), view):
         return ()

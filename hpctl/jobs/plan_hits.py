@@ -41,7 +41,7 @@ def job_decisions(
     flaws: dict[int, Flaw] = {}
     for node in sorted(here):
         cause = view.state.node_recovery(node)
-        if cause is None:
+        if cause is None or cause.of_capacity:
             continue
         for job in here[node]:
             if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
@@ -71,7 +71,7 @@ def _job_decision(
         why = "Requeue=0" if job.batch else "not a batch job"
         text = f"job {job.shown} cannot be started again by Slurm ({why}); submit with --requeue"
         return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown)
-    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes)) or (cause.node,)
+    bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_treated(n))) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.
     well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
     alive = job.running and (bool(cause.by) or well)

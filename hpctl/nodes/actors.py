@@ -14,6 +14,7 @@ from hpctl.engine.node_history import (
     find_order,
     let_go,
     lost,
+    may_be_under_way,
     returning,
     since_drain,
     was_marked,
@@ -26,7 +27,7 @@ from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import IN_TEST, SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -49,10 +50,11 @@ class NodeFacts(Struct, frozen=True):
     """What is known now of the node that a recovery treats.
 
     `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
-    does where several might. `running` and `completing` are the jobs that hold the node.
+    does where several might. `listed`: the instance that is treated, where the provider lists it.
+    `running` and `completing` are the jobs that hold the node.
     `movable` are the running ones whose own job recovery is ready to let them be stopped.
     `heard` is the generation the agent speaks for.
-    `withdrawn` says why an order by hand is taken back. Empty where it is not.
+    `withdrawn` says why an order by hand, or a removal, is taken back. Empty where it is not.
     `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
     and now it answers. Empty where it is.
     `blocked` says why its remedy waits though it stays closed.
@@ -69,6 +71,7 @@ class NodeFacts(Struct, frozen=True):
     slurm: SlurmNode | None = None
     instance: Instance | None = None
     unjoined: str = ""
+    listed: Instance | None = None
     provider_fresh: bool = False
     provider_present: bool = False
     assessment: Assessment | None = None
@@ -99,6 +102,19 @@ class NodeFacts(Struct, frozen=True):
 NodeCase = Case[NodeRecovery, NodeFacts]
 
 
+def left_to_others(c: NodeCase) -> Move | None:
+    """End a removal whose node another actor closes before its deletion was ordered."""
+    rec, node = c.rec, c.facts.slurm
+    if rec.rule != SCALE_DOWN or node is None or may_be_under_way(rec):
+        return None
+    if c.facts.mark:
+        why = f"HyperPod's health agent marked it: {c.facts.mark}"
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, why)
+    if node.drained and reason_owner(node.reason) != rec.id:
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
+    return None
+
+
 def marked(c: NodeCase) -> Next | None:
     """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
 
@@ -108,6 +124,8 @@ def marked(c: NodeCase) -> Next | None:
     rec, node, mark = c.rec, c.facts.slurm, c.facts.mark
     lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
     if node is None or not (mark or lost):
+        return None
+    if rec.rule == SCALE_DOWN:
         return None
     if mark and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING) and not spent(node):
         return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
@@ -217,6 +235,8 @@ def seized(c: NodeCase) -> Move | None:
     if c.policy.attended and _was_ordered(c.rec):
         # The operator who waits wants to know when the node is back, whoever has it by then.
         return None
+    if c.rec.remedy is Remedy.DELETE and may_be_under_way(c.rec):
+        return None  # A deletion cannot be taken back.
     how = taken_over(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from hpctl.engine import test_reservation
 from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.node_history import ORDERS, find_order, returning, unasked
+from hpctl.engine.node_history import (
+    ORDERS,
+    find_order,
+    may_be_under_way,
+    returning,
+    unasked,
+    was_in_doubt,
+)
 from hpctl.faults import health
 from hpctl.nodes import maintenance
 from hpctl.nodes.acceptance import decide
@@ -20,6 +27,7 @@ from hpctl.nodes.actors import (
     NodeFacts,
     attempt,
     forgotten,
+    left_to_others,
     marked,
     moved,
     overwritten,
@@ -31,9 +39,9 @@ from hpctl.nodes.by_hand import find_refusal, settle_order
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
-from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.cloud_facts import GONE, InstanceStatus
 from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy, Unrecoverable
 from hpctl.vocabulary.reason import reason_owner
@@ -58,7 +66,7 @@ def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
     if changed := maintenance.find_change(c):
         return changed
-    by_others = marked(c) or forgotten(c) or overwritten(c) or seized(c)
+    by_others = left_to_others(c) or marked(c) or forgotten(c) or overwritten(c) or seized(c)
     answer = by_others or _withdraw(c) or _PHASES[rec.phase](c)
     return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(rec))
 
@@ -86,17 +94,21 @@ def _withdraw(c: NodeCase) -> Next | None:
     rec, facts, back = c.rec, c.facts, returning(c.rec)
     why = facts.correlated or facts.withdrawn or find_refusal(c)
     early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
-    if not early or facts.mark or not (why or back):
+    node = facts.slurm
+    if not early or facts.mark or not (why or back) or may_be_under_way(rec):
         return None
     if rec.phase is NodePhase.OPEN:
         started = c.last(StepKind.DRAIN) is not None
+        if rec.rule == SCALE_DOWN and node is not None and not node.drained:
+            started = False  # What drains it later all the same is undone then.
         return None if started else Move(NodeSignal.WITHDRAWN, why)
-    node = facts.slurm
-    if back and node is not None and node.in_service:
+    if rec.rule == SCALE_DOWN and _find_deletion(c):
+        return None
+    if back and (node is None or not node.closed):
         return Move(NodeSignal.WITHDRAWN, why or "given back")
     if c.policy.attended and node is not None and not node.responding:
         return Move(NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained")
-    return moved(attempt(c, StepKind.RETURN), "resume the node")
+    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
 
 
 def _open(c: NodeCase) -> Next:
@@ -163,7 +175,8 @@ def _set_down(c: NodeCase, *, lost: bool) -> Next:
 def _vacated(c: NodeCase) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
         return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
-    if c.rec.remedy is Remedy.AWAIT or c.facts.taken_away:
+    leaves = c.facts.taken_away and c.rec.remedy is not Remedy.DELETE
+    if c.rec.remedy is Remedy.AWAIT or leaves:
         return Move(
             NodeSignal.REMEDY_ACCEPTED, "the provider takes the instance and brings another"
         )
@@ -186,8 +199,12 @@ def _ordered(c: NodeCase) -> Next:
         )
     if c.policy.mode is Mode.OBSERVE:
         return c.wait("mode observe: nothing is done", Look.SLOWLY)
-    if c.policy.mode is not Mode.OWN:
+    if c.policy.mode is not Mode.OWN and c.rec.remedy is not Remedy.DELETE:
         why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
+        return Move(NodeSignal.REMEDY_ACCEPTED, why)
+    mine = find_order(c.rec)
+    if mine is not None and mine.accepted:
+        why = f"the service accepted to {mine.kind} {mine.target}"
         return Move(NodeSignal.REMEDY_ACCEPTED, why)
     if not c.facts.provider_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
@@ -230,6 +247,8 @@ def _remedy(c: NodeCase) -> Next:
     ripe = later(c.rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not c.rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")
+    if c.facts.withdrawn and may_be_under_way(c.rec):
+        return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", Look.SLOWLY)
     sent = c.attempt(kind, sick, c.rec.meaning)
     return _refused(c, kind, sent) if isinstance(sent, Outcome) else sent
 
@@ -237,9 +256,6 @@ def _remedy(c: NodeCase) -> Next:
 def _find_effect(c: NodeCase) -> Move | None:
     """What shows that the service has the order, or acts on the instance already."""
     sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_order(c.rec)
-    if mine and mine.accepted:
-        why = f"the service accepted to {mine.kind} {sick}"
-        return Move(NodeSignal.REMEDY_ACCEPTED, why)
     if c.rec.remedy is Remedy.DELETE:
         return _find_deletion(c)
     if instance is not None and instance.id != sick:
@@ -257,16 +273,20 @@ def _find_effect(c: NodeCase) -> Move | None:
 
 def _find_deletion(c: NodeCase) -> Move | None:
     """What shows that an instance was deleted, or never will be, by an order in doubt."""
-    left = _left_cluster(c)
+    left, listed = _left_cluster(c), c.facts.listed
     if left is not None and left.signal is NodeSignal.INSTANCE_GONE:
-        return Move(NodeSignal.REMEDY_ACCEPTED, f"the reply was lost; {left.why}")
+        lost = "the reply was lost; " if find_order(c.rec) else ""
+        return Move(NodeSignal.REMEDY_ACCEPTED, lost + left.why)
+    going = listed is not None and listed.status is InstanceStatus.SHUTTING_DOWN
+    if going and not c.policy.attended:
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"{c.rec.generation.instance} is shutting down")
     return left
 
 
 def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
     """After an order that the service did not accept."""
     sick, last = c.rec.generation.instance, c.last(kind)
-    if answer.code == "InstanceIdNotFound":
+    if answer.code in GONE:
         return c.wait(f"{sick} is gone; its successor is not listed yet")
     if answer.transient and last is not None:
         # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
@@ -274,6 +294,8 @@ def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
         if c.now < again:
             return Wait(again, f"cannot {kind} it for now: {answer_text(answer)}", Look.SLOWLY)
         return Do(kind, sick, last.attempt + 1, c.rec.meaning)
+    if c.rec.remedy is Remedy.DELETE and was_in_doubt(c.rec):
+        return c.wait(f"it is unknown whether {sick} is being deleted", Look.SLOWLY)
     return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
 
 
@@ -281,6 +303,10 @@ def _left_cluster(c: NodeCase) -> Move | None:
     """The end of a deletion: its instance is listed no more, or another one took its place."""
     sick, instance = c.rec.generation.instance, c.facts.instance
     if not c.facts.provider_fresh:
+        return None
+    if not c.policy.attended and c.facts.listed is None:
+        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is not listed any more")
+    if not c.policy.attended:
         return None
     if instance is None and find_order(c.rec) is not None:
         return Move(NodeSignal.INSTANCE_GONE, f"{sick} is not listed any more")

@@ -11,7 +11,7 @@ from hpctl.nodes.actors import NodeCase
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE, InstanceStatus
-from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait, answer_text
 
@@ -20,15 +20,19 @@ MOVING: Final = IN_USE | BAD_STATUS
 
 
 def find_refusal(c: NodeCase) -> str:
-    """Return why the service refused an order by hand, where the node is as it was; "" elsewhere.
+    """Return why the service refused an order by hand, or a removal, where the node is as it was;
+    "" elsewhere.
 
     Such a node is given back. After an order in doubt a refusal proves nothing, and a node on
     which another operation works may be about to go.
     """
-    if not c.policy.attended or c.rec.phase is not NodePhase.VACATED:
+    ends = c.policy.attended or c.rec.rule == SCALE_DOWN
+    if not ends or c.rec.phase is not NodePhase.VACATED:
         return ""
     step = find_order(c.rec)
     if step is None or step.outcome is None or step.outcome.kind is not OutcomeKind.REJECTED:
+        return ""
+    if not c.policy.attended and (step.outcome.transient or step.outcome.code in GONE):
         return ""
     if was_in_doubt(c.rec) or step.outcome.code in MOVING:
         return ""

@@ -43,6 +43,7 @@ def node_facts(
         slurm=view.scheduler.nodes.get(rec.node),
         instance=view.instance(rec.node),
         unjoined=view.unjoined.get(rec.node, ""),
+        listed=view.provider.instances.get(rec.generation.instance),
         provider_present=view.provider.present,
         provider_fresh=fresh(view.provider.as_of, policy.ages.provider_s, now),
         assessment=judged(rec.node, view),

@@ -77,7 +77,7 @@ RESULTS: Final = ("ok", "throttled", "error")
 _NODE_PHASES: Final = tuple(
     phase for phase in node_recovery.NodePhase if phase is not node_recovery.NodePhase.REMOVED
 )
-"""A daemon deletes no node by an operator's order: a command does, which has no metrics."""
+"""A daemon deletes a node to make its group smaller, which counts as a change."""
 _KINDS: Final[Mapping[str, tuple[tuple[StrEnum, ...], Container[str]]]] = {
     "node": (_NODE_PHASES, node_recovery.ENDS),
     "job": (tuple(job_recovery.JobPhase), job_recovery.ENDS),
@@ -317,7 +317,7 @@ class _Recoveries:
     def begin(self, state: State) -> None:
         """What is in it has happened already."""
         self._before.clear()
-        for _, recs, open_now in _kept(state):
+        for recs, open_now in _kept(state):
             self._known.update(recs)
             self._before |= {rid: recs[rid] for rid in open_now}
 
@@ -327,28 +327,30 @@ class _Recoveries:
             return
         self._events = view.state.events
         before, self._before = self._before, {}
-        for kind, recs, open_now in _kept(view.state):
+        open_phases = Counted[tuple[str, str]]()
+        for recs, open_now in _kept(view.state):
             new = [*takewhile(lambda rid: rid not in self._known, reversed(recs))]
             self._known.update(new)
             for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
-                self._moved(kind, before.get(rid), recs[rid], view)
-            phases = Counted(str(recs[rid].phase) for rid in open_now)
-            every, ends = _KINDS[kind]
-            for phase in every:
-                if phase not in ends:
-                    self._counts.open.labels(kind, str(phase)).set(phases[str(phase)])
+                self._moved(before.get(rid), recs[rid], view)
+            open_phases.update(_labels(recs[rid]) for rid in open_now)
             self._before |= {rid: recs[rid] for rid in open_now}
+        for kind, (phases, ends) in _KINDS.items():
+            for phase in phases:
+                if phase not in ends:
+                    self._counts.open.labels(kind, str(phase)).set(open_phases[kind, str(phase)])
         self._gpus = {rid: n for rid, n in self._gpus.items() if rid in self._before}
         doubts = (step.in_doubt for rec in self._before.values() for step in rec.steps)
         self._counts.doubt.set(sum(doubts))
 
-    def _moved(self, kind: str, before: Recovery | None, rec: Recovery, view: View) -> None:
+    def _moved(self, before: Recovery | None, rec: Recovery, view: View) -> None:
+        kind, phase = _labels(rec)
         old: tuple[StepRecord, ...] = before.steps if before is not None else ()
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
             if news and step.outcome is not None:
                 self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
-        if before is None and not isinstance(rec, Change):
+        if before is None and not isinstance(rec, Change) and kind != "change":
             self._counts.opened.labels(kind, _opened_class(rec)).inc()
         if isinstance(rec, JobRecovery):
             job = view.scheduler.jobs.get(rec.attempt.job)
@@ -356,8 +358,8 @@ class _Recoveries:
             self._gpus[rec.id] = max(gpus, self._gpus.get(rec.id, 0))
         if not rec.ended or (before is not None and before.ended):
             return
-        self._counts.ended.labels(kind, str(rec.phase)).inc()
-        if isinstance(rec, NodeRecovery):
+        self._counts.ended.labels(kind, phase).inc()
+        if isinstance(rec, NodeRecovery) and not rec.of_capacity:
             self._node_ended(rec)
         elif isinstance(rec, JobRecovery):
             self._job_ended(rec, view.state)
@@ -408,11 +410,24 @@ class _Recoveries:
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
 
-def _kept(state: State) -> Iterator[tuple[str, dict[RecoveryId, Any], Collection[RecoveryId]]]:
-    """The recoveries and changes by kind, and the ids of those that are open."""
-    yield "node", state.nodes, state.open_nodes.values()
-    yield "job", state.jobs, state.open_jobs.values()
-    yield "change", state.changes, state.open_changes.values()
+def _kept(state: State) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
+    """The recoveries and changes, and the ids of those that are open."""
+    yield state.nodes, state.open_nodes.values()
+    yield state.jobs, state.open_jobs.values()
+    yield state.changes, state.open_changes.values()
+
+
+def _labels(rec: Recovery) -> tuple[str, str]:
+    """The kind and the phase of a recovery or change. A removal is a change of capacity."""
+    if isinstance(rec, Change):
+        return "change", str(rec.phase)
+    if isinstance(rec, JobRecovery):
+        return "job", str(rec.phase)
+    return (
+        ("change", str(change.phase_of_removal(rec)))
+        if rec.of_capacity
+        else ("node", str(rec.phase))
+    )
 
 
 _GIVEN_BACK: Final = (
@@ -498,7 +513,7 @@ class _Sampler:
         for name, node in view.scheduler.nodes.items():
             each[name] = next((n for kind, n in node.has.gres if kind == "gpu"), 0)
             state = "in_service" if node.in_service else "down" if node.down else "drained"
-            state = "recovering" if name in view.state.open_nodes else state
+            state = "recovering" if view.state.is_treated(name) else state
             for partition in node.partitions:
                 label = self._counts.partition(partition, new=True)
                 found[label, state] += 1

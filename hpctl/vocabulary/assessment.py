@@ -21,7 +21,7 @@ class Remedy(StrEnum):
     REBOOT = "reboot"
     REPLACE = "replace"
     DELETE = "delete"
-    """Only ever by an operator's order: no fault class names it."""
+    """By an operator's order, or to make a group smaller: no fault class names it."""
     AWAIT = "await"
     ASK_HUMAN = "ask_human"
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
 
 
@@ -21,9 +22,10 @@ class Kind(StrEnum):
     ADD = "add"
     """A group gets more instances."""
     REMOVE = "remove"
-    """One idle node's instance leaves its group."""
+    """One idle node's instance leaves its group. A node recovery; a change in old journals."""
     RETURN = "return"
-    """A node name that was closed for a removal stands for another instance by now."""
+    """A node that was closed for a removal is given back. A node recovery; a change in old
+    journals."""
     SPARES = "spares"
     """A reservation holds other nodes than before."""
     BURN_IN = "burn_in"
@@ -52,15 +54,12 @@ class ChangeSignal(StrEnum):
 
     ORDER_TAKEN = "order_taken"
     ARRIVED = "arrived"
-    CLOSED_SEEN = "closed_seen"
     GONE = "gone"
     SET_SEEN = "set_seen"
     IN_USE = "in_use"
     TESTED = "tested"
-    BACK = "back"
     REFUSED = "refused"
     DEADLINE = "deadline"
-    OPERATOR_TOOK_OVER = "operator_took_over"
 
 
 TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]] = {
@@ -70,29 +69,6 @@ TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]]
     (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
     (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
     (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.CANCELLED,
-    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.CLOSED_SEEN): ChangePhase.CLOSED,
-    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.GIVING_BACK,
-    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.IN_USE): ChangePhase.GIVING_BACK,
-    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.ORDER_TAKEN): ChangePhase.LEAVING,
-    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.GONE): ChangePhase.DONE,
-    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.REFUSED): ChangePhase.GIVING_BACK,
-    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.DONE,
-    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.BACK): ChangePhase.CANCELLED,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.GONE): ChangePhase.DONE,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    # Whoever takes a node over that we have closed keeps it; the instance is not ours any more.
-    **{
-        (Kind.REMOVE, phase, ChangeSignal.OPERATOR_TOOK_OVER): ChangePhase.CANCELLED
-        for phase in (ChangePhase.OPEN, ChangePhase.CLOSED, ChangePhase.GIVING_BACK)
-    },
-    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.BACK): ChangePhase.DONE,
-    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
     (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
     (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
     (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
@@ -112,10 +88,10 @@ TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]]
 class ChangeOpened(Struct, frozen=True):
     """`plan_capacity` decided on a change.
 
-    ADD: `count` instances more in `group`, which has `size` then. REMOVE: `node` and its
-    `instance` leave. RETURN: `node` is closed with the Reason of the removal `cause`. SPARES:
-    the group's reservation holds `nodes` from now on; `released` is how many of them were given
-    up for the job recovery `cause`. BURN_IN: the idle `node` is tested in partition `group`.
+    ADD: `count` instances more in `group`, which has `size` then. SPARES: the group's reservation
+    holds `nodes` from now on; `released` is how many of them were given up for the job recovery
+    `cause`. BURN_IN: the idle `node` is tested in partition `group`. In old journals, REMOVE:
+    `node` and its `instance` leave; RETURN: `node` has the Reason of the removal `cause`.
     """
 
     at: datetime
@@ -168,12 +144,33 @@ class Change(Struct, frozen=True):
 
 
 def ordered(change: Change) -> bool:
-    """Whether its instances may be coming or going: an order was taken, or nobody can say.
+    """Whether instances may be coming: an order was taken, or nobody can say."""
+    return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
-    A later refusal takes no doubt away: `NodeIdInUse` is what a deletion under way looks like.
-    """
-    kind = StepKind.ADD if change.opened.kind is Kind.ADD else StepKind.REMOVE
-    return any(s.in_doubt or s.accepted for s in change.steps if s.kind is kind)
+
+_PHASES: Final[Mapping[NodePhase, ChangePhase]] = {
+    NodePhase.OPEN: ChangePhase.OPEN,
+    NodePhase.CORDONED: ChangePhase.CLOSED,
+    NodePhase.VACATED: ChangePhase.CLOSED,
+    NodePhase.REMEDYING: ChangePhase.LEAVING,
+    NodePhase.REMOVED: ChangePhase.DONE,
+    NodePhase.RETURNED: ChangePhase.DONE,
+    NodePhase.ESCALATED: ChangePhase.FAILED,
+    NodePhase.CANCELLED: ChangePhase.CANCELLED,
+}
+
+
+def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
+    """Where a group's change of size stands that a node recovery carries out."""
+    drained = rec.phase in (NodePhase.CORDONED, NodePhase.VACATED)
+    if drained and rec.steps and rec.steps[-1].kind is StepKind.RETURN:
+        return ChangePhase.GIVING_BACK
+    return _PHASES.get(rec.phase, ChangePhase.GIVING_BACK)
+
+
+def kind_of_removal(rec: NodeRecovery) -> Kind:
+    """What changes by a node recovery of capacity's."""
+    return Kind.REMOVE if rec.rule == SCALE_DOWN else Kind.RETURN
 
 
 def open_change(event: ChangeOpened) -> Change:

@@ -159,6 +159,13 @@ _CLIMBS: Final = frozenset(
 )
 
 
+SCALE_DOWN: Final = RuleId("scale-down")
+"""Capacity takes an instance out of its group."""
+REMOVAL_OVER: Final = RuleId("removal-over")
+"""A node still has the Reason of a removal that has ended: it is given back."""
+_OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
+
+
 def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
     """Whether hpctl only makes room before the provider takes the instance.
 
@@ -196,6 +203,10 @@ class NodeRecovery(Struct, frozen=True):
     """What its newest acceptance test found."""
     marked_at: int = -1
     """How many drains we had ordered when the newest mark of HyperPod's agent was written down."""
+    group: str = ""
+    """The instance group whose size changes; empty where none does."""
+    was_change: bool = False
+    """An earlier version wrote it as a change of capacity (`engine.journal.earlier_removals`)."""
 
     @property
     def drains(self) -> int:
@@ -245,6 +256,11 @@ class NodeRecovery(Struct, frozen=True):
         """Ended before any remedy took effect, for a mass event or an order that was taken back or
         refused: the node was given back untreated."""
         return bool(self.trail) and self.trail[-1].signal == NodeSignal.WITHDRAWN
+
+    @property
+    def of_capacity(self) -> bool:
+        """Whether the size of a group is why the node is treated: that is wanted, and no fault."""
+        return self.rule in _OF_CAPACITY
 
     @property
     def remedied(self) -> bool:

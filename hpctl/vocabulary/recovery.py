@@ -145,8 +145,6 @@ class Do(Struct, frozen=True):
     idle: bool = False
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
-    owner: RecoveryId | None = None
-    """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
     order: ResetOrder | None = None
     """For RESET: what the node's agent is told."""
 

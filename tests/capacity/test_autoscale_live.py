@@ -2,7 +2,9 @@
 
 import pytest
 
-from hpctl.vocabulary.change import ChangePhase, Kind
+from hpctl.capacity.history import find_removals
+from hpctl.vocabulary.change import Kind
+from hpctl.vocabulary.node_recovery import NodePhase
 from tests.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
@@ -27,8 +29,7 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     live.sandbox.start_daemon()
 
     def removed() -> int:
-        changes = live.state().changes.values()
-        return sum(c.opened.kind is Kind.REMOVE and c.phase is ChangePhase.DONE for c in changes)
+        return sum(rec.phase is NodePhase.REMOVED for rec in find_removals(live.state()))
 
     until(lambda: removed() == 2, 40, "both idle nodes left")
     assert live.running(busy)
@@ -49,4 +50,5 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     added = [c for c in state.changes.values() if c.opened.kind is Kind.ADD]
     assert sum(c.opened.count for c in added) == 2
     assert live.calls("BatchAddClusterNodes") == len(added)
-    assert not live.node_recoveries(), "a node that left was taken for a lost one"
+    faults = [rec for rec in live.node_recoveries() if not rec.of_capacity]
+    assert not faults, "a node that left was taken for a lost one"

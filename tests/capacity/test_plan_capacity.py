@@ -7,6 +7,8 @@ from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.facts import idle, waiting
 from hpctl.capacity.plan import plan_capacity
+from hpctl.capacity.removals import find_left_closed
+from hpctl.engine.gates import launch_failures, tally
 from hpctl.engine.journal.events import (
     Event,
     JobRecoveryOpened,
@@ -15,7 +17,10 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.state import Corrupt, replay
+from hpctl.engine.view import Candidate, View
 from hpctl.insight.forecast.history import rank_risks
+from hpctl.jobs.plan_hits import job_decisions
+from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
     ENDS,
     TRANSITIONS,
@@ -28,14 +33,14 @@ from hpctl.vocabulary.change import (
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.demand import Demand
 from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.node_recovery import REMOVAL_OVER, SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import Do, Move, StepKind
-from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
-from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, steps
-from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job
+from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, removal, steps
+from tests.fakes.values import at, attempt, faulty, generation, node_name, opened, slurm_job
 from tests.unflawed import unflawed
 
 
@@ -45,7 +50,8 @@ def opens(view, policy, now):
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
     gone = opens(cluster(), SCALE, at(0))
-    assert ([c.kind for c in gone], len({c.recovery for c in gone})) == ([Kind.REMOVE] * 6, 6)
+    assert ([c.rule for c in gone], len({c.recovery for c in gone})) == ([SCALE_DOWN] * 6, 6)
+    assert {(c.ladder, c.by, c.group) for c in gone} == {((Remedy.DELETE,), "autoscale", "workers")}
     (grows,) = opens(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
     assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
 
@@ -60,14 +66,14 @@ def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> Non
 )  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_never_leaves(what):
     changes = opens(cluster(change={N1: what}), SCALE, at(0))
-    assert N1 not in {c.node for c in changes}
+    assert N1 not in {c.generation.node for c in changes}
     assert changes
 
 
 def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
     log = (opened(node=N2),)
     view = cluster(sick=[faulty(N3)], log=log, reservations={"hers": (N1,)})
-    assert not {N1, N2, N3} & {c.node for c in opens(view, SCALE, at(0))}
+    assert not {N1, N2, N3} & {c.generation.node for c in opens(view, SCALE, at(0))}
     assert idle(view.scheduler.nodes[node_name(4)], view)
 
 
@@ -114,7 +120,6 @@ def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None
     assert not waiting(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
 
 
-REMOVE = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
 ADD = ChangeOpened(at(0), "s-2", Kind.ADD, "workers", "job 9", count=2, size=10)
 ARRIVING = (
     ADD,
@@ -122,6 +127,7 @@ ARRIVING = (
     StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
     SignalSeen(at(2), ADD.recovery, ChangeSignal.ORDER_TAKEN, "x"),
 )
+REMOVE = removal()
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
 
 
@@ -131,45 +137,72 @@ def ours(log, **more):
 
 
 def closed(*more: Event) -> tuple[Event, ...]:
-    return (REMOVE, SignalSeen(at(1), REMOVE.recovery, ChangeSignal.CLOSED_SEEN, "x"), *more)
+    return (
+        REMOVE,
+        SignalSeen(at(1), REMOVE.recovery, NodeSignal.CORDON_SEEN, "x"),
+        SignalSeen(at(1), REMOVE.recovery, NodeSignal.JOBS_GONE, "x"),
+        *more,
+    )
 
 
 def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
     (drain,) = steps(cluster(log=(REMOVE,)))
     assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
-    assert moves(ours((REMOVE,))) == [ChangeSignal.CLOSED_SEEN]
-    (delete,) = steps(ours(closed()), seconds=2)
-    assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
+    assert moves(ours((REMOVE,))) == [NodeSignal.CORDON_SEEN]
+    for policy in (SCALE, replace(SCALE, mode=Mode.ASSIST)):
+        (delete,) = steps(ours(closed()), policy, seconds=2)
+        assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
 
 
 def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
     job = slurm_job(5, nodes=(N1,))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
-    assert moves(ours(closed(), jobs=(job,)), seconds=2) == [ChangeSignal.IN_USE]
-    back = closed(SignalSeen(at(2), REMOVE.recovery, ChangeSignal.IN_USE, "x"))
-    (give,) = steps(ours(back), seconds=3)
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeSignal.WITHDRAWN]
+    (give,) = steps(ours(closed(), jobs=(job,)), seconds=3)
     assert (give.kind, give.target) == (StepKind.RETURN, N1)
+    begun = closed(StepStarted(at(3), REMOVE.recovery, StepKind.RETURN, 1, N1))
+    (again,) = steps(ours(begun), seconds=30)
+    assert again.kind is StepKind.RETURN, "what is being given back is not deleted after all"
+    assert moves(cluster(log=begun), seconds=4) == [NodeSignal.WITHDRAWN]
+
+
+def test_a_node_whose_drain_is_in_doubt_and_that_got_work_is_not_drained_again() -> None:
+    view = cluster(log=(REMOVE, StepStarted(at(0), REMOVE.recovery, StepKind.DRAIN, 1, N1)))
+    assert [s.kind for s in steps(view, seconds=30)] == [StepKind.DRAIN]
+    busy = replace(view, scheduler=replace(view.scheduler, jobs={5: slurm_job(5, nodes=(N1,))}))
+    assert moves(busy, seconds=30) == [NodeSignal.WITHDRAWN]
+    assert replay((REMOVE,)).last_of_node == {}, "the last fault of the node is another one"
 
 
 @pytest.mark.parametrize("reason", ["Resources", "None"])
 def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     job = pending(reason=reason, eligible=at(1))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
-    view = ours(closed(), jobs=(job,))
-    assert moves(view, seconds=2) == [ChangeSignal.IN_USE]
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [NodeSignal.WITHDRAWN]
+    assert [s.kind for s in steps(ours(closed(), jobs=(job,)), seconds=2)] == [StepKind.RETURN]
     elsewhere = pending(partition="dev", eligible=at(1))
     view = ours(closed(), jobs=(elsewhere,))
-    assert len(steps(view, seconds=2)) == 1
+    assert [s.kind for s in steps(view, seconds=2)] == [StepKind.REMOVE]
     assert opens(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0)) == ()
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
-    assert moves(cluster(log=closed()), seconds=2) == [ChangeSignal.OPERATOR_TOOK_OVER]
+    assert moves(cluster(log=closed()), seconds=2) == [NodeSignal.OPERATOR_TOOK_OVER]
     hers = {"flags": frozenset({"DRAIN"}), "reason": "disk swap, Ada"}
-    for log in ((REMOVE,), closed()):
+    begun = StepStarted(at(1), REMOVE.recovery, StepKind.RETURN, 1, N1)
+    for log in ((REMOVE,), closed(), closed(begun)):
         assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [
-            ChangeSignal.OPERATOR_TOOK_OVER
+            NodeSignal.OPERATOR_TOOK_OVER
         ]
+
+
+@pytest.mark.parametrize("mode", [Mode.OWN, Mode.ASSIST])
+def test_a_node_that_the_health_agent_marks_is_left_to_its_fault(mode: Mode) -> None:
+    marked = {N1: {"flags": frozenset({"FAIL"}), "reason": "Action:Reboot"}}
+    policy = replace(SCALE, mode=mode)
+    for log in ((REMOVE,), closed()):
+        view = cluster(log=log, change=marked)
+        assert moves(view, policy, seconds=2) == [NodeSignal.OPERATOR_TOOK_OVER]
+    under_way = cluster(log=deleting(Outcome.accepted()), change=marked)
+    assert moves(under_way, policy, seconds=5) == [NodeSignal.REMEDY_ACCEPTED]
 
 
 def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
@@ -179,55 +212,91 @@ def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
     return closed(begun, StepResolved(at(3), REMOVE.recovery, StepKind.REMOVE, 1, outcome))
 
 
+def without(view: View, instance: str) -> View:
+    """The view without an instance."""
+    listed = {i: x for i, x in view.provider.instances.items() if i != instance}
+    joined = {n: x for n, x in view.instances.items() if x.id != instance}
+    return replace(view, provider=replace(view.provider, instances=listed), instances=joined)
+
+
 def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
     for outcome in (None, Outcome.ambiguous("timeout")):
         assert steps(ours(deleting(outcome), seconds=10), seconds=10) == []
         late = ours(deleting(outcome), seconds=200)
         assert [s.attempt for s in steps(late, seconds=200)] == [2]
-        gone = {i: x for i, x in late.provider.instances.items() if i != "i-n1"}
-        seen = replace(late, provider=replace(late.provider, instances=gone))
-        assert moves(seen, seconds=200) == [ChangeSignal.GONE]
+        seen = without(late, "i-n1")
+        assert moves(seen, seconds=200) == [NodeSignal.REMEDY_ACCEPTED]
+        gone = (*deleting(outcome), SignalSeen(at(200), "n-1", NodeSignal.REMEDY_ACCEPTED, "x"))
+        assert moves(replace(seen, state=replay(gone)), seconds=200) == [NodeSignal.INSTANCE_GONE]
+
+
+def test_a_deletion_that_stays_in_doubt_is_waited_for() -> None:
+    log: tuple[Event, ...] = closed()
+    lost = Outcome.ambiguous("timeout")
+    for number in range(1, SCALE.node.step_attempts + 1):
+        when = at(200 * number)
+        log += (
+            StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
+            StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, lost),
+        )
+    view = ours(log, seconds=2000)
+    assert steps(view, seconds=2000) == moves(view, seconds=2000) == []
+
+
+def test_nothing_takes_back_a_deletion_that_may_be_under_way() -> None:
+    job = slurm_job(5, nodes=(N1,))
+    for view in (ours(deleting(None), jobs=(job,)), cluster(log=deleting(None))):
+        assert moves(view, seconds=5) == [], "neither a job nor a resume"
+        assert steps(view, seconds=5) == []
 
 
 def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
     """NodeIdInUse is what our own deletion under way looks like: the node must get no work."""
     log: tuple[Event, ...] = deleting(None)
     busy = Outcome.rejected("NodeIdInUse", "wait", transient=True)
-    for number in range(2, 6):
+    for number in range(2, 19):
         when = at(200 * number)
         log += (
             StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
             StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
         )
-    for seconds, moved in ((1100, []), (3700, [ChangeSignal.DEADLINE])):
+    for seconds, moved in ((3590, []), (3700, [NodeSignal.DEADLINE])):
         view = ours(log, seconds=seconds)
-        assert moves(view, seconds=seconds) == moved, "a person is told, nothing is given back"
+        assert moves(view, seconds=seconds) == moved
+        assert steps(view, seconds=seconds) == [], "nothing is given back"
+
+
+def left_closed(view: View, seconds: float) -> list[Candidate]:
+    return find_left_closed(view, SCALE, view.state.open_nodes, at(seconds))
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
     """The cloud was away for an hour; then slurmctld would not resume; then it would."""
     view = ours(closed(), seconds=3700)
     away = replace(view, provider=replace(view.provider, as_of=at(0)))
-    assert moves(away, seconds=3700) == [ChangeSignal.REFUSED]
-    log = closed(SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.REFUSED, "x"))
-    log += (SignalSeen(at(3900), REMOVE.recovery, ChangeSignal.DEADLINE, "x"),)
-    quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
-    (back,) = opens(cluster(log=log, change={**quiet, N1: OURS}, seconds=4000), SCALE, at(4000))
-    assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
-    no = (*log, back, SignalSeen(at(4001), back.recovery, ChangeSignal.REFUSED, "no"))
+    assert [s.kind for s in steps(away, seconds=3700)] == [StepKind.RETURN]
+    log = closed(SignalSeen(at(3900), REMOVE.recovery, NodeSignal.NEEDS_HUMAN, "x"))
+    assert left_closed(ours(log, seconds=4000), 4000)[0].fault.rule == REMOVAL_OVER
+    back = removal("n-2", rule=REMOVAL_OVER, ladder=(Remedy.NONE,), at=at(4000))
+    no = (*log, back, SignalSeen(at(4001), back.recovery, NodeSignal.NEEDS_HUMAN, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
-        seen = cluster(log=no, change={**quiet, N1: OURS}, seconds=seconds)
-        assert len(opens(seen, SCALE, at(seconds))) == tried
-    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.DEADLINE, "x"))
-    unsure = cluster(log=doubt, change={**quiet, N1: OURS}, seconds=4000)
-    assert opens(unsure, SCALE, at(4000)) == (), "it may still be deleted"
+        drained = {**OURS, "reason": own_reason(back.recovery, "x")}
+        seen = cluster(log=no, change={N1: drained}, seconds=seconds)
+        assert len(left_closed(seen, seconds)) == tried
+    cancelled = closed(SignalSeen(at(5), REMOVE.recovery, NodeSignal.OPERATOR_CANCELLED, "x"))
+    assert left_closed(ours(cancelled, seconds=10), 10) == [], "it waits for `hpctl return`"
+    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, NodeSignal.DEADLINE, "x"))
+    assert left_closed(ours(doubt, seconds=4000), 4000) == [], "it may still be deleted"
 
 
 def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() -> None:
     view = ours(deleting(Outcome.rejected("ValidationException", "no")), seconds=10)
-    assert moves(view, seconds=10) == [ChangeSignal.REFUSED]
-    view = ours(deleting(Outcome.rejected("NodeIdInUse", "wait", transient=True)), seconds=20)
-    assert [s.attempt for s in steps(view, seconds=20)] == [2]
+    assert [s.kind for s in steps(view, seconds=10)] == [StepKind.RETURN]
+    busy = deleting(Outcome.rejected("NodeIdInUse", "wait", transient=True))
+    for seconds, again in ((20, [2]), (200, [2])):
+        assert [s.attempt for s in steps(ours(busy, seconds=seconds), seconds=seconds)] == again
+    gone = ours(deleting(Outcome.rejected("NodeIdNotFound", "gone")), seconds=10)
+    assert steps(gone, seconds=10) == moves(gone, seconds=10) == [], "the list still has it"
 
 
 def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
@@ -273,8 +342,10 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     ids=["off", "observe", "not named", "at the minimum by now"],
 )
 def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
-    assert moves(cluster(log=(REMOVE,)), policy) == [ChangeSignal.IN_USE]
-    assert moves(ours(closed()), policy, seconds=2) == [ChangeSignal.IN_USE]
+    assert moves(cluster(log=(REMOVE,)), policy) == [NodeSignal.WITHDRAWN]
+    if policy.mode is not Mode.OBSERVE:
+        given_back = steps(ours(closed()), policy, seconds=2)
+        assert [s.kind for s in given_back] == [StepKind.RETURN]
     doubt = ours(deleting(None), seconds=200)
     assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
     if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
@@ -282,13 +353,13 @@ def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
-    view = cluster(log=(REMOVE, replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")))
+    view = cluster(log=(REMOVE, removal("n-2", N2)))
     assert len(steps(view)) == 2
     gone = {i: x for n, i in enumerate(view.provider.instances) if n < 3
             for x in [view.provider.instances[i]]}  # fmt: skip
     fewer = replace(view, provider=replace(view.provider, instances=gone))
     assert [s.target for s in steps(fewer)] == [N1], "one may still go"
-    assert moves(fewer) == [ChangeSignal.IN_USE]
+    assert moves(fewer) == [NodeSignal.WITHDRAWN]
 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
@@ -296,35 +367,105 @@ def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
     from hpctl.faults.catalogue import rules
 
     gone = deleting(Outcome.accepted())
-    gone += (SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),)
-    down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
-    sick = faulty(N1, rules().classes["node-lost"])
-    view = cluster(log=gone, change=down, sick=[sick])
-    assert unflawed(node_candidates(view, rules(), at(5))) == []
+    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
+        gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
+        down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
+        sick = faulty(N1, rules().classes["node-lost"])
+        view = cluster(log=gone, change=down, sick=[sick])
+        assert unflawed(node_candidates(view, rules(), at(5))) == []
     assert unflawed(node_candidates(cluster(change=down, sick=[sick]), rules(), at(5)))
 
 
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     gone = deleting(Outcome.accepted())
-    gone += (
-        SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),
-        SignalSeen(at(5), REMOVE.recovery, ChangeSignal.GONE, "x"),
-    )
+    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
+        gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
     view = ours(gone, idle=0, seconds=10)
-    assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
-    new = replace(view, instances={**view.instances, N1: replace(view.instances[N1], id="i-new")})
-    (back,) = opens(new, SCALE, at(10))
-    assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
-    (step,) = steps(replace(new, state=replay((*gone, back))), seconds=10)
-    assert (step.kind, step.target, step.owner) == (StepKind.RETURN, N1, REMOVE.recovery)
+    assert left_closed(view, 10) == [], "the old machine is still listed"
+    new = replace(view.instances[N1], id="i-new")
+    heard = replace(view.health[N1], generation=generation(N1, 2, "i-new"))
+    seen = replace(view, instances={**view.instances, N1: new}, health={**view.health, N1: heard})
+    (back,) = left_closed(seen, 10)
+    assert (back.fault.ladder, back.by, back.group) == ((Remedy.NONE,), "autoscale", "workers")
+    assert back.generation.instance == "i-new"
+    silent = replace(seen, health=view.health)
+    assert left_closed(silent, 10) == [], "its agent has not reported yet"
 
 
-def test_instances_on_their_way_out_are_gone() -> None:
+def test_instances_on_their_way_out_are_not_deleted_again() -> None:
     view = ours(deleting(None), seconds=9)
     going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
     instances = {**view.provider.instances, going.id: going}
     seen = replace(view, provider=replace(view.provider, instances=instances))
-    assert moves(seen, seconds=9) == [ChangeSignal.GONE]
+    assert moves(seen, seconds=9) == [NodeSignal.REMEDY_ACCEPTED]
+
+
+def test_a_removal_is_no_fault() -> None:
+    """It spends no budget of the faults', and no failure of its own stops them."""
+    log = tuple(removal(f"n-{n}", node_name(n)) for n in range(1, 5))
+    assert tally(cluster(log=log), (), SCALE, at(0)).open == 0
+    late: tuple[Event, ...] = (*closed(),)
+    for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.DEADLINE):
+        late += (SignalSeen(at(2), REMOVE.recovery, signal, "x"),)
+    view = ours(late)
+    assert tally(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
+    assert launch_failures(view.state, at(3), 3600) == 0
+    here = {N1: (slurm_job(5, state="FAILED", nodes=(N1,), end=at(0)),)}
+    assert job_decisions(ours(closed()), SCALE, here, at(3)) == ([], [])
+
+
+def events_of_earlier(*signals: str) -> tuple[Event, ...]:
+    """A removal as an earlier version wrote it."""
+    opened = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
+    return (opened, *(SignalSeen(at(1), "s-1", signal, "x") for signal in signals))
+
+
+IN_USE, GONE, TAKEN, SHUT = "in_use", "gone", "order_taken", "closed_seen"
+NO, BACK, LATE, HERS = "refused", "back", "deadline", "operator_took_over"
+
+
+@pytest.mark.parametrize(
+    ("signals", "phase"),
+    [
+        ((), NodePhase.OPEN), ((SHUT,), NodePhase.VACATED), ((SHUT, TAKEN), NodePhase.REMEDYING),
+        ((SHUT, TAKEN, GONE), NodePhase.REMOVED), ((SHUT, GONE), NodePhase.REMOVED),
+        ((IN_USE,), NodePhase.CANCELLED), ((SHUT, IN_USE), NodePhase.CANCELLED),
+        ((SHUT, IN_USE, BACK), NodePhase.CANCELLED), ((SHUT, IN_USE, GONE), NodePhase.CANCELLED),
+        ((SHUT, NO, NO), NodePhase.CANCELLED), ((SHUT, NO, LATE), NodePhase.CANCELLED),
+        ((SHUT, NO, HERS), NodePhase.CANCELLED), ((NO,), NodePhase.ESCALATED),
+        ((LATE, BACK), NodePhase.ESCALATED), ((SHUT, TAKEN, LATE), NodePhase.ESCALATED),
+        ((SHUT, LATE), NodePhase.ESCALATED), ((HERS,), NodePhase.CANCELLED),
+    ],
+)  # fmt: skip
+def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
+    signals: tuple[str, ...], phase: NodePhase
+) -> None:
+    state = replay(events_of_earlier(*signals))
+    rec = state.nodes["s-1"]
+    assert (rec.phase, rec.group, rec.rule) == (phase, "workers", SCALE_DOWN)
+    assert rec.generation.instance == "i-n1"
+    assert state.open_nodes == ({} if rec.ended else {N1: "s-1"})
+    assert (state.changes, state.open_changes, state.last_of_node) == ({}, {}, {})
+
+
+def test_what_an_earlier_version_gave_back_is_given_back_by_a_recovery_of_its_own() -> None:
+    begun = StepStarted(at(2), "s-1", StepKind.RETURN, 1, N1)
+    log = (*events_of_earlier(SHUT, IN_USE), begun)
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("s-1", "x")}
+    assert len(left_closed(cluster(log=log, change={N1: shut}, seconds=10), 10)) == 1
+    about = ChangeOpened(at(3), "s-2", Kind.RETURN, "workers", "x", node=N1, cause="s-1")
+    log += (about, StepStarted(at(4), "s-2", StepKind.RETURN, 1, N1))
+    log += (SignalSeen(at(5), "s-2", BACK, "x"),)
+    assert replay(log).nodes["s-2"].phase is NodePhase.RETURNED
+    assert replay(log).open_nodes == {}
+
+
+def test_a_fault_could_open_beside_a_removal_of_an_earlier_version() -> None:
+    fault = opened("n-9", N1, 2)
+    for first, second in ((events_of_earlier(), (fault,)), ((fault,), events_of_earlier())):
+        state = replay((*first, *second, SignalSeen(at(3), "s-1", SHUT, "x")))
+        assert state.open_nodes == {N1: "n-9"}
+        assert state.nodes["s-1"].phase is NodePhase.CANCELLED
 
 
 NAME = f"{RESERVATION}workers"
@@ -423,19 +564,19 @@ def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
-    for kind in Kind:
+    for kind in (Kind.ADD, Kind.SPARES, Kind.BURN_IN):
         reached = {ChangePhase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
         for phase in reached - ENDS:
             assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
-            about = replace(REMOVE if kind is not Kind.ADD else ADD, kind=kind, nodes=(N1,))
-            change = replace(open_change(about), phase=phase)
-            facts = ChangeFacts(cloud_at=at(-9), node=SlurmNode(N1, "IDLE", **OURS))
-            answer = advance(change, facts, SCALE, at(10**7))
+            change = replace(open_change(replace(ADD, kind=kind, nodes=(N1,))), phase=phase)
+            answer = advance(change, ChangeFacts(cloud_at=at(-9)), SCALE, at(10**7))
             assert isinstance(answer, Move | Do), (kind, phase)
             if isinstance(answer, Move):
                 assert (kind, phase, answer.signal) in TRANSITIONS
 
 
 def test_two_changes_about_the_same_thing_are_corruption() -> None:
-    with pytest.raises(Corrupt):
-        replay([REMOVE, replace(REMOVE, recovery="s-9")])
+    removals = (*events_of_earlier(), replace(events_of_earlier()[0], recovery="s-9"))
+    for log in ((ADD, replace(ADD, recovery="s-9")), (REMOVE, removal("n-9")), removals):
+        with pytest.raises(Corrupt):
+            replay(log)

@@ -195,7 +195,7 @@ def changes() -> list[Event]:
         ),
         SignalSeen(at(-3000), up, ChangeSignal.ARRIVED, f"8 instances of {GROUP} run"),
         ChangeOpened(at(10), down, Capacity.REMOVE, GROUP, "idle", node=node, instance=gone),
-        SignalSeen(at(11), down, ChangeSignal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason"),
+        SignalSeen(at(11), down, "closed_seen", "slurmctld shows DRAIN with our Reason"),
         StepStarted(at(11), down, remove, 1, gone),
         StepResolved(at(12), down, remove, 1, Outcome.accepted()),
         SignalSeen(

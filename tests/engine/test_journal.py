@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from benchmarks import world
 from benchmarks.past import Past
 from hpctl.capacity.autoscale import budget_left
-from hpctl.capacity.facts import SCALES, past
+from hpctl.capacity.history import read_history
 from hpctl.engine.gates import launch_failures, tally
 from hpctl.engine.journal.events import (
     DaemonStarted,
@@ -234,12 +234,12 @@ def add(rid: str, count: int, seconds: float) -> list[Event]:
 
 def remove(rid: str, seconds: float, node: str) -> list[Event]:
     about = ChangeOpened(at(seconds), rid, Kind.REMOVE, "w", "", node=node)
-    signals = (ChangeSignal.CLOSED_SEEN, ChangeSignal.ORDER_TAKEN, ChangeSignal.GONE)
+    signals = ("closed_seen", ChangeSignal.ORDER_TAKEN, ChangeSignal.GONE)
     return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def hours(log: Sequence[Event]) -> float | None:
-    history = [past(c) for c in replay(log).changes.values() if c.opened.kind in SCALES]
+    history = read_history(replay(log))
     return budget_left(history, AutoscalePolicy(hours_per_day=1000.0), at(0), {})[1]
 
 

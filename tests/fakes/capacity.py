@@ -4,10 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.view import View
+from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceGroup
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId
+from hpctl.vocabulary.node_recovery import SCALE_DOWN
 from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, Policy
 from hpctl.vocabulary.recovery import Do
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -40,6 +42,17 @@ def cluster(
     groups = {"workers": InstanceGroup("workers", "ml.p5.48xlarge", 8, 8, "InService")}
     cloud = replace(view.provider, cluster_status="InService", groups=groups, continuous=True)
     return replace(view, scheduler=replace(view.scheduler, nodes=nodes), provider=cloud)
+
+
+def removal(rid: str = "n-1", node: NodeName = N1, **more: Any) -> NodeRecoveryOpened:
+    """The opening of the removal of a node, whose instance is `i-` and its name."""
+    generation = Generation(node, InstanceId(f"i-{node}"), BootId(""))
+    values: dict[str, Any] = {
+        "at": at(0), "recovery": RecoveryId(rid), "generation": generation, "rule": SCALE_DOWN,
+        "meaning": "scale down", "urgency": Urgency.AFTER_JOBS, "ladder": (Remedy.DELETE,),
+        "why": "idle", "mode": "own", "by": "autoscale", "group": "workers", **more,
+    }  # fmt: skip
+    return NodeRecoveryOpened(**values)
 
 
 def pending(job: int = 9, wants: int = 2, **more: Any) -> SlurmJob:

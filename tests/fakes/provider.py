@@ -164,8 +164,8 @@ class FakeProvider:
     def up(self, node: NodeName) -> bool:
         """Whether the machine runs, so that slurmd and an agent could: not while it (re)boots."""
         self.tick()
-        place = self._places[node]
-        return place.status is InstanceStatus.RUNNING and not place.operation
+        place = self._places.get(node)
+        return place is not None and place.status is InstanceStatus.RUNNING and not place.operation
 
     def busy(self) -> bool:
         """Whether any operation is in progress."""

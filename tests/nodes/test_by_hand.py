@@ -214,5 +214,5 @@ def test_a_node_that_stays_down_rejoins_when_another_slurmd_has_registered():
 
 
 def test_no_fault_deletes_a_node():
-    with pytest.raises(ValueError, match="operator's order alone"):
+    with pytest.raises(ValueError, match="no fault class deletes a node"):
         rules({RuleId("xid-79"): Override(ladder=(Remedy.DELETE,))})

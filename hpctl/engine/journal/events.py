@@ -27,7 +27,10 @@ class DaemonStarted(Struct, frozen=True):
 
 
 class NodeRecoveryOpened(Struct, frozen=True):
-    """`plan` decided to treat a generation, past all gates (`passed`, in order)."""
+    """`plan` decided to treat a generation, past all gates (`passed`, in order).
+
+    `group`: the instance group whose size changes, for a removal and what follows it.
+    """
 
     at: datetime
     recovery: RecoveryId
@@ -43,6 +46,7 @@ class NodeRecoveryOpened(Struct, frozen=True):
     by: str = ""
     findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
+    group: str = ""
 
 
 class JobRecoveryOpened(Struct, frozen=True):

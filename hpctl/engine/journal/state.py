@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.engine.journal import earlier_removals
 from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
@@ -80,6 +81,11 @@ class State(Struct):
         rid = self.open_nodes.get(node)
         return None if rid is None else self.nodes[rid]
 
+    def is_treated(self, node: NodeName) -> bool:
+        """Whether a node is treated, and not only to change the size of its group."""
+        rec = self.node_recovery(node)
+        return rec is not None and not rec.of_capacity
+
     def job_recovery(self, job: JobId) -> JobRecovery | None:
         """The open recovery of a job."""
         rid = self.open_jobs.get(job)
@@ -99,16 +105,13 @@ class State(Struct):
             case JobReported():
                 self._report(event)
             case NodeRecoveryOpened():
-                values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
-                node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
-                self._open(self.nodes, self.open_nodes, node)
-                self.last_of_node[node.node] = node.id
+                self._open_node(event)
             case JobRecoveryOpened():
                 job = JobRecovery(**_opening(event, JobRecovery), phase=job_recovery.JobPhase.HIT)
                 self._open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
-                self._open(self.changes, self.open_changes, change.open_change(event))
+                self._open_change(event)
             case HoldNoted():
                 self.holds[event.target] = event
             case HoldLifted():
@@ -126,6 +129,35 @@ class State(Struct):
         kept[rec.id] = rec
         listed[rec.key] = rec.id
 
+    def _open_node(self, event: NodeRecoveryOpened) -> None:
+        values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
+        node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
+        earlier = self.node_recovery(node.node)
+        if earlier is not None and earlier.was_change:
+            self.nodes[earlier.id] = earlier_removals.end(earlier, event.at)
+            del self.open_nodes[node.node]
+        self._open(self.nodes, self.open_nodes, node)
+        if not node.of_capacity:
+            self.last_of_node[node.node] = node.id
+
+    def _open_change(self, event: ChangeOpened) -> None:
+        if event.kind in earlier_removals.KINDS:
+            self._open_earlier(earlier_removals.read_opening(event))
+        else:
+            self._open(self.changes, self.open_changes, change.open_change(event))
+
+    def _open_earlier(self, rec: NodeRecovery) -> None:
+        """A removal, or a return, as an earlier version wrote it."""
+        beside = self.node_recovery(rec.node)
+        if beside is not None and not beside.was_change and not rec.ended:
+            rec = earlier_removals.end(rec, rec.opened)
+        if not rec.ended:
+            self._open(self.nodes, self.open_nodes, rec)
+        elif rec.id in self.nodes:
+            raise Corrupt(f"{rec.id} opened twice")
+        else:
+            self.nodes[rec.id] = rec
+
     def _kept(self, e: SignalSeen | StepStarted | StepResolved) -> tuple[dict[Any, Any], ...]:
         """Where a recovery or change is kept, and where it is listed while it is open."""
         for kept, listed in (
@@ -140,19 +172,24 @@ class State(Struct):
 
     def _signal(self, e: SignalSeen) -> None:
         kept, listed = self._kept(e)
+        before = rec = kept[e.recovery]
+        signals: tuple[str, ...] = (e.signal,)
         try:
-            rec = kept[e.recovery].on(e.signal, e.at, e.why, e.generation)
+            if isinstance(rec, NodeRecovery):
+                signals = earlier_removals.read_signal(rec, e.signal)
+            for signal in signals:
+                rec = rec.on(signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
             raise Corrupt(str(error)) from error
         kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
-        if rec.ended:
+        if rec.ended and not before.ended:
             del listed[rec.key]
 
     def _step(self, e: StepStarted | StepResolved) -> None:
         kept, _ = self._kept(e)
         rec = kept[e.recovery]
         if isinstance(e, StepStarted):
-            if rec.ended:
+            if rec.ended and not getattr(rec, "was_change", False):
                 raise Corrupt(f"step {e.step} started by {e.recovery}, which is {rec.phase}")
             begun = StepRecord(e.step, e.attempt, e.target, e.at, moves=len(rec.trail))
             steps = (*rec.steps, begun)

@@ -84,7 +84,8 @@ def history(state: State, now: datetime) -> History:
     events are no breaks of the node's own."""
     start = _days(now) - RECENT_S / DAY
     since = max(start, _days(state.began)) if state.began is not None else _days(now)
-    past = sorted((r for r in state.nodes.values() if r.opened <= now), key=lambda r: r.opened)
+    treated_by_now = [r for r in state.nodes.values() if r.opened <= now and not r.of_capacity]
+    past = sorted(treated_by_now, key=lambda r: r.opened)
     shared = _mass([r for r in past if not (r.by or r.withdrawn)])
     treated: dict[InstanceId, list[NodeRecovery]] = {}
     born: dict[InstanceId, float] = {}

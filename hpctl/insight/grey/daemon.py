@@ -208,7 +208,7 @@ class GreyFailures:
         self._history_of, self._history_due = len(state.nodes), now + HISTORY_EVERY_S
         before = self._found.by_history
         known = self._health.of_agents()
-        counts = Counter(rec.node for rec in state.nodes.values())
+        counts = Counter(rec.node for rec in state.nodes.values() if not rec.of_capacity)
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
         found = forecasts(state, nodes, known, self._clock.now(), of=often)

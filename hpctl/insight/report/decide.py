@@ -169,7 +169,8 @@ def report(
     usual = Counter(fleet.values()).most_common(1)
     p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else Node())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
-    nodes = sorted(state.nodes.values(), key=lambda rec: rec.opened)
+    treated = [rec for rec in state.nodes.values() if not rec.of_capacity]
+    nodes = sorted(treated, key=lambda rec: rec.opened)
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
     jobs = [job for job in state.jobs.values() if p.hours(*_idle(p, job)) or p.has(job.opened)]

@@ -384,7 +384,8 @@ def find_untested(
     wanted, found = policy.acceptance, list[Candidate]()
     if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
         return found
-    explained = {g for r in view.state.nodes.values() for g in (r.opened_for, r.generation)}
+    treated_before = [r for r in view.state.nodes.values() if not r.of_capacity]
+    explained = {g for r in treated_before for g in (r.opened_for, r.generation)}
     instances = {generation.instance for generation in explained}
     for node in view.scheduler.nodes.values():
         health, instance = view.health.get(node.name), view.instance(node.name)

@@ -116,6 +116,8 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
     if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
+    if isinstance(rec, NodeRecovery) and rec.of_capacity:
+        return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
     person = awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""

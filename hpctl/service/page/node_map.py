@@ -67,6 +67,7 @@ def _cell(w: World, name: NodeName, job: str | None, leaf: str) -> Cell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
     rec, last = w.state.node_recovery(name), w.state.last_of_node.get(name)
+    healing = w.state.is_treated(name)
     says = [judged.why or str(judged.condition) if judged else "no agent has reported"]
     says += ["+".join([node.state, *sorted(node.flags)])] if node else []
     says += [f"{rec.id}, {rec.phase}"] if rec else []
@@ -76,7 +77,7 @@ def _cell(w: World, name: NodeName, job: str | None, leaf: str) -> Cell:
     is_so = {
         "person": closed and last is not None and w.state.nodes[last].phase is NodePhase.ESCALATED,
         "held": hold is not None,
-        "healing": rec is not None,
+        "healing": healing,
         "closed": closed,
         "busy": job is not None,
         "idle": True,

@@ -287,7 +287,7 @@ class Oracle(Watcher):
             _require(mine or left, 9, f"{kind} {target} by {rid}")
         elif kind in ("drain", "down", "return"):
             _require(answer.node == target, 1, f"{kind} of {target} by {rid} of {answer.node}")
-        elif kind in ("reboot", "replace"):
+        elif kind in ("reboot", "replace", "remove"):
             self._lawful_remedy(kind, target, rid, answer)
         else:
             self._lawful_job(kind, target, detail, rid, answer)
@@ -339,7 +339,7 @@ class Oracle(Watcher):
         return any(t.kind == "node" and not t.ended for t in self.told.values())
 
     def after(self, kind: str, targets: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-        if kind in ("reboot", "replace"):
+        if kind in ("reboot", "replace", "remove"):
             for target, outcome in outcomes.items():
                 if outcome.kind is OutcomeKind.ACCEPTED:
                     self.accepted.append((kind, target))
@@ -379,8 +379,8 @@ class Oracle(Watcher):
     def _orders(self) -> None:
         """Only instances that were ill, or that a person named, are touched; each once."""
         mine = [o for o in self.world.provider.orders if o.by == "customer"]
-        replaced = [o.instance for o in mine if o.kind == "replace"]
-        _require(len(replaced) == len(set(replaced)), 5, f"replaced twice: {replaced}")
+        replaced = [o.instance for o in mine if o.kind in ("replace", "remove")]
+        _require(len(replaced) == len(set(replaced)), 5, f"ordered twice: {replaced}")
         by_hand = {s.target for t in self.told.values() if t.by for s in t.started}
         for order in mine:
             wanted = order.instance in {*self.world.afflicted, *by_hand, *self.unreached}

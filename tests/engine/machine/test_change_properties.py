@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from hpctl.capacity.plan import plan_capacity
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
+from hpctl.engine.view import jobs_on
+from hpctl.faults.catalogue import rules
 from hpctl.insight.forecast.history import rank_risks
 from hpctl.vocabulary.change import ChangeOpened, Kind
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
@@ -18,8 +20,8 @@ from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.recovery import Do, StepKind
 from tests.examples import examples
-from tests.fakes.capacity import N1, SCALE, cluster
-from tests.fakes.engine import advance_all
+from tests.fakes.capacity import N1, SCALE, cluster, removal
+from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import at, slurm_job
 from tests.unflawed import unflawed
 
@@ -38,7 +40,7 @@ class Played:
         self.going: float | None = None
         self.seen, self.cloud_away = cluster().provider, False
         self.by_hand = False
-        self.deleted_with_work = False
+        self.deleted_with_work, self.deletions = False, 0
 
     def append(self, events: list[Event]) -> None:
         for event in events:
@@ -85,6 +87,7 @@ class Played:
         now = at(self.now)
         self.append([StepStarted(now, owner, do.kind, do.attempt, do.target)])
         gone = do.kind is StepKind.REMOVE
+        assert not gone or do.target == OLD, "another instance"
         outcome = self._delete(way) if gone else self._slurm(do, owner, way)
         if not way.startswith("crash"):
             self.append([StepResolved(now, owner, do.kind, do.attempt, outcome)])
@@ -97,6 +100,7 @@ class Played:
             code = {"busy": "NodeIdInUse", "refused": "ValidationException"}.get(way, "x")
             return Outcome.rejected(code, transient=way == "busy")
         if way != "crash before":
+            self.deletions += 1
             self.deleted_with_work |= self.job and not self.by_hand
             # The service takes its time to begin: nobody can see that it was told.
             self.going = self.now + 400
@@ -111,13 +115,15 @@ class Played:
                 return Outcome.rejected("foreign_drain")
             self.drained, self.reason = True, own_reason(owner, "x")
         elif way != "crash before" and self.drained:
-            if theirs != (do.owner or owner):
+            if theirs != owner:
                 return Outcome.rejected("not_ours")
             self.drained, self.reason = False, ""
         return Outcome.ambiguous("timeout") if way == "lost" else Outcome.accepted()
 
     def turn(self, way: str, seconds: float) -> None:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
+        view, here = self.view(), jobs_on(list(self.state.open_nodes), self.view().scheduler.jobs)
+        self.append([*plan(view, SCALE, rules(), here, at(self.now)).opens])
         self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_risks))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
@@ -145,14 +151,17 @@ REFUSED_AFTER_A_DOUBT = [
 ]  # fmt: skip
 
 
+OF_EARLIER = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance=OLD)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("first", [removal(), OF_EARLIER], ids=["removal", "earlier version"])
 @settings(max_examples=examples(30))
 @given(turns=TURNS)
 @example(turns=REFUSED_AFTER_A_DOUBT)
 @example(turns=[("nothing", "crash before", 1.0), ("cloud away", "done", 1000.0)] * 5)
-def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(turns):
+def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(first, turns):
     played = Played()
-    first = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance=OLD)
     played.append([first])
     for what, way, seconds in turns:
         played.happen(what)
@@ -162,11 +171,12 @@ def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(turns)
     played.job = False
     for _ in range(60):
         played.turn("done", 120)
-    change = played.state.changes[first.recovery]
-    assert not played.state.open_changes
+    rec = played.state.nodes[first.recovery]
+    assert not played.state.open_nodes
     assert not played.deleted_with_work
+    assert played.deletions <= 1
     unsure = [
-        s for s in change.steps
+        s for s in rec.steps
         if s.kind is StepKind.REMOVE
         and (s.in_doubt or (s.outcome and s.outcome.kind is OutcomeKind.ACCEPTED))
     ]  # fmt: skip

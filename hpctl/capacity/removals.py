@@ -1,0 +1,181 @@
+"""The removal of a node, which makes its group smaller: how it opens, and why it is taken back.
+
+A removal is a node recovery with the remedy `delete` and the rule `scale-down`. The engine of nodes
+(`hpctl/nodes/advance.py`) carries it out: it drains the node, has the instance deleted when no job
+is there, and waits until the service no longer lists it. This file has what only capacity knows:
+the node is in use again, or its group is not to shrink any more, or not below its minimum. Such a
+removal is taken back as long as no deletion was ordered, and the engine resumes the node.
+
+A node can keep the Reason of a removal that has ended: another instance has its name by now, or it
+could not be resumed at the time. A recovery with the rule `removal-over` gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+from hpctl.capacity.autoscale import Idle, ScaleDown
+from hpctl.capacity.facts import find_use, stopped, unwanted_size, waiting
+from hpctl.engine.journal.events import NodeRecoveryOpened
+from hpctl.engine.kinds import Withdrawn
+from hpctl.engine.node_history import may_be_under_way, returning
+from hpctl.engine.view import Candidate, View
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import BootId, Generation, NodeName
+from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.node_recovery import (
+    REMOVAL_OVER,
+    SCALE_DOWN,
+    NodePhase,
+    NodeRecovery,
+    NodeSignal,
+)
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import in_time, recovery_id
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+GIVE_BACK: Final = FaultClass(
+    REMOVAL_OVER,
+    "a removal of the node has ended",
+    Urgency.AFTER_JOBS,
+    (Remedy.NONE,),
+    source="autoscale",
+)
+_UNDECIDED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
+
+
+def open_removal(
+    one: Idle, decision: ScaleDown, view: View, policy: Policy, now: datetime
+) -> NodeRecoveryOpened:
+    """Return the opening of a removal that autoscaling has decided on.
+
+    Its gates are capacity's own. No budget for faults applies: the removal is wanted.
+    """
+    instance, state = view.instance(one.node), view.state
+    return NodeRecoveryOpened(
+        at=now,
+        recovery=recovery_id("n", SCALE_DOWN, one.instance, now, len(state.nodes), known=state),
+        generation=Generation(one.node, one.instance, BootId("")),
+        rule=SCALE_DOWN,
+        meaning="scale down",
+        urgency=Urgency.AFTER_JOBS,
+        ladder=(Remedy.DELETE,),
+        why=decision.why,
+        mode=policy.mode,
+        logical_id=instance.logical_id if instance else None,
+        by="autoscale",
+        group=decision.group,
+    )
+
+
+def find_withdrawn(view: View, policy: Policy, now: datetime) -> Withdrawn:
+    """Return the nodes whose open removal is not wanted any more, and why."""
+    removals = _open_removals(view)
+
+    def find_why(rec: NodeRecovery) -> tuple[NodeName, str]:
+        return rec.node, _find_why(rec, removals, view, policy, now)
+
+    found, flaws = each("advance", removals, lambda rec: rec.node, find_why)
+    return {node: why for node, why in found if why}, flaws
+
+
+def _open_removals(view: View) -> list[NodeRecovery]:
+    """The open removals, in the order in which they were opened."""
+    recs = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
+    return [rec for rec in recs if rec.rule == SCALE_DOWN]
+
+
+def _find_why(
+    rec: NodeRecovery, beside: list[NodeRecovery], view: View, policy: Policy, now: datetime
+) -> str:
+    unwanted = unwanted_size(rec.group, policy) or _below_minimum(rec, beside, view, policy)
+    if may_be_under_way(rec):
+        return unwanted
+    node = view.scheduler.nodes.get(rec.node)
+    used = find_use(node, view) if node is not None else ""
+    return used or unwanted or _claimed(node, view, now) or _too_late(rec, view, policy, now)
+
+
+def _claimed(node: SlurmNode | None, view: View, now: datetime) -> str:
+    """Whether a job waits where the node is."""
+    if node is None:
+        return ""
+    jobs = (w.job for w in waiting(view, now) if set(w.partitions) & set(node.partitions))
+    job = next(jobs, None)
+    return f"job {job} waits for nodes by now" if job is not None else ""
+
+
+def _too_late(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> str:
+    """Whether the node was drained for so long that its deletion is given up."""
+    deadline = later(rec.since, policy.autoscale.leave_deadline_s)
+    late = now >= in_time(deadline, view.able_since, policy.ages.silent_s)
+    return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
+
+
+def _below_minimum(
+    rec: NodeRecovery, open_removals: list[NodeRecovery], view: View, policy: Policy
+) -> str:
+    """Whether too few would be left: others leave as well, or someone has removed some."""
+    group, limits = view.provider.groups.get(rec.group), policy.autoscale.groups[rec.group]
+    if group is None:
+        return ""
+    beside = [one for one in open_removals if one.group == rec.group]
+    running = {
+        i.id
+        for i in view.provider.instances.values()
+        if i.group == rec.group and i.status is InstanceStatus.RUNNING
+    }
+    leaving = [one for one in beside if one.phase is NodePhase.REMEDYING]
+    alive = len(running) - sum(one.generation.instance in running for one in leaving)
+    undecided = [one.id for one in beside if one.phase in _UNDECIDED and not returning(one)]
+    size = min(group.target, alive)
+    if rec.id not in undecided or undecided.index(rec.id) < size - limits.min_count:
+        return ""
+    return f"{rec.group} has {size} instances by now, and min_count is {limits.min_count}"
+
+
+def find_left_closed(
+    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
+    """Return the nodes that still have the Reason of a removal that has ended, and that no one
+    deletes.
+
+    Their instance is another one by now; or it stayed, and could not be resumed at the time.
+    """
+    if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
+        return []
+    found = []
+    for node in view.scheduler.nodes.values():
+        if not node.reason or not node.drained or not node.responding or node.name in treated:
+            continue
+        owner = reason_owner(node.reason)
+        rec = view.state.nodes.get(owner) if owner is not None else None
+        instance, health = view.instance(node.name), view.health.get(node.name)
+        if rec is None or not _was_given_up(rec, policy, now) or view.aside(node.name):
+            continue
+        if instance is None or instance.status is not InstanceStatus.RUNNING or health is None:
+            continue
+        another = instance.id != rec.generation.instance
+        if health.generation.instance != instance.id or not (another or not may_be_under_way(rec)):
+            continue
+        was = f"no longer {rec.generation.instance}" if another else "and stays"
+        why = f"{node.name} is {instance.id} by now, {was}"
+        generation, group = health.generation, instance.group
+        found.append(Candidate(generation, node, GIVE_BACK, now, why, by="autoscale", group=group))
+    return found
+
+
+def _was_given_up(rec: NodeRecovery, policy: Policy, now: datetime) -> bool:
+    """Whether a removal, or what gives its node back, has ended; and after a failure, some time
+    ago."""
+    if not rec.of_capacity or not rec.ended or rec.phase is NodePhase.RETURNED:
+        return False
+    if rec.trail and rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED:
+        return False
+    failed = rec.rule == REMOVAL_OVER and rec.phase is NodePhase.ESCALATED
+    return not failed or now >= later(rec.since, policy.autoscale.cooldown_s)

@@ -1,0 +1,75 @@
+"""Removals that an earlier version wrote as changes of capacity, read as node recoveries.
+
+A removal was a change (`ChangeOpened` of kind `remove`) with phases and signals of its own, and so
+was the return of a node that a removal had left closed. Nothing writes such events any more; those
+that journals hold are read as follows.
+
+- A removal is the node recovery in the matching phase.
+- One that gives its node back has ended, and so has a return: a node that still has such a Reason
+  is given back by a recovery of its own. What was written of them later changes nothing.
+- A fault's recovery could open beside a removal of the same node: it ends the removal.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeOpened, Kind
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.node_recovery import (
+    REMOVAL_OVER,
+    SCALE_DOWN,
+    NodePhase,
+    NodeRecovery,
+    NodeSignal,
+)
+
+KINDS: Final = frozenset({Kind.REMOVE, Kind.RETURN})
+"""The changes that are node recoveries by now."""
+
+_LEFT: Final = (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE)
+_SIGNALS: Final[dict[tuple[NodePhase, str], tuple[NodeSignal, ...]]] = {
+    (NodePhase.OPEN, "closed_seen"): (NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE),
+    (NodePhase.OPEN, "in_use"): (NodeSignal.WITHDRAWN,),
+    (NodePhase.OPEN, "refused"): (NodeSignal.NEEDS_HUMAN,),
+    (NodePhase.VACATED, "in_use"): (NodeSignal.WITHDRAWN,),
+    (NodePhase.VACATED, "refused"): (NodeSignal.WITHDRAWN,),
+    (NodePhase.VACATED, "order_taken"): (NodeSignal.REMEDY_ACCEPTED,),
+    (NodePhase.VACATED, "gone"): _LEFT,
+    (NodePhase.REMEDYING, "gone"): (NodeSignal.INSTANCE_GONE,),
+}
+
+
+def read_opening(e: ChangeOpened) -> NodeRecovery:
+    """Return the node recovery that an earlier version opened as a change."""
+    node, instance = e.node or NodeName(""), e.instance or InstanceId("")
+    removes = e.kind is Kind.REMOVE
+    generation = Generation(node, instance, BootId(""))
+    return NodeRecovery(
+        id=e.recovery,
+        opened_for=generation,
+        generation=generation,
+        rule=SCALE_DOWN if removes else REMOVAL_OVER,
+        meaning="scale down" if removes else "a removal of it is over",
+        urgency=Urgency.AFTER_JOBS,
+        ladder=(Remedy.DELETE if removes else Remedy.NONE,),
+        opened=e.at,
+        phase=NodePhase.OPEN if removes else NodePhase.RETURNED,
+        since=e.at,
+        why=e.why,
+        by="hpctl",
+        group=e.group,
+        was_change=True,
+    )
+
+
+def read_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
+    """Return the signals of a node recovery that a signal in the journal amounts to."""
+    if not rec.was_change:
+        return (seen,)
+    return () if rec.ended else _SIGNALS.get((rec.phase, seen), (seen,))
+
+
+def end(rec: NodeRecovery, at: datetime) -> NodeRecovery:
+    """Return a removal that ends because its node is treated for another reason."""
+    return rec.on(NodeSignal.OPERATOR_TOOK_OVER, at, "another recovery treats the node")
