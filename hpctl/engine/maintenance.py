@@ -41,9 +41,13 @@ def find_maintenance(
 ) -> dict[NodeName, Reservation]:
     """The maintenance reservation of each node that one holds now or within `lead_s` seconds.
 
-    Of several, the one that ends last. hpctl's own reservations are none. A node with the flag and
-    no listed reservation has one without a name.
+    Of several, the one that ends last. hpctl's own reservations are none. Where the reservations
+    were not asked for, a node with the flag has one without a name; else the flag, which may be
+    late, counts for nothing.
     """
+    if slurm.reservations is None:
+        flagged_nodes = (node.name for node in slurm.nodes.values() if flagged(node))
+        return {name: Reservation("", (name,), maintenance=True) for name in flagged_nodes}
     found: dict[NodeName, Reservation] = {}
     for one in slurm.reservations.values():
         if not _holds(one, lead_s, now):
@@ -52,9 +56,6 @@ def find_maintenance(
             other = found.get(name)
             if other is None or _lasts_longer(one, other):
                 found[name] = one
-    for node in slurm.nodes.values():
-        if flagged(node) and node.name not in found:
-            found[node.name] = Reservation("", (node.name,), maintenance=True)
     return found
 
 
@@ -92,14 +93,15 @@ class ReservationWatch:
 
     def __init__(self, source: ReservationSource) -> None:
         self._source = source
-        self._found: Mapping[str, Reservation] = {}
+        self._found: Mapping[str, Reservation] | None = None
         self._read_at = float("-inf")
         self._concerned: frozenset[NodeName] = frozenset()
 
     def read(self) -> Mapping[str, Reservation]:
         """Return the reservations now. Raises Unavailable."""
-        self._found, self._read_at = self._source.reservations(), time.monotonic()
-        return self._found
+        found = self._source.reservations()
+        self._found, self._read_at = found, time.monotonic()
+        return found
 
     def attach(self, slurm: SchedulerView, concerned: Collection[NodeName]) -> SchedulerView:
         """Return the view with reservations as fresh as needed. Raises Unavailable.
@@ -113,6 +115,6 @@ class ReservationWatch:
         if new or (concerned and age > FRESH_S) or (shown and age > KNOWN_S):
             self.read()
         elif not concerned and not shown and age > KNOWN_S:
-            self._found = {}
+            self._found = None
         self._concerned = frozenset(concerned)
         return replace(slurm, reservations=self._found)

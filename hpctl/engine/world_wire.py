@@ -133,7 +133,7 @@ class SlurmHead(Struct, frozen=True):
     flaws: tuple[Flaw, ...]
     booted: datetime | None
     confirmed: datetime | None = None
-    reservations: tuple[Reservation, ...] = ()
+    reservations: tuple[Reservation, ...] | None = None
 
 
 class CloudHead(Struct, frozen=True):
@@ -217,7 +217,8 @@ def _records(
             yield "flaw", decided.flaws
         case WorldPart.SLURM:
             slurm = view.scheduler
-            reservations = tuple(slurm.reservations.values())
+            known = slurm.reservations
+            reservations = None if known is None else tuple(known.values())
             head = SlurmHead(slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed, reservations)
             yield "slurm", [head]
             yield "node", slurm.nodes.values()
@@ -333,7 +334,9 @@ def slurm_of(found: Records) -> SchedulerView:
         flaws=head.flaws,
         booted=head.booted,
         confirmed=head.confirmed,
-        reservations={one.name: one for one in head.reservations},
+        reservations=None
+        if head.reservations is None
+        else {one.name: one for one in head.reservations},
     )
 
 

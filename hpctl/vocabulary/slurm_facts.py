@@ -219,7 +219,7 @@ class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
     read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
     started, where that was asked. `confirmed`: until when slurmctld's log shows no change of a
-    node since. `reservations`: by name, where they were asked for."""
+    node since. `reservations`: by name; None where they were not asked for."""
 
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
@@ -227,7 +227,7 @@ class SchedulerView(Struct, frozen=True):
     flaws: tuple[Flaw, ...] = ()
     booted: datetime | None = None
     confirmed: datetime | None = None
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    reservations: Mapping[str, Reservation] | None = None
 
     @property
     def known_at(self) -> datetime:

@@ -59,9 +59,8 @@ WAITING = [p for p in NodePhase if p not in ENDS]
 
 
 def slurm(*reservations: Reservation, nodes: tuple[SlurmNode, ...] = ()) -> SchedulerView:
-    return SchedulerView(
-        at(0), {n.name: n for n in nodes}, reservations={r.name: r for r in reservations}
-    )
+    listed = {r.name: r for r in reservations} if reservations else None
+    return SchedulerView(at(0), {n.name: n for n in nodes}, reservations=listed)
 
 
 def test_reservations_are_read_with_their_times_and_the_flag_maint():
@@ -89,6 +88,7 @@ def test_a_node_with_the_flag_alone_is_held_by_a_reservation_without_a_name():
     shown = slurm(nodes=(slurm_node(1, flags=frozenset({"MAINTENANCE", "RESERVED"})),))
     found = find_maintenance(shown, 0, at(0))
     assert maintenance_text(found["n1"], at(0)) == "a maintenance reservation holds the node"
+    assert find_maintenance(replace(shown, reservations={}), 0, at(0)) == {}, "the flag is late"
 
 
 def test_the_text_names_the_reservation_its_end_and_a_start_to_come():
@@ -110,7 +110,7 @@ class Source:
 def test_reservations_are_asked_for_only_where_a_node_is_faulty_treated_or_flagged():
     source = Source()
     watch = ReservationWatch(source)
-    assert watch.attach(slurm(), ()).reservations == {}
+    assert watch.attach(slurm(), ()).reservations is None
     assert source.asked == 0
     assert watch.attach(slurm(), {"n1"}).reservations == {BIOS.name: BIOS}
     watch.attach(slurm(), {"n1"})

@@ -17,7 +17,7 @@ while [ -e {base}/stuck.$SLURMD_NODENAME ]; do sleep 0.2; done
 """
 HALF = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --gres=gpu:4\n"
 REGISTERED = 'hpctl:{"ckpt":"/none"}'
-QUICK = {"completing_shown_s": 1.0, "completing_deadline_s": 5.0, "settle_s": 0.5}
+QUICK = {"completing_shown_s": 1.0, "completing_deadline_s": 12.0, "settle_s": 0.5}
 
 
 @pytest.fixture(scope="module")
