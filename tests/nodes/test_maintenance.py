@@ -25,7 +25,7 @@ from hpctl.vocabulary.change import ChangeOpened, Kind
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.node_recovery import ENDS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 from tests.fakes.values import (
     FAULT,
@@ -277,17 +277,12 @@ def test_a_job_recovery_whose_node_falls_into_maintenance_requeues_the_job_itsel
     assert job_facts(free.state.jobs["j-1"], free, OWN).node_stops_it
 
 
-@pytest.mark.parametrize(("held", "steps"), [(True, []), (False, [StepKind.RETURN])])
-def test_a_scale_down_takes_no_step_on_a_node_in_maintenance(held, steps):
-    """One that gives the node back, because a job wants it."""
-    log = [
-        ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node="n1", instance="i-n1"),
-        SignalSeen(at(1), "s-1", "closed_seen", ""),
-        SignalSeen(at(2), "s-1", "in_use", "a job waits"),
-    ]
-    drained = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("s-1", "scale down"))
-    shown = SchedulerView(at(0), {"n1": drained})
-    view = view_of(log=log, scheduler=shown, maintenance={"n1": BIOS} if held else {})
+@pytest.mark.parametrize(("held", "steps"), [(True, []), (False, [StepKind.TEST])])
+def test_a_burn_in_takes_no_step_on_a_node_in_maintenance(held, steps, monkeypatch):
+    begin = Do(StepKind.TEST, "hpctl-burn-in-b-1", 1)
+    monkeypatch.setattr("hpctl.capacity.kind.advance", lambda *_: begin)
+    log = [ChangeOpened(at(0), "b-1", Kind.BURN_IN, "workers", "idle", node="n1")]
+    view = view_of(log=log, maintenance={"n1": BIOS} if held else {})
     kind = make_capacity_kind(lambda *_: {})
     assert [due.do.kind for due in advance_all(view, OWN, at(3), (kind,)).due] == steps
 
