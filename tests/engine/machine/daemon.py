@@ -293,6 +293,11 @@ class ControllerLog:
         of_jobs = [(j.id, j.state, j.restarts, j.submit) for j in map(shown, slurm.jobs.values())]
         return of_nodes, of_jobs
 
+    @property
+    def speaks(self) -> bool:
+        """Whether there is a line that ends the loop's sleep."""
+        return self.followed and self._seen != self._look()
+
     def open(self) -> str:
         self.followed = True
         return ""
@@ -331,9 +336,8 @@ class Daemon:
         self.cloud = CloudWatch(self.provider, self._wake, 30.0)
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
-        sources = FactSources(
-            self.scheduler, self.cloud, self.book, HangWatch(), ControllerLog(self.world)
-        )
+        self.log = ControllerLog(self.world)
+        sources = FactSources(self.scheduler, self.cloud, self.book, HangWatch(), self.log)
         # Parts are read wherever they may be.
         self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
@@ -393,7 +397,8 @@ class Daemon:
             if self._read_cloud < 0 or now - self._read_cloud >= every:
                 self._read_cloud = now
                 self.cloud.read()
-            quiet, self._quiet = self._quiet, True
+            # Here no time passes between cycles, and the loop would sleep for NODE_S at most.
+            quiet, self._quiet = self._quiet and not self.log.speaks, True
             pace = self.loop.cycle(self.policy, self.rules, quiet=quiet)
             self._quiet = self._quiet and not pace.acted
         except Crash:
