@@ -35,7 +35,7 @@ setup: ## Install what is missing (Debian packages, .venv); quick when nothing i
 # checkpoints are written by torch and what stands on it. Nothing else needs them.
 .PHONY: test-packages
 test-packages: setup
-	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core prometheus chromium gcc libc6-dev libslurm-dev e2fsprogs shellcheck debootstrap
+	@.ci/setup --frameworks slurmdbd postgresql mariadb-server-core mariadb-client-core prometheus chromium gcc libc6-dev libslurm-dev e2fsprogs shellcheck debootstrap
 
 .PHONY: demo
 demo: setup ## Break a node under a training job and watch the cluster heal itself
