@@ -75,6 +75,10 @@ class Live:
         rows = [n for n in self.sandbox.status()["nodes"] if n["node"] == node]
         return str(rows[0]["instance_id"])
 
+    def explained(self, target: object) -> str:
+        """What `hpctl explain` prints, on one line."""
+        return " ".join(self.hpctl("explain", str(target), check=False).split())
+
     def hpctl(self, *text: str, check: bool = True) -> str:
         """Run `hpctl` as an operator would."""
         done = self.sandbox.run([sys.executable, "-m", "hpctl", *text], check=check)

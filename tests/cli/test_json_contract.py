@@ -98,6 +98,11 @@ IS = {
 }
 
 
+LIVE = {"explain": "tasks[].", "requests": "recoveries[]."}
+"""Fields below lists that need a running Slurm or daemon: here they are empty. The live tests of
+arrays and of orders that are followed print them."""
+
+
 def holds(schema: str, *documents: str) -> None:
     """What is documented of a schema is what documents have, in both directions, with its type."""
     answer = documented(f"hpctl.{schema}/1")
@@ -107,7 +112,8 @@ def holds(schema: str, *documents: str) -> None:
     for document in map(json.loads, documents):
         for path, values in printed(document, "", free).items():
             found.setdefault(path, []).extend(values)
-    assert set(found) == set(answer)
+    live = {path for path in answer if path.startswith(LIVE.get(schema, "-"))}
+    assert set(found) == set(answer) - live
     for path, values in found.items():
         kind, _, orelse = answer[path].partition(" or ")
         for value in values:

@@ -73,7 +73,7 @@ def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
     until(lambda: find_task(live, array, 2)[1] == "R", 20, "two tasks run")
     victims = {task: find_task(live, array, task)[2] for task in (1, 2)}
     jobs = {task: find_task(live, array, task)[0] for task in (1, 2)}
-    waits = live.hpctl("explain", f"{array}_4")
+    waits = live.explained(f"{array}_4")
     assert f"Job {array}_4 of {array}_[3-4%2] (" in waits
     live.xid(*victims.values())
 
@@ -87,10 +87,10 @@ def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
         name = f"{array}_{task}"
         (recovery,) = live.of_job(job)
         assert (recovery.shown, recovery.bad_nodes) == (name, (victims[task],))
-        assert live.hpctl("explain", name).startswith(f"Job {name} (")
-        assert f"job {name}" in live.hpctl("explain", str(job)).lower()
+        assert live.explained(name).startswith(f"Job {name} (")
+        assert f"job {name}" in live.explained(str(job)).lower()
         assert name in live.hpctl("jobs", "--all")
-    whole = live.hpctl("explain", str(array))
+    whole = live.explained(str(array))
     assert f"Job array {array} (" in whole
     assert "2 COMPLETED, 2 RUNNING" in whole
     assert all(f"{array}_{t}" in whole for t in (1, 2, 3, 4))

@@ -147,7 +147,7 @@ def test_an_exclusion_is_known_without_the_journal(live: Chaos) -> None:
     assert live.job(job).excluded == (owners,)
     (lifted,) = live.of_job(job)
     assert lifted.lift == (victim,)
-    assert victim in live.hpctl("explain", str(job))
+    assert victim in live.explained(str(job))
 
 
 @story(

@@ -64,7 +64,7 @@ def test_the_same_end_twice_is_final(live: Chaos, body: str, state: str, code: s
     job = live.submit(body, comment(backoff={"first_s": 0}), header=HEADER)
     ended(live, job, state, code, 1)
     assert held(live) == []
-    assert "not restarted" in live.hpctl("explain", str(job))
+    assert "not restarted" in live.explained(str(job))
 
 
 @story(

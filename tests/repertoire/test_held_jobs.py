@@ -40,7 +40,7 @@ def test_a_suspended_job_is_held_when_its_node_is_lost(live: Chaos):
     until(lambda: live.job(job).restarts == 1, 20, "it is requeued")
     live.returned(victim)
     stays(lambda: live.job(job).reason == "JobHeldAdmin", 2, "it stays held")
-    said = live.hpctl("explain", str(job))
+    said = live.explained(str(job))
     assert f"Waiting for: `scontrol release {job}`" in said
     live.sandbox.run(["scontrol", "release", str(job)])
     live.sandbox.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])

@@ -58,7 +58,7 @@ def test_the_whole_job_leaves_the_faulty_node_of_a_component(live: Chaos, compon
     assert recovery.bad_nodes == (victim,)
     until(lambda: live.of_job(job)[0].phase == "resumed", 20, "its recovery ends")
     for name in (f"{job}", f"{job}+1", f"{job + 1}"):
-        said = live.hpctl("explain", name)
+        said = live.explained(name)
         assert f"Job {job} (" in said, said
         assert "Running again after" in said, said
         assert ("is a component of job" in said) == ("+" in name)
@@ -79,7 +79,7 @@ def test_a_component_that_may_not_be_requeued_leaves_the_job_to_its_owner(live: 
     (victim,) = nodes_of(live, job, 0)
     live.xid(victim)
     until(lambda: str(job) in live.state().holds, 20, "hpctl says that it cannot")
-    assert "Requeue=0" in live.hpctl("explain", f"{job}+1")
+    assert "Requeue=0" in live.explained(f"{job}+1")
     assert live.of_job(job) == []
     live.sandbox.run(["scancel", str(job)])
     live.returned(victim)

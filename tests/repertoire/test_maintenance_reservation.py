@@ -56,8 +56,8 @@ def test_a_fault_in_maintenance_moves_the_job_and_leaves_the_node(live: Chaos):
     assert node not in live.job(job).nodes
     hold = live.state().holds[node]
     assert hold.gate == "maintenance"
-    assert "maintenance reservation bios" in " ".join(live.hpctl("explain", node).split())
-    assert "until" in " ".join(live.hpctl("explain", node).split())
+    assert "maintenance reservation bios" in live.explained(node)
+    assert "until" in live.explained(node)
     assert "gate maintenance" in live.hpctl("status", check=False)
     stays(lambda: untouched(live, node), 8, "it is left alone before and after its flag shows")
     release(live, "bios")
@@ -81,7 +81,7 @@ def test_a_recovery_waits_for_the_end_of_a_reservation_that_begins_meanwhile(liv
     stays(lambda: not live.asked(instance, REPLACE), 8, "its instance is left alone")
     assert live.last(node).phase == "vacated"
     assert live.state().holds[node].gate == "maintenance"
-    assert "the recovery waits" in " ".join(live.hpctl("explain", node).split())
+    assert "the recovery waits" in live.explained(node)
     release(live, "cables")
     live.returned(node)
     assert live.accepted(instance) == 1
@@ -98,7 +98,7 @@ def test_a_reservation_about_to_begin_is_not_raced(live: Chaos):
     reserve(live, "soon", node, start="now+2minutes")
     live.xid(node)
     until(lambda: node in live.state().holds, 20, "the gate blocks it")
-    assert "soon begins at" in " ".join(live.hpctl("explain", node).split())
+    assert "soon begins at" in live.explained(node)
     assert untouched(live, node)
     release(live, "soon")
     live.returned(node)

@@ -51,11 +51,11 @@ def waits_for(live: Chaos, job: int, why: str) -> str:
     victim = live.job(job).nodes[0]
     live.xid(victim)
     until(lambda: live.node(victim).drained, 20, "the node is drained")
-    until(lambda: why in live.hpctl("explain", str(job)), 20, "hpctl says why")
+    until(lambda: why in live.explained(str(job)), 20, "hpctl says why")
     assert not live.node(victim).down
     assert live.running(job)
     assert live.of_job(job) == []
-    assert f"Waiting for: job {job} to end" in live.hpctl("explain", victim)
+    assert f"Waiting for: job {job} to end" in live.explained(victim)
     return victim
 
 

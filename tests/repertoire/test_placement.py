@@ -59,7 +59,7 @@ def test_a_pinned_job_waits_for_the_replacement_of_its_node(live: Chaos):
     job = live.start("sleep 600", "--exclusive", f"--nodelist={victim}", header=HEADER)
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
-    until(lambda: "(Slurm: " in live.hpctl("explain", str(job)), 20, "explain says why it waits")
+    until(lambda: "(Slurm: " in live.explained(str(job)), 20, "explain says why it waits")
     live.sandbox.inject_api("clear")
     resumed(live, job, victim)
     assert live.job(job).nodes == (victim,)

@@ -65,10 +65,6 @@ def problems(live: Chaos) -> str:
     return "\n".join(json.loads(live.hpctl("status", "--json", check=False))["problems"])
 
 
-def explained(live: Chaos, target: str) -> str:
-    return live.hpctl("explain", target, check=False)
-
-
 @pytest.fixture(scope="module")
 def unheld():
     with cluster(nodes=3, files=FILES, slurm_conf=CONF + FLAGGED) as live:
@@ -100,7 +96,7 @@ def test_hpctls_prolog_keeps_a_job_off_a_faulty_node(unheld: Chaos):
     assert node not in live.job(job).nodes
     recovery = live.returned(node)
     assert any("Prolog error" in finding.evidence for finding in recovery.findings)
-    assert "Prolog error" in explained(live, recovery.id)
+    assert "Prolog error" in live.explained(recovery.id)
     assert [r.phase for r in live.of_job(job)] in (["resumed"], ["proving"])
     live.sandbox.run(["scancel", str(job)])
 
@@ -159,7 +155,7 @@ def test_a_job_that_slurm_holds_for_a_faulty_node_is_released(held: Chaos):
     live.hpctl("resume")
     until(lambda: live.running(job, 1), 20, "it is released, and runs elsewhere")
     assert node not in live.job(job).nodes
-    assert node in explained(live, str(job))
+    assert node in live.explained(str(job))
     assert any("Prolog error" in finding.evidence for finding in live.returned(node).findings)
     assert str(job) not in live.state().holds
     live.sandbox.run(["scancel", str(job)])
@@ -208,8 +204,8 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
         lambda: f"{node}: slurm prolog: a Prolog failed on the node" in problems(live), 20, "node"
     )
     assert "read slurmd's log there" in problems(live)
-    assert "slurmctld closed it ('Prolog error')" in explained(live, node)
-    assert "scontrol release" in explained(live, str(job))
+    assert "slurmctld closed it ('Prolog error')" in live.explained(node)
+    assert "scontrol release" in live.explained(str(job))
     time.sleep(3)
     assert live.job(job).launch_failed
     assert live.of(node) == []

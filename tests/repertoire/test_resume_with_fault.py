@@ -52,7 +52,7 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     code, text = status(live)
     assert code == 1
     assert f"{node} is in service with a fault known since" in text
-    explained = " ".join(live.hpctl("explain", node).split())
+    explained = live.explained(node)
     assert "somebody resumed the node" in explained
     assert f"hpctl replace {node}" in explained
     live.sandbox.inject(node, "xid", code=48)
@@ -78,7 +78,7 @@ def test_a_node_left_drained_by_a_canceled_recovery_stays_listed(live: Chaos):
     code, text = status(live)
     assert code == 1
     assert f"{node} is out of service" in text
-    assert f"hpctl return {node}" in " ".join(live.hpctl("explain", node).split())
+    assert f"hpctl return {node}" in live.explained(node)
     live.order("replace", node)
     live.returned(node)
     until(lambda: status(live)[0] == 0, 10, "nothing is left to list")

@@ -117,7 +117,7 @@ def test_a_time_zone_changes_nothing(live: Chaos, monkeypatch):
     victim = hit(live, job)
     until(lambda: live.running(job, 1), 40, "it runs again")
     assert time.monotonic() - began < 40
-    said = live.hpctl("explain", str(job))
+    said = live.explained(str(job))
     assert "times in UTC" in said
     opened = live.of_job(job)[0].opened
     assert abs(datetime.now(UTC) - opened) < timedelta(minutes=2)

@@ -47,10 +47,6 @@ def problems(live: Chaos) -> str:
     return "\n".join(json.loads(live.hpctl("status", "--json", check=False))["problems"])
 
 
-def explained(live: Chaos, target: str) -> str:
-    return live.hpctl("explain", target, check=False)
-
-
 def resume(live: Chaos, node: str) -> None:
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])
     until(lambda: live.node(node).in_service, 20, "it serves again")
@@ -85,7 +81,7 @@ def test_an_epilog_that_fails_on_a_healthy_node_is_a_persons(live: Chaos):
     live.mark(node)
     fail_epilog(live, node)
     listed(live, node, "epilog", "read slurmd's log there")
-    assert "slurmctld closed it ('Epilog error')" in explained(live, node)
+    assert "slurmctld closed it ('Epilog error')" in live.explained(node)
     resume(live, node)
 
 
@@ -106,7 +102,7 @@ def test_an_epilog_that_fails_on_a_faulty_node_does_not_keep_it_from_treatment(l
     until(lambda: live.node(node).reason.startswith("hpctl:"), 20, "the drain is hpctl's")
     recovery = live.returned(node)
     assert any("Reason=Epilog error" in finding.evidence for finding in recovery.findings)
-    assert "Epilog error" in explained(live, recovery.id)
+    assert "Epilog error" in live.explained(recovery.id)
 
 
 @story(

@@ -41,16 +41,11 @@ class Stuck:
         self._path.unlink()
 
 
-def explained(live: Chaos, target: str) -> str:
-    """What `hpctl explain` prints, on one line."""
-    return " ".join(live.hpctl("explain", target).split())
-
-
 def named(live: Chaos, job: int, node: str) -> None:
     """Both commands name the node that keeps a job COMPLETING."""
     until(lambda: "COMPLETING" in live.hpctl("status", check=False), 20, "status tells")
     for target in (str(job), node):
-        assert f"processes on {node} have not ended" in explained(live, target)
+        assert f"processes on {node} have not ended" in live.explained(target)
 
 
 def crashed(live: Chaos, header: str = HALF) -> tuple[int, str]:
@@ -106,7 +101,7 @@ def test_a_requeued_job_names_the_healthy_node_that_it_waits_for(live: Chaos):
         else:
             served = lambda: live.node(healthy).in_service  # noqa: E731
             stays(served, 8, "the healthy node is left alone")
-            assert "end the Epilog" in explained(live, str(job))
+            assert "end the Epilog" in live.explained(str(job))
     until(lambda: live.running(job, 1), 20, "it runs as soon as the Epilog has ended")
     live.sandbox.run(["scancel", str(job)])
 
@@ -127,7 +122,7 @@ def test_another_job_on_the_node_is_not_disturbed(live: Chaos):
         job = live.start(body, f"--nodelist={node}", f"--comment={REGISTERED}", header=HALF)
         until(lambda: live.phase(node) == "cordoned", 40, "the node is drained")
         stays(lambda: live.running(other) and not live.node(node).down, 5, "the other job runs on")
-        assert "the jobs on the node to end" in explained(live, node)
+        assert "the jobs on the node to end" in live.explained(node)
         live.sandbox.run(["scancel", str(other)])
         until(lambda: live.phase(node) not in ("cordoned", "open"), 40, "then it is set DOWN")
     live.sandbox.run(["scancel", str(job)])
