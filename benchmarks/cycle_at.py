@@ -31,7 +31,6 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.jobs.report_intake import JobDesk
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.slurm.read import Reader
@@ -65,14 +64,14 @@ class Bench:
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
         live = LiveConfig(Config(kill_switch=directory / "STOP"))
-        sources = FactSources(self.scheduler, cloud, self.health, HangWatch())
+        sources = FactSources(self.scheduler, cloud, self.health)
         watch = Observer(sources, live, clock)
         self.memory = memory = JournaledState(self.store)
         executor = Executor(Effectors(self.scheduler, provider), memory, clock)
         port = LoopPort(watch, memory, clock, _nothing)
         requests = RequestDesk(self.store, port, live)
         jobs = JobDesk(self.store, port, live)
-        self.loop = Loop(memory, executor, watch, requests, jobs, clock, KINDS)
+        self.loop = Loop(memory, executor, watch, requests, clock, KINDS, jobs)
 
     def cycle(self, policy: Policy) -> float:
         gc.collect()

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import scontrol_text
@@ -105,9 +104,9 @@ def _bare() -> IntakeServer:
 def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeLine) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
     nobody: Any = None
-    observer: Any = SimpleNamespace(hangs=HangWatch())
-    grey = GreyFailures(GreyFindings(), book, observer, CLOCK)
-    backend = Backend(book, grey, nobody, nobody, nobody, Metrics())
+    grey = GreyFailures(GreyFindings(), book, nobody, CLOCK)
+    listeners = (grey.hear, HangWatch().hear)
+    backend = Backend(book, nobody, nobody, Metrics(), on_gauges=listeners)
     return IntakeProcess(setup, ("127.0.0.1", 0), backend, line)
 
 
@@ -119,13 +118,13 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
     live = LiveConfig(Config(kill_switch=directory / "STOP"))
-    watch = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, CLOCK)
+    watch = Observer(FactSources(scheduler, cloud, book, hangs=HangWatch()), live, CLOCK)
     memory = JournaledState(store)
     executor = Executor(Effectors(scheduler, WorldProvider(world)), memory, CLOCK)
     port = LoopPort(watch, memory, CLOCK, _nothing)
     requests = RequestDesk(store, port, live)
     jobs = JobDesk(store, port, live)
-    return Loop(memory, executor, watch, requests, jobs, CLOCK, KINDS)
+    return Loop(memory, executor, watch, requests, CLOCK, KINDS, jobs)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from hpctl.daemon.intake import ROUTES
 from hpctl.detection.metrics import table
 from hpctl.service.intake.channel import Channel, Setup
 from hpctl.service.intake.child import DaemonClient, application, count
@@ -61,7 +62,7 @@ def intake_registry() -> CollectorRegistry:
     ours, theirs = socketpair()
     theirs.close()
     line, intake = Channel.of_intake(ours), CollectorRegistry()
-    application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake)
+    application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake, ROUTES)
     count(Connections(Bounds()), intake)
     line.close()
     return intake

@@ -100,7 +100,7 @@ operator's order too.
 |---|---|---|
 """
 
-_RUN_GATES = "\nFor a run that failed by itself: "
+_RUN_GATES: Sequence[str] = [*(gate.name for gate in RUN_GATES)]
 
 
 def page() -> str:
@@ -162,4 +162,7 @@ def _gates() -> str:
         f"| {'yes' if g.approvable else ''} |"
         for g in GATES
     ]
-    return _GATES + "\n".join([*rows, _RUN_GATES]) + ", ".join(g.name for g in RUN_GATES) + ".\n"
+    text = _GATES + "\n".join(rows) + "\n"
+    if _RUN_GATES:
+        text += f"\nFor a run that failed by itself: {', '.join(_RUN_GATES)}.\n"
+    return text

@@ -15,7 +15,7 @@ are in `hpctl.vocabulary.change`. A removal is a node recovery: `hpctl.nodes` ca
 
 Spare nodes are kept idle in a reservation of Slurm. A job that restarts and lacks nodes gets as
 many spares as it lost, the nearest first. Which node is burned in first comes from the forecast,
-which `hpctl/daemon/kinds.py` hands over as a function.
+which `hpctl/daemon/kinds.py` hands over as a function, as it does the reader of a test's results.
 
 All of it is pure and runs in the daemon, except `command` (`hpctl autoscale`), which reads.
 

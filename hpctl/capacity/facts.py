@@ -9,15 +9,14 @@ from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, Waiting
 from hpctl.capacity.burn_in import test_job
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.history import find_removals, read_history
+from hpctl.engine.test_results import ReadResults, read_no_results
 from hpctl.engine.view import View, fresh, jobs_on
-from hpctl.nodes.acceptance.limits import judge_results, measured, results_of
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change, ChangeSignal, Kind
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
@@ -229,14 +228,20 @@ def unregistered(
     return tuple(sorted(found))
 
 
-def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> ChangeFacts:
-    """What is known now of what a change is about."""
+def change_facts(
+    change: Change,
+    view: View,
+    policy: Policy,
+    now: datetime,
+    read_results: ReadResults = read_no_results,
+) -> ChangeFacts:
+    """What is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
     if about.kind is Kind.BURN_IN:
         job = test_job(change)
         return ChangeFacts(
             cloud_at=cloud.as_of,
-            results=_results(change, view, policy),
+            results=read_results(change.id, about.node, view, policy) if about.node else (),
             job=view.scheduler.jobs.get(job) if job is not None else None,
             unwanted=wanted_by_others(about.node, job, view, now) or _off(policy),
             able_since=view.able_since,
@@ -261,17 +266,6 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
         unwanted=unwanted_size(about.group, policy),
         able_since=view.able_since,
     )
-
-
-def _results(change: Change, view: View, policy: Policy) -> tuple[Finding, ...]:
-    """What a node's agent tells of its burn-in, judged by the fleet's measurements and floors."""
-    node = change.opened.node
-    health = view.health.get(node) if node is not None else None
-    found = results_of(change.id, health.findings) if health is not None else ()
-    if node is None or not found:
-        return ()
-    floors = policy.acceptance.floors
-    return judge_results(found, view.instance_type(node), measured(view), floors)
 
 
 def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:

@@ -9,11 +9,12 @@ from hpctl.capacity.advance import advance
 from hpctl.capacity.autoscale import Direction
 from hpctl.capacity.facts import change_facts
 from hpctl.capacity.history import read_history
-from hpctl.capacity.plan import RankRisks, plan_capacity
+from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
 from hpctl.capacity.removals import find_left_closed, find_withdrawn
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import LOOK_S, maintenance_text
+from hpctl.engine.test_results import ReadResults, read_no_results
 from hpctl.engine.view import View
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.change import Change
@@ -23,38 +24,26 @@ from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Do, Look, Next, StepKind, Wait
 
 
-def advance_changes(
-    view: View,
-    policy: Policy,
-    here: JobsByNode,  # noqa: ARG001
-    now: datetime,
-) -> Answers:
-    """What each open change of capacity does next."""
+def make_capacity_kind(
+    rank_risks: RankRisks = rank_no_risks, read_results: ReadResults = read_no_results
+) -> Kind:
+    """Return the kind. `rank_risks` orders the nodes that a burn-in tests first; `read_results`
+    returns the results of a burn-in."""
 
-    def change(rec: Change) -> Answer:
-        facts = change_facts(rec, view, policy, now)
-        answer = advance(rec, facts, policy, now)
-        return Answer(rec.id, _wait_out_maintenance(rec, answer, view, now))
+    def advance_changes(
+        view: View,
+        policy: Policy,
+        here: JobsByNode,  # noqa: ARG001
+        now: datetime,
+    ) -> Answers:
+        def change(rec: Change) -> Answer:
+            facts = change_facts(rec, view, policy, now, read_results)
+            answer = advance(rec, facts, policy, now)
+            return Answer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
-    changes = [view.state.changes[i] for i in view.state.open_changes.values()]
-    changes = [rec for rec in changes if not view.aside(rec.opened.node)]
-    return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
-
-
-_OUR_OWN: Final = (StepKind.END_TEST, StepKind.RESERVE)
-"""Steps that concern a job or a reservation of hpctl's alone."""
-
-
-def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) -> Next:
-    """Return the answer, or a wait in place of a step on a node in an admin's maintenance."""
-    held_by = view.maintenance.get(rec.opened.node) if rec.opened.node is not None else None
-    if held_by is None or not isinstance(answer, Do) or answer.kind in _OUR_OWN:
-        return answer
-    return Wait(later(now, LOOK_S), maintenance_text(held_by, now), Look.SLOWLY)
-
-
-def make_capacity_kind(rank_risks: RankRisks) -> Kind:
-    """Return the kind. `rank_risks` orders the nodes that a burn-in tests first."""
+        changes = [view.state.changes[i] for i in view.state.open_changes.values()]
+        changes = [rec for rec in changes if not view.aside(rec.opened.node)]
+        return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
 
     def plan_changes(
         view: View,
@@ -72,6 +61,18 @@ def make_capacity_kind(rank_risks: RankRisks) -> Kind:
         find_withdrawn=find_withdrawn,
         pair_instances=pair_instances,
     )
+
+
+_OUR_OWN: Final = (StepKind.END_TEST, StepKind.RESERVE)
+"""Steps that concern a job or a reservation of hpctl's alone."""
+
+
+def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) -> Next:
+    """Return the answer, or a wait in place of a step on a node in an admin's maintenance."""
+    held_by = view.maintenance.get(rec.opened.node) if rec.opened.node is not None else None
+    if held_by is None or not isinstance(answer, Do) or answer.kind in _OUR_OWN:
+        return answer
+    return Wait(later(now, LOOK_S), maintenance_text(held_by, now), Look.SLOWLY)
 
 
 def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:

@@ -26,9 +26,9 @@ from hpctl.capacity.facts import (
 )
 from hpctl.capacity.removals import open_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
+from hpctl.engine.restart_time import find_restart_time
 from hpctl.engine.test_reservation import level_of
 from hpctl.engine.view import View, fresh
-from hpctl.jobs.facts import restart_at
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.toolkit.hostlist import nearest
 from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, Kind
@@ -42,8 +42,17 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
 RankRisks = Callable[[View, datetime, set[NodeName]], Mapping[NodeName, float]]
-"""How likely each of some nodes breaks within a week: `hpctl.insight.forecast.decide` in a
-daemon."""
+"""How likely each of some nodes breaks within a week, where that is known."""
+
+
+def rank_no_risks(
+    view: View,  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+    nodes: set[NodeName],  # noqa: ARG001
+) -> Mapping[NodeName, float]:
+    """Return nothing: no node is known to be more likely to break than another."""
+    return {}
+
 
 REFUSED_S: Final = 30.0
 """How long a refused reservation is left alone."""
@@ -145,7 +154,7 @@ def _victim(
         if job.completing or rec.over_budget or not theirs & partitions:
             continue
         # START_NOW waits for the same.
-        if rec.phase is JobPhase.RELEASED and now < restart_at(rec, view):
+        if rec.phase is JobPhase.RELEASED and now < find_restart_time(rec, view):
             continue
         if rec.start_at is not None and now < rec.start_at:
             continue
@@ -279,16 +288,18 @@ def burn_ins(
     if not due:
         return
     risks = rank_risks(view, now, set(due))
-    ordered = sorted(due, key=lambda n: (-risks[n], tested.get(n, EARLIEST), n))
+    ordered = sorted(due, key=lambda n: (-risks.get(n, 0.0), tested.get(n, EARLIEST), n))
     for name in ordered[: wanted.at_once - running]:
         instance, last = view.instance(name), tested.get(name)
-        before = f"last tested {last:%Y-%m-%d %H:%M}" if last else "not tested yet"
+        why = ["idle", f"last tested {last:%Y-%m-%d %H:%M}" if last else "not tested yet"]
+        if name in risks:
+            why.append(f"{risks[name]:.1%} to break within 7 d")
         yield ChangeOpened(
             at=now,
             recovery=recovery_id("b", name, now, len(state.changes), known=state),
             kind=Kind.BURN_IN,
             group=due[name].partitions[0],
-            why=f"idle; {before}; {risks[name]:.1%} to break within 7 d",
+            why="; ".join(why),
             node=name,
             instance=instance.id if instance else view.health[name].generation.instance,
         )

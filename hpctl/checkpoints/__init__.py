@@ -12,6 +12,7 @@ modification time or a `latest` pointer is never the proof.
 - `fast` keeps saves on the disks of the nodes and replicates them.
 - `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
   no other part of hpctl.
+- `explain` is what `hpctl explain` says of a job's checkpoints.
 - `save_interval` computes how often to save; `run_records` holds the records of earlier attempts.
 
 The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The

@@ -10,7 +10,8 @@ is called. The command of a feature lies in the room of the feature
 - what shows everything: `status`, `top`, `nodes`, `recoveries`, `explain`, `events`, `audit`;
 - what concerns the installation: `install`, `uninstall_steps`, `doctor`, `daemon_user`;
 - `journal` and `failover`;
-- `agent`, which puts the agent of a node together and runs it.
+- `agent`, which puts the agent of a node together and runs it;
+- `features`, the list of what the rooms of features add to these commands.
 
 A command reads its options, gathers a world (`hpctl/engine/world_reader.py`), makes a view and
 prints it through `hpctl/toolkit/output.py`. Adapters come from `hpctl/engine/adapters.py`.

@@ -133,9 +133,9 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
+    from hpctl.cli.features import list_test_results
     from hpctl.detection.node_name import this_node
     from hpctl.detection.service import Agent
-    from hpctl.nodes.acceptance.result import Inbox
     from hpctl.nodes.gpu_reset import make_order_handler
 
     logging.basicConfig(
@@ -155,8 +155,8 @@ def run(
             places=Places(socket, hma_log, plugins),
             **settings,
         ),
-        Inbox(settings["spool"]),
         make_order_handler,
+        list_test_results(settings["spool"]),
     ).run()
 
 

@@ -119,13 +119,18 @@ Check = Callable[[Facts], Iterable[CheckView]]
 
 def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
     """Every check in order. Without a configuration only those that need none."""
+    from hpctl.cli.features import list_doctor_checks
+
     found = [*clock()]
     if config is None:
         return (*found, *munge(None))
     facts = Facts(config, now)
-    for name, check in CHECKS:
+    others = list_doctor_checks()
+    checks = [(name, functools.partial(check, facts)) for name, check in CHECKS]
+    checks += [(name, functools.partial(check, config, now)) for name, check in others.items()]
+    for name, check_now in checks:
         try:
-            found.extend(check(facts))
+            found.extend(check_now())
         except Unavailable as error:
             found.append(CheckView(name, "unknown", str(error), error.hint))
         except HpctlError as error:
@@ -431,29 +436,6 @@ def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
     return CheckView("node recovery", "ok", automatic, "")
 
 
-HYPERPOD = Path("opt/sagemaker_cluster")
-"""There on HyperPod's nodes; AWS's own scripts look for it before they say --auto-resume."""
-
-
-def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
-    """HyperPod's other actors that stop or restart jobs, where they are on for everybody."""
-    from hpctl.jobs.sbatch.submit import HANG_RULES
-
-    for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
-        try:
-            is_set = HANG_RULES in path.read_text(errors="replace")
-        except OSError:
-            continue
-        if is_set:
-            what = f"{path} sets {HANG_RULES} for every job: HyperPod's agent may cancel hung ones"
-            hint = "take it out: hpctl run finds hangs and restarts, and a cancelled job stays so"
-            yield CheckView("hung-job agent", "warn", what, hint)
-    if (root / HYPERPOD).is_dir():
-        what = "srun --auto-resume=1 has HyperPod requeue a job that hpctl requeues as well"
-        hint = "leave it out of job scripts: hpctl sbatch warns of it"
-        yield CheckView("auto-resume", "note", what, hint)
-
-
 def _daemon_user(facts: Facts) -> Iterator[CheckView]:
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
     config = facts.config
@@ -484,18 +466,6 @@ def _daemon_user(facts: Facts) -> Iterator[CheckView]:
         named = ", ".join(map(str, lost or wrong))
         what = f"{owner} must read, and nobody beside where it is a secret: {named}"
     yield CheckView(name, "fail" if hint else "ok", what, hint)
-
-
-def notifications(facts: Facts) -> Iterator[CheckView]:
-    """Each sink's URL is there and nobody else's to read, and somebody answers there."""
-    config = facts.config
-    from hpctl.service.notify.sinks import unusable
-
-    wrong = list(unusable(config.notify.sinks, reach=True))
-    yield from (CheckView("notifications", "warn", str(e), e.hint) for e in wrong)
-    if config.notify.sinks and not wrong:
-        what = f"{len(config.notify.sinks)} sink(s) can be reached"
-        yield CheckView("notifications", "ok", what, "")
 
 
 def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
@@ -560,6 +530,4 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("daemon", daemon),
     ("cloud", cloud),
     ("instance names", instance_names),
-    ("notifications", notifications),
-    ("other doctors", lambda _: other_doctors()),
 )

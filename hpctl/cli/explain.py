@@ -9,17 +9,11 @@ import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_any
+from hpctl.engine.explain_view import ExplainView, everything, explain_view, job_view, preemption_of
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.timeline import Mark
 from hpctl.engine.world import World, waits_for_cloud
 from hpctl.engine.world_reader import gather
-from hpctl.insight.explain_view import (
-    ExplainView,
-    everything,
-    explain_view,
-    job_view,
-    preemption_of,
-)
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import fold
@@ -67,32 +61,33 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
 
     Raises HpctlError where nothing has that name.
     """
+    from hpctl.cli.features import list_explain_parts
     from hpctl.engine.adapters import make_rules
 
-    rules = make_rules(loaded)
+    rules, parts = make_rules(loaded), list_explain_parts()
     # A job's id may be a task of an array or a component: Slurm says of which job.
     world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
-    view = explain_view(world, rules, target)
+    view = explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
         world = gather(loaded, output.now(), slurm=True, cloud=True)
-        view = explain_view(world, rules, target)
+        view = explain_view(world, rules, target, parts)
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
-        view = explain_view(world, rules, target)
+        view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
     tiers = _tiers(loaded, world, target)
     if view is not None and tiers:
-        view = explain_view(world, rules, target, tiers)
+        view = explain_view(world, rules, target, parts, tiers)
     if view is None and world.slurm is not None:
         from hpctl.engine.run_policies import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         policies = {job: each.policy for job, each in ruled.items()}
-        view = job_view(world, policies, target, tiers=tiers)
+        view = job_view(world, policies, target, parts, tiers=tiers)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
     return view, decided_by(world, view)

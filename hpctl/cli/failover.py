@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.request_client import ask
-from hpctl.insight.status_view import StandbyView, standby_views
+from hpctl.engine.status_view import StandbyView, standby_views
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit

@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Operators' requests and changes of the daemon's configuration.",
         ),
         "page": (
-            "hpctl.daemon.command:page",
+            "hpctl.daemon.page_command:page",
             "Serve a read-only web page of what hpctl sees and does.",
         ),
         "observability": (

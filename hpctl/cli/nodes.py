@@ -6,9 +6,9 @@ import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
+from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.world import known_nodes
 from hpctl.engine.world_reader import gather
-from hpctl.insight.nodes_view import nodes_view
 from hpctl.toolkit import output
 from hpctl.toolkit.output import Exit
 

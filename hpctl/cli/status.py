@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpctl.engine import config_loading
-from hpctl.insight.status_view import seen, verdict
+from hpctl.engine.status_view import seen, verdict
 from hpctl.toolkit import output
 
 

@@ -24,10 +24,10 @@ from hpctl.cli.explain import draw as draw_story
 from hpctl.cli.explain import explained
 from hpctl.engine import config_loading
 from hpctl.engine.instance_resolver import natural
+from hpctl.engine.nodes_view import nodes_view
+from hpctl.engine.status_view import StatusView, status_view
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import WorldReader
-from hpctl.insight.nodes_view import nodes_view
-from hpctl.insight.status_view import StatusView, status_view
 from hpctl.nodes import orders_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType

@@ -26,7 +26,6 @@ from hpctl.clusters.order_view import OrderObserver
 from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import (
     Event,
-    JobReported,
     NodeRecoveryOpened,
     RequestTaken,
     SignalSeen,
@@ -41,7 +40,7 @@ from hpctl.engine.node_history import ORDERS as STEPS
 from hpctl.engine.requests import NOW, ORDERS
 from hpctl.engine.view import Request, View
 from hpctl.faults.catalogue import rules as make_rules
-from hpctl.nodes.kind import NODES
+from hpctl.nodes.kind import make_node_kind
 from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
 from hpctl.toolkit.errors import Refused
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
@@ -50,7 +49,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, NodePolicy, Policy, Unrecoverable
 from hpctl.vocabulary.recovery import StepKind, last_step, recovery_id
-from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 CYCLES: Final = 12
 """The most cycles at one look: a recovery has fewer steps that follow at once."""
@@ -74,12 +73,9 @@ class OrderRequests:
         return pending
 
 
-class NoJobReports:
-    """No supervisor of a job reports to a command."""
-
-    def news(self) -> Sequence[JobReported]:
-        """Return no reports."""
-        return ()
+def may_stop_none(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
+    """Return False: a command recovers no jobs, so it leaves those that run."""
+    return False
 
 
 class OrderRun:
@@ -105,9 +101,8 @@ class OrderRun:
             executor,
             self._observer,
             OrderRequests(self._requests()),
-            NoJobReports(),
             clock,
-            (replace(NODES, orders=DELETIONS),),
+            (replace(make_node_kind(may_stop=may_stop_none), orders=DELETIONS),),
         )
         self._lateness = OrderLateness(plan.verb, options, clock)
         self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)

@@ -12,9 +12,10 @@ either accepted whole or rejected with the old one kept, and an end that leaves 
 - `health` logs and stores troubles and flaws, `readiness` talks to systemd, `journal_guard` waits
   for a journal that is away, `signals` notes the signals.
 - `locks` and `controller_watch` are what their names say.
-- `kinds` is the explicit list of the kinds of recovery that the engine drives. A feature that is a
-  kind is removed by deleting its modules and its line.
-- `command` holds `hpctl daemon`, `hpctl page` and `hpctl config`.
+- `kinds` is the explicit list of the kinds of recovery that the engine drives, `intake` that of the
+  routes of the intake's process, `configuration_checks` that of `hpctl config check`. With
+  `composition` they are the list of features: one is removed by deleting its room and its lines.
+- `command` holds `hpctl daemon` and `hpctl config`, `page_command` `hpctl page`.
 
 Threads and processes: the loop on the main thread; the calls to the cloud, the renewal of the lease
 and the readers of the world on threads; the intake and the page as processes.

@@ -2,6 +2,11 @@
 
 Nothing is completed later: what two objects need of each other is a third one that both receive
 (`IntakeLine`, `GreyFindings`, `Leadership`, `LiveConfig`).
+
+This file and its neighbors `kinds`, `intake`, `configuration_checks` and `page_command` are the
+daemon's list of features; no other file of the room names one. A feature is removed by deleting the
+lines that name its room and the lines that name what those have made: each is a statement of its
+own, an element of a list, a field, or a keyword argument with a default.
 """
 
 import contextlib
@@ -75,8 +80,9 @@ def compose(config_path: str) -> Daemon:
     with contextlib.ExitStack() as undo:
         base = _open_base(Path(config_path), undo)
         world = _make_world(base)
-        loop = _make_loop(base, world)
-        daemon = _assemble(base, world, loop, _make_intake(base, world, loop))
+        engine = _make_loop(base, world)
+        service = _make_service(base, world, engine)
+        daemon = _assemble(base, world, engine, service=service)
         undo.pop_all()
     return daemon
 
@@ -142,80 +148,93 @@ def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leader
     return Leadership(store, me, terms, clock)
 
 
-class _Surroundings(Struct, frozen=True):
+class _Surroundings(Struct, frozen=True, kw_only=True):
     """What the daemon reads and writes, and what it knows."""
 
     scheduler: CliScheduler
     provider: Provider
     cloud: CloudWatch
-    grey_findings: GreyFindings
-    alerts: AlertStore
     health: NodeHealthStore
-    line: IntakeLine
     observer: Observer
-    metrics: Metrics
     memory: JournaledState
+    hang_watch: HangWatch
+    grey: GreyFailures
+    alerts: AlertStore
+    line: IntakeLine
+    metrics: Metrics
 
 
 def _make_world(base: _Base) -> _Surroundings:
-    config = base.config
+    config, leadership = base.config, base.leadership
     scheduler, adapter = choose_scheduler(
-        config, may_act=base.leadership.may_act, event=base.waker.poked
+        config, may_act=leadership.may_act, event=base.waker.poked
     )
     log.info("slurm is read by %s", adapter)
     provider = make_provider(config)
     cloud = CloudWatch(provider, base.waker.poke, config.cluster.poll_s)
+    hang_watch = HangWatch()
     grey_findings = GreyFindings()
     alerts = AlertStore(config.state_dir / "alerts.json", config.alerts.keep_s, base.clock)
+    line = IntakeLine()
+    metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)
     health = NodeHealthStore(
-        known=without(base.store.health(), AlertStore.checks),
+        known=without(base.store.health(), (*AlertStore.checks,)),
         rows=base.store,
         poke=base.waker.poke,
         clock=base.clock,
         sources=(grey_findings, alerts),
     )
-    line = IntakeLine()
-    controller_log = ControllerLog(scheduler.show_config, base.leadership.is_beside_controller)
-    sources = FactSources(scheduler, cloud, health, HangWatch(), controller_log)
+    controller_log = ControllerLog(scheduler.show_config, leadership.is_beside_controller)
+    sources = FactSources(scheduler, cloud, health, controller_log, hangs=hang_watch)
     observer = Observer(sources, base.live, base.clock, addresses=line)
-    leadership = base.leadership
-    metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)
-    memory = JournaledState(base.store, metrics.journal.observe)
+    grey = GreyFailures(
+        found=grey_findings,
+        health=health,
+        observer=observer,
+        clock=base.clock,
+        view_age_s=base.live.policy.ages.scheduler_s,
+    )
     return _Surroundings(
         scheduler=scheduler,
         provider=provider,
         cloud=cloud,
-        grey_findings=grey_findings,
-        alerts=alerts,
         health=health,
-        line=line,
         observer=observer,
+        memory=JournaledState(base.store, took=metrics.journal.observe),
+        hang_watch=hang_watch,
+        grey=grey,
+        alerts=alerts,
+        line=line,
         metrics=metrics,
-        memory=memory,
     )
 
 
-class _DecisionParts(Struct, frozen=True):
+class _DecisionParts(Struct, frozen=True, kw_only=True):
     """What decides and acts, and what the intake and the notifications ask of it."""
 
     port: LoopPort
-    jobs: JobDesk
     requests: RequestDesk
     orders: AgentOrders
     executor: Executor
     loop: Loop
+    jobs: JobDesk
 
 
 def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
     port = LoopPort(world.observer, world.memory, clock, waker.poke)
-    # A user may send as many reports as jobs: they wake the loop once a second at most.
-    seldom = replace(port, poke=WakeLimiter(waker.poke).poke)
-    jobs = JobDesk(base.store, seldom, live, base.disk)
+    jobs = JobDesk(
+        base.store,
+        # A user may send as many reports as jobs: they wake the loop once a second at most.
+        replace(port, poke=WakeLimiter(waker.poke).poke),
+        live,
+        base.disk,
+    )
     munge_socket = config.intake.munge_socket
     requests = RequestDesk(base.store, port, live, base.leadership, munge_socket)
-    dumps = config.state_dir / "stacks"
-    stacks = StackDesk(world.health, world.observer, dumps, waker.poke, world.line)
+    stacks = StackDesk(
+        world.health, world.observer, config.state_dir / "stacks", waker.poke, world.line
+    )
     orders = AgentOrders(munge_socket, clock)
     executor = Executor(
         Effectors(world.scheduler, world.provider, agents=orders, stacks=stacks),
@@ -229,29 +248,25 @@ def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
         executor=executor,
         observer=world.observer,
         requests=requests,
-        jobs=jobs,
         clock=clock,
         kinds=KINDS,
+        jobs=jobs,
     )
-    return _DecisionParts(port, jobs, requests, orders, executor, loop)
+    return _DecisionParts(
+        port=port, requests=requests, orders=orders, executor=executor, loop=loop, jobs=jobs
+    )
 
 
-class _Doors(Struct, frozen=True):
+class _Service(Struct, frozen=True, kw_only=True):
     """What serves agents, jobs, operators and monitoring."""
 
     intake: IntakeProcess
-    grey: GreyFailures
+    notifier: Notifier
+    page: PageProcess
 
 
-def _make_intake(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _Doors:
+def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _Service:
     config = base.config
-    grey = GreyFailures(
-        found=world.grey_findings,
-        health=world.health,
-        observer=world.observer,
-        clock=base.clock,
-        view_age_s=base.live.policy.ages.scheduler_s,
-    )
     directory = NodeDirectory(
         observer=world.observer,
         health=world.health,
@@ -260,16 +275,20 @@ def _make_intake(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _
     )
     backend = Backend(
         health=world.health,
-        grey=grey,
-        jobs=engine.jobs,
         requests=engine.requests,
         webhook=Webhook(config.alerts.labels, world.alerts, directory, world.health, base.clock),
         metrics=world.metrics,
         leadership=base.leadership,
+        jobs=engine.jobs,
+        on_gauges=(world.grey.hear, world.hang_watch.hear),
     )
     host, _, port = config.intake.listen.rpartition(":")
     listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
-    return _Doors(IntakeProcess(_intake_setup(config), listen_on, backend, world.line), grey)
+    setup = _intake_setup(config)
+    intake = IntakeProcess(setup, listen_on, backend, world.line, "hpctl.daemon.intake")
+    notifier = Notifier(config, base.store, engine.port, world.metrics)
+    page = PageProcess(str(base.path), config.page.listen)
+    return _Service(intake=intake, notifier=notifier, page=page)
 
 
 def _intake_setup(config: Config) -> channel.Setup:
@@ -283,34 +302,40 @@ def _intake_setup(config: Config) -> channel.Setup:
     )
 
 
-def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: _Doors) -> Daemon:
+def _assemble(
+    base: _Base, world: _Surroundings, engine: _DecisionParts, *, service: _Service
+) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
-    page = PageProcess(str(base.path), base.config.page.listen)
-    notifier = Notifier(base.config, base.store, engine.port, world.metrics)
     readers = WorldServer(base.config, leadership, memory)
     signals, readiness = Signals(base.waker), Readiness()
     journal = JournalGuard(memory, base.waker)
     audit = ConfigurationAudit(base.path, live, memory, clock)
-    reload = Reload(base.path, live, page, leadership, audit)
-    failures = CycleFailures(world.metrics)
-    parts: list[Troubled] = [reload, failures, world.observer, engine.jobs]
-    if base.held.cluster_lock is not None:
-        parts.append(base.held.cluster_lock)
-    parts += [notifier, page]
+    reload = Reload(base.path, live, leadership, audit, processes=(service.page,))
+    failures = CycleFailures(on_failure=(world.metrics.failed.inc,))
+    lock = base.held.cluster_lock
+    parts: list[Troubled] = [
+        reload,
+        failures,
+        world.observer,
+        engine.jobs,
+        *((lock,) if lock is not None else ()),
+        service.notifier,
+        service.page,
+    ]
     follow_up = FollowUp(
         live=live,
         observer=world.observer,
         readiness=readiness,
         flaws=FlawLog(),
-        grey=doors.grey,
-        line=world.line,
         orders=engine.orders,
         retirement=Retirement(base.store, memory, clock, KINDS),
-        metrics=world.metrics,
-        notifier=notifier,
         leadership=leadership,
         cloud_pace=CloudPace(live, world.cloud),
         world=readers,
+        on_history=(world.grey.look_back,),
+        on_orders=(world.line.set_orders,),
+        on_cycle=(world.metrics.take_cycle,),
+        on_silent_heads=(service.notifier.look,),
     )
     cycle = Cycle(
         live=live,
@@ -344,12 +369,16 @@ def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: 
         memory=memory,
         health=world.health,
         leadership=leadership,
-        metrics=world.metrics,
         audit=audit,
         journal=journal,
         signals=signals,
         clock=clock,
         shared=base.shared,
+        local_checks=(*AlertStore.checks,),
+        on_takeover=(world.metrics.begin,),
+    )
+    background = Background(
+        cloud=world.cloud, world=readers, others=(world.grey,), senders=(service.notifier,)
     )
     return Daemon(
         live=live,
@@ -360,10 +389,10 @@ def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: 
         standby=standby,
         takeover=takeover,
         cycle=cycle,
-        background=Background(cloud=world.cloud, grey=doors.grey, notifier=notifier, world=readers),
-        intake=doors.intake,
-        page=page,
+        background=background,
         health=world.health,
         executor=engine.executor,
         held=base.held,
+        intake=service.intake,
+        servers=(service.page,),
     )

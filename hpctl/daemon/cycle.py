@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
@@ -18,7 +19,6 @@ from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.wake import Waker
-from hpctl.service.metrics import Metrics
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 
@@ -28,16 +28,17 @@ log = logging.getLogger("hpctl.daemon")
 class CycleFailures:
     """Counts the cycles that failed as a whole, in a row."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        """No cycle has failed yet."""
-        self._metrics = metrics
+    def __init__(self, on_failure: Sequence[Callable[[], object]] = ()) -> None:
+        """No cycle has failed yet. Each of `on_failure` is called for each that does."""
+        self._on_failure = on_failure
         self._in_a_row = 0
         self.trouble = ""
         """How the last cycle failed; empty where it did not."""
 
     def note(self, error: Exception) -> float:
         """Count and log one more, and return the seconds to wait: more each time."""
-        self._metrics.failed.inc()
+        for notify in self._on_failure:
+            notify()
         self._in_a_row += 1
         log.error("a cycle failed, %d in a row; it is tried again", self._in_a_row, exc_info=error)
         self.trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]

@@ -1,21 +1,20 @@
-"""What follows from a cycle: flaws, orders for agents, retired events, metrics, notices."""
+"""What follows from a cycle: flaws, orders for agents, retired events, and what rooms add."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpctl.daemon.cloud_pace import CloudPace
 from hpctl.daemon.health import FlawLog
 from hpctl.daemon.readiness import Readiness
 from hpctl.engine.execute import AgentOrders
+from hpctl.engine.journal.state import State
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import Loop
+from hpctl.engine.loop import CycleResult, Loop
 from hpctl.engine.observe import Observer
 from hpctl.engine.retirement import Retirement
 from hpctl.engine.world_server import WorldServer
-from hpctl.insight.grey.daemon import GreyFailures
-from hpctl.service.intake.line import IntakeLine
-from hpctl.service.metrics import Metrics
-from hpctl.service.notify.daemon import Notifier
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import Flaw, walled
 
 
@@ -27,15 +26,19 @@ class FollowUp:
     observer: Observer
     readiness: Readiness
     flaws: FlawLog
-    grey: GreyFailures
-    line: IntakeLine
     orders: AgentOrders
     retirement: Retirement
-    metrics: Metrics
-    notifier: Notifier
     leadership: Leadership
     cloud_pace: CloudPace
     world: WorldServer
+    on_history: Sequence[Callable[[State], None]] = ()
+    """Each looks at the state after each cycle; what one raises is a flaw."""
+    on_orders: Sequence[Callable[[Mapping[NodeName, str]], None]] = ()
+    """Each receives the orders that wait, by the node whose agent is to carry them out."""
+    on_cycle: Sequence[Callable[[float, CycleResult], None]] = ()
+    """Each receives how many seconds a cycle took, and its result."""
+    on_silent_heads: Sequence[Callable[[frozenset[str]], None]] = ()
+    """Each receives the other heads that are silent, after each cycle."""
 
     def announce_ready(self) -> None:
         """The daemon is ready once Slurm was read."""
@@ -49,9 +52,10 @@ class FollowUp:
     def note_flaws(self, loop: Loop) -> None:
         """Log the flaws of the cycle, and of the look at history that follows it."""
         flaws = list(loop.flaws)
-        history = walled("history", "history", self.grey.look_back, loop.state)
-        if isinstance(history, Flaw):
-            flaws.append(history)
+        for look_back in self.on_history:
+            history = walled("history", "history", look_back, loop.state)
+            if isinstance(history, Flaw):
+                flaws.append(history)
         self.flaws.note(flaws)
 
     def use_slurm(self) -> None:
@@ -59,14 +63,19 @@ class FollowUp:
         the journal raises."""
         if self.observer.slurm_trouble:
             return
-        self.line.set_orders(self.orders.standing())
+        standing = self.orders.standing()
+        for set_orders in self.on_orders:
+            set_orders(standing)
         live = self.live
         keep_days = live.config.journal.keep_days
         self.retirement.look(self.observer.slurm, live.policy, live.rules, keep_days)
 
     def report(self, loop: Loop, spent_s: float) -> None:
-        """Pass the cycle on to metrics and notices, and set how often the cloud is read."""
+        """Pass the cycle on, and set how often the cloud is read."""
         if loop.last is not None:
-            self.metrics.cycle(spent_s, loop.last.view, self.live.policy, loop.last.flaws)
-        self.notifier.look(self.leadership.silent())
+            for take_cycle in self.on_cycle:
+                take_cycle(spent_s, loop.last)
+        silent = self.leadership.silent()
+        for look in self.on_silent_heads:
+            look(silent)
         self.cloud_pace.follow(loop.state)

@@ -1,6 +1,6 @@
 """The kinds of recovery that a daemon drives, in the order in which they advance.
 
-A feature is removed by deleting its modules and its line here.
+A feature is removed by deleting its modules and its lines here.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,12 @@ from hpctl.capacity.kind import make_capacity_kind
 from hpctl.engine.kinds import Kind
 from hpctl.insight.forecast.history import rank_risks
 from hpctl.jobs.kind import JOBS
-from hpctl.nodes.kind import NODES
+from hpctl.jobs.readiness import may_be_stopped
+from hpctl.nodes.acceptance.daemon import ACCEPTANCE, read_results
+from hpctl.nodes.kind import make_node_kind
 
-KINDS: Sequence[Kind] = (NODES, JOBS, make_capacity_kind(rank_risks))
+KINDS: Sequence[Kind] = (
+    make_node_kind(testing=ACCEPTANCE, may_stop=may_be_stopped),
+    JOBS,
+    make_capacity_kind(rank_risks=rank_risks, read_results=read_results),
+)

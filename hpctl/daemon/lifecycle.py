@@ -2,9 +2,12 @@
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
+
+from msgspec import Struct
 
 from hpctl.daemon.cycle import Cycle
 from hpctl.daemon.locks import ClusterLock
@@ -19,10 +22,6 @@ from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.world_server import WorldServer
-from hpctl.insight.grey.daemon import GreyFailures
-from hpctl.service.intake.process import IntakeProcess
-from hpctl.service.notify.daemon import Notifier
-from hpctl.service.page.process import PageProcess
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire import munge
 
@@ -32,26 +31,68 @@ SETTLE_S = 10.0
 """For how long a call under way is waited for before the lease is given away, in seconds."""
 
 
+class BackgroundWork(Protocol):
+    """What runs beside the loop, on a thread or in a process of its own."""
+
+    def start(self) -> None:
+        """Begin. Returns at once."""
+
+    def stop(self) -> None:
+        """End it. What has not begun is ended as well."""
+
+
+class Intake(Protocol):
+    """Takes what agents, jobs and operators send, on a standby too."""
+
+    def start(self) -> None:
+        """Listen and serve. Raises Unavailable where the port cannot be had."""
+
+    def say_who_leads(self) -> None:
+        """Tell at once, where that has just changed."""
+
+    def keep_listener(self) -> int:
+        """Return a descriptor of the listening socket that outlives `stop`."""
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End it; without `wait`, leave what is being answered to itself."""
+
+
+class ExecuteAgain(Struct, frozen=True):
+    """The program is to be executed again, as a standby in the same process.
+
+    `listener`: the descriptor of the socket that it takes over; None where there is none.
+    """
+
+    listener: int | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class Background:
     """What runs on threads of its own while this daemon leads."""
 
     cloud: CloudWatch
-    grey: GreyFailures
-    notifier: Notifier
     world: WorldServer
+    others: Sequence[BackgroundWork] = ()
+    senders: Sequence[BackgroundWork] = ()
+    """Work that writes to the journal's database: it ends before the lease is given away."""
 
     def start(self) -> None:
-        """Read the cloud, compare nodes, send notices, serve readers of the world."""
+        """Start all of it; the readers of the world are served last."""
         self.cloud.start()
-        self.grey.start()
-        self.notifier.start()
+        for work in (*self.others, *self.senders):
+            work.start()
         self.world.start()
 
+    def stop_senders(self) -> None:
+        """Stop what must not write after the lease is gone."""
+        for work in self.senders:
+            work.stop()
+
     def stop(self) -> None:
-        """Stop all of it but the notifier, which is stopped before."""
+        """Stop the rest."""
         self.world.stop()
-        self.grey.stop()
+        for work in self.others:
+            work.stop()
         self.cloud.stop()
 
 
@@ -85,35 +126,43 @@ class Daemon:
     takeover: Takeover
     cycle: Cycle
     background: Background
-    intake: IntakeProcess
-    page: PageProcess
     health: NodeHealthStore
     executor: Executor
     held: HeldResources
+    intake: Intake | None = None
+    servers: Sequence[BackgroundWork] = ()
+    """They run for the whole life of this daemon, on a standby too."""
     _began: bool = False
 
-    def run(self) -> int | None:
-        """Serve until SIGTERM. Where this daemon is to go on as a standby: the descriptor of its
-        listening socket. Raises LeaseLost (the journal is a file), JournalCorrupt, Corrupt;
-        OSError at the start."""
+    def run(self) -> ExecuteAgain | None:
+        """Serve until SIGTERM; return how to go on where this daemon is to be a standby.
+
+        Raises LeaseLost (the journal is a file), JournalCorrupt, Corrupt; OSError at the start.
+        """
         self.signals.install()
-        self.intake.start()
-        self.page.start()
+        if self.intake is not None:
+            self.intake.start()
+        for server in self.servers:
+            server.start()
         _check_munge(self.live.config.intake.munge_socket)
-        listener = None
+        again = None
         try:
             self._lead()
             if not self.signals.stopping:
-                listener = self.intake.keep_listener()
+                again = self._keep_listener()
         except LeaseLost as error:
             if not self.shared:
                 raise
             log.error("%s", error)
-            listener = self.intake.keep_listener()
+            again = self._keep_listener()
         finally:
-            self.page.stop()
+            for server in self.servers:
+                server.stop()
             self._end()
-        return None if self.signals.stopping else listener
+        return None if self.signals.stopping else again
+
+    def _keep_listener(self) -> ExecuteAgain:
+        return ExecuteAgain(self.intake.keep_listener() if self.intake is not None else None)
 
     def _lead(self) -> None:
         """Until this daemon is to stop, or another one is to lead."""
@@ -126,7 +175,8 @@ class Daemon:
 
     def _begin(self) -> None:
         self.takeover.run()
-        self.intake.say_who_leads()
+        if self.intake is not None:
+            self.intake.say_who_leads()
         self.background.start()
         self._began = True
         if self.shared:
@@ -138,10 +188,11 @@ class Daemon:
         """Release in order: no effect under way, then the lease, then the rest."""
         stopping = self.signals.stopping
         self.readiness.announce_end(stopping=stopping)
-        self.background.notifier.stop()
+        self.background.stop_senders()
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents repeat them
             self._release_lease()
-        self.intake.stop(wait=stopping)
+        if self.intake is not None:
+            self.intake.stop(wait=stopping)
         if self._began:
             self.background.stop()
         self.held.close()

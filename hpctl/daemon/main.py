@@ -26,7 +26,7 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
     A daemon that loses the lease executes the program again, as a standby in the same process.
     """
     try:
-        listener = compose_when_ready(config_path).run()
+        again = compose_when_ready(config_path).run()
     except (JournalCorrupt, Corrupt) as error:
         say(f"the journal is corrupt: {error}")
         say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
@@ -34,14 +34,15 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
     except LeaseLost as error:
         say(str(error))
         return 1
-    if listener is not None:
-        execute_again(listener)
+    if again is not None:
+        execute_again(again.listener)
     return 0
 
 
-def execute_again(listener: int) -> None:
+def execute_again(listener: int | None) -> None:
     """Replace this program by a fresh one, which takes over the listening socket."""
-    hand_on(listener)
+    if listener is not None:
+        hand_on(listener)
     # Until the new program has a handler, `systemctl reload` would end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

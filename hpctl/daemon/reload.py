@@ -1,6 +1,7 @@
 """SIGHUP: the configuration is read again, and accepted or rejected as a whole."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,8 +34,8 @@ class LeaseState(Protocol):
         """Whether this daemon may act, now."""
 
 
-class PageServer(Protocol):
-    """The process that serves the page."""
+class Reloads(Protocol):
+    """A process that reads the configuration by itself."""
 
     def reload(self) -> None:
         """Start again, by the configuration as it is now."""
@@ -47,12 +48,13 @@ class Reload:
         self,
         path: Path,
         live: LiveConfig,
-        page: PageServer,
         leadership: LeaseState,
         audit: ConfigurationAudit,
+        processes: Sequence[Reloads] = (),
     ) -> None:
-        """`path`: the configuration file. A leader has each configuration written by `audit`."""
-        self._path, self._live, self._page = path, live, page
+        """`path`: the configuration file. A leader has each configuration written by `audit`;
+        each of `processes` reads it again after this daemon has taken it."""
+        self._path, self._live, self._processes = path, live, processes
         self._leadership, self._audit = leadership, audit
         self.trouble = ""
         """Why the file is not in force, or which sections wait for a restart."""
@@ -70,7 +72,8 @@ class Reload:
             return
         moved = changed_sections(before, fresh)
         self.trouble = f"restart to change: {', '.join(moved)}" if moved else ""
-        self._page.reload()
+        for process in self._processes:
+            process.reload()
         if self._leadership.leads:
             self._audit.request()
         log.info("configuration reloaded mode=%s", fresh.mode)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpctl import __version__
@@ -9,13 +10,12 @@ from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.journal_guard import JournalGuard
 from hpctl.daemon.signals import Signals
 from hpctl.engine.journal.events import DaemonStarted
+from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore, without
-from hpctl.service.alerts import AlertStore
-from hpctl.service.metrics import Metrics
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.ports import Clock
 
@@ -29,13 +29,16 @@ class Takeover:
     memory: JournaledState
     health: NodeHealthStore
     leadership: Leadership
-    metrics: Metrics
     audit: ConfigurationAudit
     journal: JournalGuard
     signals: Signals
     clock: Clock
     shared: bool
     """Several heads share the database: one that is away is waited for."""
+    local_checks: tuple[str, ...] = ()
+    """Checks whose findings each head keeps for itself: how their names begin."""
+    on_takeover: Sequence[Callable[[State], None]] = ()
+    """Each is called with the state that this daemon starts from."""
 
     def run(self) -> None:
         """Return once it is done, or the daemon is to stop. Raises LeaseLost, JournalCorrupt,
@@ -54,8 +57,9 @@ class Takeover:
     def _take(self) -> None:
         if self.shared:
             self.memory.take_over(self.store)
-            self.health.take_over(without(self.store.health(), AlertStore.checks))
-        self.metrics.begin(self.memory.state)
+            self.health.take_over(without(self.store.health(), self.local_checks))
+        for begin in self.on_takeover:
+            begin(self.memory.state)
         started = DaemonStarted(
             self.clock.now(), __version__, self.live.config.mode, socket.gethostname(), os.getpid()
         )

@@ -93,8 +93,12 @@ class Agent:
     """One node's agent. `run` returns after SIGTERM or SIGINT, or after `stop`."""
 
     def __init__(
-        self, settings: AgentSettings, tests: TestResults, make_order_handler: MakeOrderHandler
+        self,
+        settings: AgentSettings,
+        make_order_handler: MakeOrderHandler,
+        tests: Sequence[TestResults] = (),
     ) -> None:
+        """Read what the spool has. `tests`: where tests of this node leave their results."""
         self._settings = settings
         spool = Spool(settings.spool)
         generation = Generation(settings.node, settings.instance, settings.boot)
@@ -160,7 +164,8 @@ class Agent:
             self._sender.start()
             self._checks.start()
             self._outside.start()
-            self._tests.prepare()
+            for results in self._tests:
+                results.prepare()
             if self._endpoint is not None:
                 self._endpoint.start()
             notify("READY=1")
@@ -194,8 +199,9 @@ class Agent:
             self._read_log(selector)
             self._turned = datetime.now(UTC)
             self._checks.listen()
-            if self._tests.look():
-                self.note_change()
+            for results in self._tests:
+                if results.look():
+                    self.note_change()
             self._wake_sender()
 
     def _patience(self, watchdog: float | None) -> float:
@@ -286,7 +292,7 @@ class Agent:
             *logged,
             *self._checks.findings(),
             *self._outside.findings(),
-            *self._tests.findings(),
+            *(finding for results in self._tests for finding in results.findings()),
         )
         return version, found[: wire.MAX_FINDINGS]
 

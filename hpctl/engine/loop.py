@@ -93,11 +93,12 @@ class Loop:
         executor: Executor,
         observer: Observer,
         requests: Requests,
-        jobs: JobReports,
         clock: Clock,
         kinds: Sequence[Kind],
+        jobs: JobReports | None = None,
     ) -> None:
-        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `engine.kinds`."""
+        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `engine.kinds`.
+        `jobs` None: no supervisor of a job reports."""
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._kinds, self._orders = kinds, collect_orders(kinds)
@@ -118,7 +119,7 @@ class Loop:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
         self._executor.collect()
-        reports = self._jobs.news()
+        reports = self._jobs.news() if self._jobs is not None else ()
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
         view, now = self._look(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():

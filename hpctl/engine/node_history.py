@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from hpctl.faults.hma_marks import CHECK, MARKS
-from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.assessment import Assessment, Remedy
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
@@ -41,6 +41,16 @@ def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     """Whether a node that we closed, and have not begun to give back, is in service."""
     closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not returning(rec)
     return closed and node is not None and node.in_service
+
+
+def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
+    """Return whether an assessment rests on anything newer than the recovery's own opening.
+
+    A node returned by hand on the same boot still carries the findings it was drained for.
+    """
+    if judged.generation != rec.opened_for or rec.remedied:
+        return True
+    return any(f.last > rec.opened for f in judged.findings)
 
 
 def returning(rec: NodeRecovery) -> bool:

@@ -91,13 +91,23 @@ class HangSource(Protocol):
     def worked(self) -> Mapping[JobId, datetime]:
         """When each job was last seen at work."""
 
-    def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
-        """Take in what an agent sent. Called on other threads."""
-
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
     ) -> Mapping[JobId, Hang]:
         """The jobs that hang."""
+
+
+class NoHangs:
+    """Finds no job that hangs: for a daemon that watches none."""
+
+    flaws: tuple[Flaw, ...] = ()
+    worked: Mapping[JobId, datetime] = {}
+
+    def look(
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+    ) -> Mapping[JobId, Hang]:
+        """Return nothing."""
+        return {}
 
 
 class AddressBook(Protocol):
@@ -127,9 +137,9 @@ class FactSources(Struct, frozen=True):
     scheduler: Scheduler
     cloud: CloudWatch
     health: NodeHealthStore
-    hangs: HangSource
     log: ControllerLog | None = None
     """None: Slurm is read at each cycle."""
+    hangs: HangSource = NoHangs()
 
 
 OPEN_EVERY_S = 600.0

@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from hpctl.toolkit.bounds import natural
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
-from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.identity import JobId, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import StepKind
+from hpctl.vocabulary.recovery import StepKind, last_step
 
 PREFIX: Final = "hpctl-accept-"
 """How the names of the reservation and of the job of a test begin."""
@@ -40,6 +41,14 @@ UPDATED: Final = FaultClass(
 def name_of(rec: NodeRecovery) -> str:
     """The name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
+
+
+def find_test_job(rec: NodeRecovery) -> JobId | None:
+    """Return the id of the job of its newest test, once slurmctld has answered with it."""
+    step = last_step(rec.steps, StepKind.TEST)
+    if step is None or step.target != name_of(rec) or not step.accepted or step.outcome is None:
+        return None
+    return JobId(natural(step.outcome.detail))
 
 
 def left(rec: NodeRecovery) -> str:

@@ -16,6 +16,8 @@ Three places run this code:
   recovery; `hangs` watches jobs that nobody supervises; `report_intake` takes the reports of
   supervisors. `kind` hands these to the engine.
 
+`explain` and `other_actors` are what `hpctl explain` and `hpctl doctor` say of jobs.
+
 `restart` chooses how the ranks of each kind of job are restarted. `decide` joins them: one pure
 function from a trouble, a policy and the past to an action. The supervisor, the daemon and `hpctl
 policy test` all call it. `advance`, `plan`, `plan_hits`, `restart`,

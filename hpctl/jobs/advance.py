@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import (
@@ -31,9 +32,6 @@ from hpctl.vocabulary.recovery import (
 )
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
-
-CLOCK_MARGIN_S = 0.02
-"""How far slurmctld's clock may be from this host's, in seconds."""
 
 
 class JobFacts(Struct, frozen=True):

@@ -1,26 +1,17 @@
 """What the view says of one job under treatment: the facts that its recovery advances on."""
 
-from collections.abc import Iterator
-from datetime import datetime
-
+from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
 from hpctl.engine.view import View, headless, jobs_on, last_report, script_first, urgent
 from hpctl.faults.hma_marks import mark_of
-from hpctl.jobs.advance import CLOCK_MARGIN_S, JobFacts
+from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.exclusions import can_spare, kept_out, serves
-from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, Wish
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.policy import Policy, Unrecoverable
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.recovery import StepKind, last_step
 from hpctl.vocabulary.slurm_facts import SlurmJob
-
-RUNS_APART_SINCE = "25.11"
-"""Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
-the credentials that it has revoked."""
-
 
 SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
 """Since this release slurmctld's background loop, which schedules, wakes as a second begins
@@ -63,41 +54,11 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
         works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
-        ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
+        ready=find_restart_time(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
         pass_s=PASS_S
         if view.scheduler.oldest_slurmd >= SCHEDULES_ON_THE_SECOND_SINCE
         else CLOCK_MARGIN_S,
     )
-
-
-def restart_at(rec: JobRecovery, view: View) -> datetime:
-    """When slurmds take the credential of a released job's next run: see `hpctl.slurm.rules`.
-
-    From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
-    last run: that of the order which ended it, where hpctl gave it, else that in which the run
-    was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
-    (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
-    """
-    if view.scheduler.oldest_slurmd >= RUNS_APART_SINCE:
-        return EARLIEST
-    ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
-    return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
-
-
-def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
-    """When slurmctld had answered the orders of which one ended the run, the last one counts.
-
-    A run that may outlive its node has ended whenever its supervisor ended it.
-    """
-    if rec.supervised or rec.crippled:
-        return
-    cause = view.state.nodes.get(rec.cause)
-    down = last_step(cause.steps, StepKind.DOWN) if cause else None
-    for step in (down, last_step(rec.steps, StepKind.REQUEUE)):
-        if step is None or step.outcome is None or step.resolved is None:
-            continue
-        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
-            yield step.resolved
 
 
 def _elastic(rec: JobRecovery, view: View) -> bool:

@@ -38,9 +38,9 @@ from hpctl.jobs.run_cases import (
     find_case,
     find_trouble,
 )
-from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE, RUN_GATES, Run
+from hpctl.jobs.run_gates import RUN_GATES, Run
 from hpctl.toolkit.bounds import later, natural
-from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, Wish

@@ -11,15 +11,6 @@ from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
-HANG_GATE: Final = "hang"
-
-
-OTHERS_GATE: Final = "hang_of_others"
-
-
-ENDED_GATE: Final = "ended"
-"""Of a run that its policy leaves as Slurm ended it: nothing is asked of a person."""
-
 
 class Run(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""

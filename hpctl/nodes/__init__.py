@@ -10,14 +10,15 @@ transition table are in `hpctl.vocabulary.node_recovery`.
   to the node meanwhile; `advance` returns the next move, step or wait, one function for each
   phase.
 - `by_hand` returns what an order is answered that a command carries out itself.
-- `acceptance` tests a node before it serves again; `culprit` searches a group for the node that is
+- `testing` says what a room that tests nodes adds; `acceptance` is that room, whose promise is
+  that a node passes a test before it serves again. `culprit` searches a group for the node that is
   slow or hangs.
 - `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
 - `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon;
   `order_watch` follows what an order became.
 
-`facts`, `actors`, `by_hand`, `advance` and `kind` are pure and run in the daemon, whose engine
-executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and
+`facts`, `actors`, `by_hand`, `testing`, `advance` and `kind` are pure and run in the daemon, whose
+engine executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and
 `delete-nodes`, which run the same loop (`hpctl/clusters/order_loop.py`). `gpu_reset` runs in the
 agent, as root; `culprit` is pure and runs in `hpctl accept culprit`. The commands of
 `orders_command` append requests and change nothing themselves.

@@ -9,19 +9,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine import test_reservation
 from hpctl.engine.node_deadlines import deadline_of
 from hpctl.engine.node_history import (
     ORDERS,
     find_order,
     may_be_under_way,
     returning,
+    since_opening,
     unasked,
     was_in_doubt,
 )
 from hpctl.faults import health
 from hpctl.nodes import maintenance
-from hpctl.nodes.acceptance import decide
 from hpctl.nodes.actors import (
     NodeCase,
     NodeFacts,
@@ -36,6 +35,7 @@ from hpctl.nodes.actors import (
     seized,
 )
 from hpctl.nodes.by_hand import find_refusal, settle_order
+from hpctl.nodes.testing import NO_TESTING, NodeTesting
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -60,15 +60,33 @@ from hpctl.vocabulary.recovery import (
 )
 
 
-def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
+def advance(
+    rec: NodeRecovery,
+    facts: NodeFacts,
+    policy: Policy,
+    now: datetime,
+    testing: NodeTesting = NO_TESTING,
+) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
     if changed := maintenance.find_change(c):
         return changed
     by_others = left_to_others(c) or marked(c) or forgotten(c) or overwritten(c) or seized(c)
-    answer = by_others or _withdraw(c) or _PHASES[rec.phase](c)
+    answer = by_others or _withdraw(c) or _treat(c, testing)
     return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(rec))
+
+
+def _treat(c: NodeCase, testing: NodeTesting) -> Next:
+    """What the phase of a recovery asks for."""
+    phase = c.rec.phase
+    if phase is NodePhase.VERIFYING:
+        return _verifying(c, testing)
+    if phase is NodePhase.ACCEPTING:
+        return testing.accept(c)
+    if phase is NodePhase.UNRESERVING:
+        return testing.unreserve(c)
+    return _PHASES[phase](c)
 
 
 def _too_late(rec: NodeRecovery) -> NodeSignal:
@@ -379,14 +397,14 @@ def _registered_anew(c: NodeCase) -> bool:
     return node.slurmd_start > ordered.started
 
 
-def _verifying(c: NodeCase) -> Next:
+def _verifying(c: NodeCase, testing: NodeTesting) -> Next:
     node, judged = c.facts.slurm, c.facts.assessment
     if node is not None and node.in_service:
         return Move(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
     if not returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
             return c.wait("waiting for the agent of this generation", Look.SLOWLY)
-        new = not c.facts.mark and decide.since_opening(judged, c.rec)
+        new = not c.facts.mark and since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
             return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
@@ -397,10 +415,9 @@ def _verifying(c: NodeCase) -> Next:
         healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
             return Wait(healthy, "healthy so far", Look.SLOWLY)
-        if c.facts.left_in:
-            return decide.let_out(c)
-        if level := test_reservation.level_of(c.rec, c.policy):
-            return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
+        before = testing.come_before_service(c)
+        if before is not None:
+            return before
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
 
 
@@ -410,7 +427,4 @@ _PHASES: Final = {
     NodePhase.VACATED: _vacated,
     NodePhase.REMEDYING: _remedying,
     NodePhase.REJOINING: _rejoining,
-    NodePhase.VERIFYING: _verifying,
-    NodePhase.ACCEPTING: decide.accepting,
-    NodePhase.UNRESERVING: decide.unreserving,
 }

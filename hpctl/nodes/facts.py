@@ -6,24 +6,12 @@ from datetime import datetime
 from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
 from hpctl.engine.maintenance import maintenance_text
-from hpctl.engine.view import View, fresh, judged, script_first, taken_away
+from hpctl.engine.view import View, fresh, judged, taken_away
 from hpctl.faults.health import reset_answer
-from hpctl.nodes.acceptance import limits
 from hpctl.nodes.actors import NodeFacts
-from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SlurmJob
-
-_MAY_BE_STOPPED = (
-    JobPhase.EXCISING,
-    JobPhase.WATCHING,
-    JobPhase.STOPPING,
-    JobPhase.RELEASED,
-    JobPhase.STARTING,
-    JobPhase.PROVING,
-)
-"""In these phases a job's own recovery is ready for its node to be set DOWN."""
 
 
 def node_facts(
@@ -31,14 +19,8 @@ def node_facts(
 ) -> NodeFacts:
     """What is known now of the node that a recovery treats. `here`: the jobs on it."""
     health = view.health.get(rec.node)
-    ready = _MAY_BE_STOPPED
-    movable = set()
     held_by = view.maintenance.get(rec.node)
     completing = tuple(j for j in here if rec.node in j.completing_nodes and not j.running)
-    for job in here:
-        recovery = view.state.job_recovery(job.id)
-        if recovery is not None and recovery.phase in ready and not script_first(recovery, view):
-            movable.add(int(job.id))
     return NodeFacts(
         slurm=view.scheduler.nodes.get(rec.node),
         instance=view.instance(rec.node),
@@ -51,7 +33,6 @@ def node_facts(
         running=tuple(j for j in here if j.running),
         completing=completing,
         stuck=_stuck(completing, view, policy, now),
-        movable=frozenset(movable),
         withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
@@ -59,7 +40,6 @@ def node_facts(
         reset=reset_answer(rec.id, health.findings) if health else None,
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
         test=_test(rec, view),
-        results=limits.results_of(rec.test, health.findings if health else ()),
         left_in=_left_in(rec, view),
         maintenance=maintenance_text(held_by, now) if held_by else "",
     )
@@ -84,5 +64,5 @@ def _left_in(rec: NodeRecovery, view: View) -> str:
 
 def _test(rec: NodeRecovery, view: View) -> SlurmJob | None:
     """The job of its newest test."""
-    job = limits.job_of(rec) if rec.phase in IN_TEST else None
+    job = test_reservation.find_test_job(rec) if rec.phase in IN_TEST else None
     return view.scheduler.jobs.get(job) if job is not None else None

@@ -12,9 +12,9 @@ by another process or another thread.
 - `notify`: who is told what, by an outbox in the journal's database.
 - `page`: the read-only web page, in a process of its own that reads as the commands do.
 
-The routes of the intake hand what they accept to the rooms that own it:
-`hpctl/engine/node_health.py` for reports, `hpctl/engine/request_intake.py` for requests,
-`hpctl/jobs/report_intake.py` for reports of jobs.
+The routes of the intake hand what they accept to those that own it: `hpctl/engine/node_health.py`
+for reports, `hpctl/engine/request_intake.py` for requests. Routes of other rooms come from the list
+in `hpctl/daemon/intake.py`. `checks` is what `hpctl doctor` and `hpctl config check` look at here.
 
 `notify/decide.py` and `notify/outbox.py` are pure. Begin with `intake/app.py` and
 `intake/process.py`. Nothing here changes a node or a job, and the page writes nothing.

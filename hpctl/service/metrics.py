@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from hpctl import __version__
 from hpctl.engine.gates import GATES
 from hpctl.engine.journal.state import State
+from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.view import Reading, View
 from hpctl.faults.catalogue import SITE_RULE
@@ -276,6 +277,10 @@ class Metrics:
             self._counts.flaws.labels(flaw.where).inc()
         if walled("metrics", "metrics", self._look, (view, policy), shown="") is not None:
             self._counts.flaws.labels("metrics").inc()
+
+    def take_cycle(self, seconds: float, result: CycleResult) -> None:
+        """Take in what a cycle of the loop saw, which lasted so long. Never raises."""
+        self.cycle(seconds, result.view, result.policy, result.flaws)
 
     def _look(self, seen: tuple[View, Policy]) -> None:
         view, policy = seen

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from msgspec import Struct
 
 from hpctl.vocabulary.identity import NodeName
+
+ENDED_GATE: Final = "ended"
+"""The gate of a hold on a run that its policy leaves as Slurm ended it: no person has to act."""
+
+HANG_GATE: Final = "hang"
+"""The gate of a hold on a job that hangs and whose policy leaves it as it is."""
+
+OTHERS_GATE: Final = "hang_of_others"
+"""The gate of a hold on a job whose hangs another tool or a supervisor looks after."""
 
 
 class Hang(Struct, frozen=True):

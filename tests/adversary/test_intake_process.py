@@ -29,7 +29,7 @@ def intake_of(daemon: int) -> int:
     pids = [int(pid) for path in children for pid in path.read_text().split()]
     for pid in pids:
         with contextlib.suppress(OSError):
-            if b"hpctl.service.intake.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"hpctl.daemon.intake" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return 0
 

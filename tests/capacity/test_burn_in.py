@@ -5,29 +5,24 @@ from msgspec.structs import replace
 
 from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.facts import change_facts
-from hpctl.capacity.plan import plan_capacity
+from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import replay
-from hpctl.faults.catalogue import rules
-from hpctl.insight.forecast.history import forecasts, rank_risks
-from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeOpened, ChangePhase, Kind
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import IdlePolicy, Mode, NodePolicy, Policy
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
-from tests.fakes.capacity import N1, N2, N3, cluster, moves, pending, steps
-from tests.fakes.engine import plan
-from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_job
+from tests.fakes.capacity import N1, N2, N3, cluster, pending
+from tests.fakes.values import at, faulty, generation, opened, slurm_job
 from tests.unflawed import unflawed
 
 DAY = 86400.0
 BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
 
 
-def chosen(view, policy=BURN):
+def chosen(view, policy=BURN, rank_risks: RankRisks = rank_no_risks):
     """The nodes whose test begins, in order."""
     found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
     assert {c.kind for c in found} <= {Kind.BURN_IN}
@@ -50,16 +45,6 @@ def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
     assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
     assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
     assert chosen(cluster(log=past(N1, 0)[:2])) == []
-
-
-def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
-    log = [e for n in range(4, 9) for e in past(node_name(n), -9)]
-    log += past(N1, -3) + past(N2, -5) + past(N3, -4)
-    assert chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every()) == [N2, N3, N1]
-    hot = Finding("gpu.remap", Verdict.WARN, at(0), at(0), code="bank-low")
-    view = cluster(idle=3, log=sorted(log, key=lambda e: e.at))
-    view = replace(view, health={**view.health, N1: Health(generation(N1), at(0), (hot,))})
-    assert chosen(view, every()) == [N1, N2, N3]
 
 
 def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
@@ -106,7 +91,7 @@ def test_nobody_is_tested_where_a_users_job_waits() -> None:
 
 def begun(*events):
     """A burn-in with what has happened to it."""
-    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_risks))
+    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_no_risks))
     state = replay([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
     return state.changes[opens.recovery]
 
@@ -180,97 +165,6 @@ def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
         assert isinstance(move, Move)
         assert (move.signal, move.why) == ("tested", "failed: gemm: GPU 3")
         assert move.tests == (BROKEN,)
-
-
-def results_of_card(policy: Policy, hbm_gbs: float) -> Verdict:
-    """What becomes of an H200 that is the first to be tested, and copies so fast."""
-    change = begun(taken, answered, runs)
-    speed = replace(PASSED, device=change.id, evidence=f'{{"hbm_gbs": {hbm_gbs}}}')
-    closing = replace(RAN, device=change.id, evidence='{"name": "NVIDIA H200"}')
-    view = cluster()
-    health = {**view.health, N1: Health(generation(N1), at(0), (speed, closing))}
-    found = change_facts(change, replace(view, health=health), policy, at(2)).results
-    return found[0].verdict
-
-
-def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
-    change = begun(taken, answered, runs)
-    mine = [replace(f, device=change.id) for f in (PASSED, BROKEN, RAN)]
-
-    def results(*findings, of=N1):
-        fast = replace(PASSED, evidence='{"hbm_gbs": 3000.0}')
-        other = SignalSeen(at(0), "n-1", "operator_cancelled", "", tests=(fast,))
-        view = cluster(log=(opened(node=N2), other))
-        health = {**view.health, of: Health(generation(of), at(0), findings)}
-        return change_facts(change, replace(view, health=health), BURN, at(2)).results
-
-    assert results(*mine) == tuple(mine)
-    assert results(*mine[:2]) == results(*mine, of=N2) == results(PASSED, RAN) == ()
-    slow = replace(mine[0], evidence='{"hbm_gbs": 100.0}')
-    assert [f.verdict for f in results(slow, mine[2])] == [Verdict.FAIL, Verdict.OK]
-    # Without any peers the floor of its card counts, or the site's.
-    capped = replace(BURN, acceptance=replace(BURN.acceptance, floors={"NVIDIA H200": {}}))
-    assert results_of_card(capped, 3800.0) is Verdict.FAIL
-    lower = replace(BURN.acceptance, floors={"NVIDIA H200": {"hbm_gbs": 3700.0}})
-    assert results_of_card(replace(BURN, acceptance=lower), 3800.0) is Verdict.OK
-
-
-def failed(node, day=-0.01, **more):
-    """A burn-in of a node that failed on a day."""
-    *first, last = past(node, day, **more)
-    return [*first, replace(last, why="failed: gemm: GPU 3", tests=(BROKEN,))]
-
-
-def treated(log, policy=BURN, **more):
-    """What is opened of the nodes, and which gates hold what is not."""
-    found = plan(cluster(log=log, **more), policy, rules(), {}, at(0))
-    assert not found.flaws
-    return list(found.opens), [(h.target, h.gate) for h in found.holds]
-
-
-def test_a_node_that_failed_is_drained_for_a_person_with_its_evidence() -> None:
-    (rec,), _ = treated(failed(N1))
-    assert (rec.generation, rec.rule) == (generation(N1), "burn-in-failed")
-    assert (rec.ladder, rec.urgency) == ((Remedy.ASK_HUMAN,), Urgency.AFTER_JOBS)
-    assert (rec.why, rec.findings) == ("failed: gemm: GPU 3", (BROKEN,))
-    view = cluster(log=[*failed(N1), rec])
-    assert [(s.kind, s.target) for s in steps(view, BURN)] == [(StepKind.DRAIN, N1)]
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(rec.recovery, "x")}
-    log = [*failed(N1), rec]
-    for signal in ("cordon_seen", "jobs_gone"):
-        log.append(SignalSeen(at(1), rec.recovery, signal, ""))
-    assert moves(cluster(log=log, change={N1: shut}), BURN) == ["needs_human"]
-
-
-def test_it_tells_in_the_forecast() -> None:
-    (rec,), _ = treated(failed(N1))
-    state = replay([*failed(N1), rec])
-    (one,) = forecasts(state, [N1, N2], cluster().health, at(DAY), of=[N1])
-    assert (one.breaks, dict(one.rules)) == (1, {"burn-in-failed": 1})
-
-
-@pytest.mark.parametrize(
-    "log",
-    [
-        past(N1, -0.01), failed(N1, instance="i-before"), [*failed(N1, -2), *past(N1, -0.5)],
-        [*failed(N1), opened("n-1"), SignalSeen(at(0), "n-1", "operator_cancelled", "eve")],
-    ],
-)  # fmt: skip
-def test_what_passed_since_or_was_treated_since_or_is_another_machine_is_left_alone(log) -> None:
-    assert treated(log) == ([], [])
-
-
-def test_a_node_that_failed_after_it_was_treated_is_treated_again() -> None:
-    old = [opened("n-1", seconds=-DAY), SignalSeen(at(-DAY), "n-1", "operator_cancelled", "eve")]
-    assert len(treated([*old, *failed(N1)])[0]) == 1
-
-
-def test_a_broken_test_does_not_take_the_cluster() -> None:
-    log = [e for n in range(1, 7) for e in failed(node_name(n))]
-    opens, holds = treated(log)
-    assert (opens, {gate for _, gate in holds}) == ([], {"correlated"})
-    one, held = treated(failed(N1), replace(BURN, mode=Mode.OBSERVE))
-    assert (one, held) == ([], [(N1, "observing")])
 
 
 def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.facts import idle, waiting
-from hpctl.capacity.plan import plan_capacity
+from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.capacity.removals import find_left_closed
 from hpctl.engine.gates import launch_failures, tally
 from hpctl.engine.journal.events import (
@@ -18,7 +18,6 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import Corrupt, replay
 from hpctl.engine.view import Candidate, View
-from hpctl.insight.forecast.history import rank_risks
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
@@ -45,7 +44,7 @@ from tests.unflawed import unflawed
 
 
 def opens(view, policy, now):
-    return unflawed(plan_capacity(view, policy, now, rank_risks))
+    return unflawed(plan_capacity(view, policy, now, rank_no_risks))
 
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
@@ -472,7 +471,7 @@ NAME = f"{RESERVATION}workers"
 
 
 def wanted(view, policy=SPARE):
-    changes = unflawed(plan_capacity(view, policy, at(0), rank_risks))
+    changes = unflawed(plan_capacity(view, policy, at(0), rank_no_risks))
     assert len(changes) <= 1
     return changes[0] if changes else None
 
@@ -552,7 +551,7 @@ def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
     log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), rank_risks))
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), rank_no_risks))
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:

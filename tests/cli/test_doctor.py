@@ -268,19 +268,3 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")
     assert rest == [("slurm release", "fail", what)] * told
-
-
-def test_hyperpod_s_other_doctors_are_named_with_the_fix(tmp_path):
-    (tmp_path / "etc/profile.d").mkdir(parents=True)
-    assert list(doctor.other_doctors(tmp_path)) == []
-    (tmp_path / "etc/environment").write_text('PATH="/bin"\nHYPERPOD_HANG_RULES=/fsx/r.json\n')
-    (tmp_path / "etc/profile.d/hang.sh").write_text("export HYPERPOD_HANG_RULES=/fsx/r.json\n")
-    (tmp_path / "opt/sagemaker_cluster").mkdir(parents=True)
-    found = list(doctor.other_doctors(tmp_path))
-    assert [(c.name, c.verdict) for c in found] == [
-        ("hung-job agent", "warn"),
-        ("hung-job agent", "warn"),
-        ("auto-resume", "note"),
-    ]
-    assert "etc/environment" in found[0].what
-    assert all(c.fix for c in found)

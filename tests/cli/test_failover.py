@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpctl.cli.failover import preview
 from hpctl.engine import world_offline
 from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
-from hpctl.insight.status_view import standby_views
+from hpctl.engine.status_view import standby_views
 from tests.cli import worlds
 
 pytestmark = pytest.mark.integration

@@ -1,29 +1,24 @@
 """Exit codes and awkward days of the read commands."""
 
 import json
-import os
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.checkpoints import search
 from hpctl.detection.budget import Budget, Usage
+from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.status_view import status_view, verdict
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
-from hpctl.insight import explain_view as insight_explain_view
-from hpctl.insight.explain_view import explain_view
-from hpctl.insight.status_view import status_view, verdict
 from hpctl.toolkit import view_drawing
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
-from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.cli import worlds
 from tests.cli.worlds import healed, troubled, world
-from tests.fakes.values import slurm_job
 
 pytestmark = pytest.mark.integration
 
@@ -227,23 +222,3 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
         assert "[efa-link-down]" in view.headline
         assert [e.check for e in view.evidence] == ["efa.link"]
         assert view.related == ("n-11111111",)
-
-
-@pytest.mark.parametrize(
-    ("asks", "owner", "looks"),
-    [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
-)
-def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, looks):
-    opened = []
-
-    def look(place):
-        opened.append(place)
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(search, "last_complete", look)
-    monkeypatch.setattr(os, "geteuid", lambda: asks)
-    text = insight_explain_view.checkpoint_text(
-        Registration(ckpt=str(tmp_path)), slurm_job(uid=owner)
-    )
-    assert (opened == [tmp_path]) is looks
-    assert ("hpctl checkpoint last" in text) is not looks

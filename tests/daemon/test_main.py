@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.daemon import main
 from hpctl.daemon.composition import compose
-from hpctl.daemon.lifecycle import Daemon
+from hpctl.daemon.lifecycle import Daemon, ExecuteAgain
 from hpctl.engine.journal.state import Corrupt
 from hpctl.toolkit.errors import HpctlError
 
@@ -32,7 +32,7 @@ def close(daemon: Daemon) -> None:
 
 def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
     masks = []
-    monkeypatch.setattr(main, "compose_when_ready", lambda _: Mock(run=lambda: 5))
+    monkeypatch.setattr(main, "compose_when_ready", lambda _: Mock(run=lambda: ExecuteAgain(5)))
     monkeypatch.setattr(main, "hand_on", Mock())
     given = (signal.SIG_BLOCK, ())
     monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))

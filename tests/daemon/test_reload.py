@@ -14,7 +14,6 @@ from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.state import State
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.policy import Mode
@@ -46,7 +45,7 @@ class Head:
         memory: Any = self.memory
         self.audit = ConfigurationAudit(self.path, self.live, memory, Clock(T0))
         leadership = SimpleNamespace(leads=leads)
-        self.reload = Reload(self.path, self.live, self.page, leadership, self.audit)
+        self.reload = Reload(self.path, self.live, leadership, self.audit, (self.page,))
 
     def write(self, text: str) -> None:
         self.path.write_text(f"state_dir: {self.path.parent}/state\n{text}\n")
@@ -74,7 +73,7 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     before, after = tmp_path / "STOP", tmp_path / "HALT"
     assert not head.reloads(f"kill_switch: {before}")
     nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
-    sources = FactSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing, HangWatch())
+    sources = FactSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing)
     observer = Observer(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()

@@ -200,8 +200,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     leadership = SimpleNamespace(serves=True, leader_address="10.0.0.2:8470")
     taken: list[Any] = []
     health = SimpleNamespace(accept=lambda *reports: taken.extend(reports), heard=lambda _: False)
-    deaf: Any = SimpleNamespace(hear=lambda *_: None)
-    parts: Any = (health, deaf, None, None, None, None, leadership)
+    parts: Any = (health, None, None, None, leadership)
     backend = Backend(*parts)
     line, setup = IntakeLine(), channel.Setup(str(munges.head), (0,), None)
     intake = IntakeProcess(setup, ("127.0.0.1", 0), backend, line)

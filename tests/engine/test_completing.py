@@ -10,15 +10,15 @@ from hpctl.engine.completing import (
     find_completing,
     is_freed_by_down,
 )
+from hpctl.engine.explain_view import explain_view, job_view
 from hpctl.engine.journal.events import JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import replay
 from hpctl.engine.plan import plan
+from hpctl.engine.status_view import status_view
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import rules
-from hpctl.insight.explain_view import explain_view, job_view
-from hpctl.insight.status_view import status_view
 from hpctl.nodes.facts import node_facts
-from hpctl.nodes.kind import NODES
+from hpctl.nodes.kind import make_node_kind
 from hpctl.nodes.stuck import STUCK, find_stuck
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.reason import own_reason
@@ -98,7 +98,7 @@ def test_an_operator_who_took_the_node_back_is_not_overruled_for_the_same_wait()
 def test_the_gates_judge_it_as_any_other_candidate():
     view = view_of(log=TREATED, scheduler=slurm(ENDED), seconds=LATE)
     view = replace(view, scheduler=replace(view.scheduler, as_of=at(LATE)))
-    (opening,) = plan(view, OWN, rules(), {}, at(LATE), (NODES,)).opens
+    (opening,) = plan(view, OWN, rules(), {}, at(LATE), (make_node_kind(),)).opens
     assert (opening.generation.node, opening.rule) == ("n2", STUCK.rule)
     assert opening.urgency is Urgency.AFTER_JOBS
 
@@ -115,7 +115,7 @@ def cordoned(*jobs: SlurmJob, seconds: float, version="22.05.8", urgency=Urgency
     )
     shown = slurm(*jobs, version=version, n2=drained)
     view = view_of(log=log, scheduler=replace(shown, as_of=at(seconds)), seconds=seconds)
-    return [d.do.kind for d in advance_all(view, OWN, at(seconds), (NODES,)).due]
+    return [d.do.kind for d in advance_all(view, OWN, at(seconds), (make_node_kind(),)).due]
 
 
 def test_a_drained_node_is_set_down_once_only_the_stuck_job_holds_it():

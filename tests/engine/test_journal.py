@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past
-from hpctl.capacity.autoscale import budget_left
-from hpctl.capacity.history import read_history
 from hpctl.engine.gates import launch_failures, tally
 from hpctl.engine.journal.events import (
     DaemonStarted,
@@ -28,13 +26,12 @@ from hpctl.engine.journal.rows import decode, encode
 from hpctl.engine.journal.state import Corrupt, State, replay
 from hpctl.engine.retire import RECENT_S, window_s
 from hpctl.faults.catalogue import rules
-from hpctl.insight.forecast.history import forecasts
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import AutoscalePolicy, Budgets, Override, Policy
+from hpctl.vocabulary.policy import Budgets, Override, Policy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
@@ -170,18 +167,6 @@ def test_a_recovery_that_is_past_leaves_with_its_steps_and_its_jobs() -> None:
     assert kept([opening, *step("n-1", OLD), *moved("j-1", "n-1", 7, OLD), end, *LATER]) == LATER
 
 
-def test_what_belongs_together_is_over_at_one_time() -> None:
-    """For it moves by the day: half of it would be counted as another half."""
-    end = at(OLD + 5 * DAY)
-    log = [
-        *treated("n-1", 1, OLD), *moved("j-1", "n-1", 7, OLD + 5 * DAY - 60), *LATER,
-        *add("s-1", 2, OLD), *remove("r-1", OLD + DAY, "n1"), *remove("r-2", OLD + 5 * DAY, "n2"),
-        *add("s-2", 1, 0), *remove("r-3", 1, "n1"), *remove("r-4", 1, "n2"),
-    ]  # fmt: skip
-    chosen = retire(replay(log), CUT, ())
-    assert chosen.ended == dict.fromkeys(["n-1", "j-1", "s-1", "r-1", "r-2"], end)
-
-
 @pytest.mark.parametrize(
     ("log", "living"),
     [
@@ -238,35 +223,6 @@ def remove(rid: str, seconds: float, node: str) -> list[Event]:
     return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
-def hours(log: Sequence[Event]) -> float | None:
-    history = read_history(replay(log))
-    return budget_left(history, AutoscalePolicy(hours_per_day=1000.0), at(0), {})[1]
-
-
-def test_an_instance_is_past_once_it_has_left_and_lives_until_then() -> None:
-    newest = [*add("s-new", 1, -3600), *remove("r-new", -1800, "n1")]
-    log = [
-        *add("s-1", 2, OLD), *remove("r-1", OLD + 9, "n1"), *remove("r-2", OLD + 9, "n2"),
-        *remove("r-2b", OLD + 10, "n2"), *add("s-2", 1, OLD + 11), *newest,
-    ]  # fmt: skip
-    left = kept(log)
-    assert ids(left) == {"s-2", "r-new", "s-new", "r-2b"}, "r-2b: the last of its node"
-    assert hours(left) == hours(log), "the removal of now ended s-2's hours"
-
-
-def test_an_addition_stays_as_long_as_what_it_brought_lives() -> None:
-    log = [*add("s-1", 1, OLD), *add("s-2", 1, -3600)]
-    assert (kept(log), hours(log)) == (log, pytest.approx(1000 - 24 - 1))
-
-
-def test_an_addition_stays_as_long_as_one_of_its_removals() -> None:
-    log = [
-        *add("s-1", 2, OLD), *remove("r-1", OLD + 9, "n1"), *remove("r-2", -DAY, "n2"),
-        *add("s-2", 1, OLD * 2), *remove("r-3", -DAY, "n1"),
-    ]  # fmt: skip
-    assert kept(log) == log
-
-
 def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(Policy(), RULES) == RECENT_S
     longer = Policy(budgets=Budgets(offender_window_s=200 * DAY))
@@ -274,8 +230,11 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(longer, rules({"xid-79": Override(escalate_window_s=300 * DAY)})) == 300 * DAY
 
 
-def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
-    """Of a third of a year of a busy cluster, of which most of a month is past."""
+NAMES = [world.node_name(n) for n in range(7)]
+
+
+def with_and_without_the_past(monkeypatch) -> tuple[State, State]:
+    """A third of a year of a busy cluster, of which most of a month is past."""
     for what, count in {"REPORTS": 4, "CRASHES": 4, "CHANGES": 4, "NODE_RECOVERIES": 8}.items():
         monkeypatch.setattr(f"benchmarks.past.{what}", count)
     made = Past(40)
@@ -287,8 +246,12 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
     assert len(left.jobs) < len(whole.jobs) * 0.8
     assert len(left.changes) < len(whole.changes) * 0.8
     assert left.last_of_node == whole.last_of_node
+    return whole, left
 
-    names = [world.node_name(n) for n in range(7)]
+
+def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
+    whole, left = with_and_without_the_past(monkeypatch)
+    now, names = at(0), NAMES
 
     def decided(state: State) -> list[object]:
         view = view_of(
@@ -300,10 +263,8 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         )
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
-        worst = [(f.node, f.breaks) for f in forecasts(state, names, {}, now)]
-        return [
-            opens, found.holds, tally(view, (), OWN, now), launch_failures(state, now, DAY), worst,
-        ]  # fmt: skip
+        failures = launch_failures(state, now, DAY)
+        return [opens, found.holds, tally(view, (), OWN, now), failures]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

@@ -19,7 +19,6 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer, carry_nodes, next_silence
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -172,7 +171,7 @@ def observing(slurm, place, cloud=None, *reported):
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
-    sources = FactSources(slurm, watch, health, HangWatch())
+    sources = FactSources(slurm, watch, health)
     return watch, Observer(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
 
 
@@ -312,7 +311,7 @@ def large(live) -> tuple[Large, dict[str, Health], Observer]:
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
-    sources = FactSources(slurm, cloud, store, HangWatch())
+    sources = FactSources(slurm, cloud, store)
     observer = Observer(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer
 

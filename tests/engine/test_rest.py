@@ -19,7 +19,6 @@ from hpctl.engine.observe import OPEN_EVERY_S, WHOLE_AGE_S, FactSources, Observe
 from hpctl.engine.reading_pace import DISTRUST_S, NODE_S, SILENCE
 from hpctl.engine.view import Reading, Request, View
 from hpctl.faults.catalogue import rules
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -72,7 +71,7 @@ class Head:
         self.hear(*NAMES)
         cloud = CloudWatch(NoProvider(), lambda: None, 30)
         cloud.read()
-        sources = FactSources(self.slurm, cloud, self.health, HangWatch(), self.log)
+        sources = FactSources(self.slurm, cloud, self.health, self.log)
         live = LiveConfig(Config(kill_switch=place / "STOP"))
         self.observer = Observer(sources, live, self.clock)
         self.state = replay([])
@@ -221,7 +220,7 @@ class Cycling:
         memory = JournaledState(InProcessJournal())
         executor = Executor(Effectors(head.slurm, NoProvider()), memory, head.clock)
         asked = self.requests
-        self.loop = Loop(memory, executor, head.observer, asked, asked, head.clock, KINDS)
+        self.loop = Loop(memory, executor, head.observer, asked, head.clock, KINDS, asked)
 
     def cycle(self, after_s: float, *, heard=NAMES) -> Reading:
         self.head.clock.at += timedelta(seconds=after_s)

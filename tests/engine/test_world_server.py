@@ -526,7 +526,7 @@ def test_reading_a_world_loads_nothing_that_only_offline_reading_needs(
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, nodes, recoveries\n"
-        "from hpctl.insight.status_view import seen, status_view\n"
+        "from hpctl.engine.status_view import seen, status_view\n"
         f"view = seen(Config(state_dir=Path({str(tmp_path)!r})))\n"
         "assert view.node_recoveries, view\n"
         f"found = {{*{heavy!r}.split()}} & {{*sys.modules}}\n"

@@ -7,6 +7,7 @@ import pytest
 
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
+from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.live_config import LiveConfig
@@ -15,10 +16,8 @@ from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import Rules, rules
-from hpctl.insight.explain_view import explain_view
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.insight.grey.decide import WINDOW
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.model import Health, Report
@@ -71,7 +70,7 @@ class Head:
         no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
-        sources = FactSources(self.slurm, cloud, self.book, HangWatch())
+        sources = FactSources(self.slurm, cloud, self.book)
         self.observer = Observer(sources, live, self.clock)
         self.grey = GreyFailures(found, self.book, self.observer, self.clock)
 

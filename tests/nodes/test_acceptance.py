@@ -6,16 +6,16 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import NodeRecoveryOpened, RequestTaken, SignalSeen, StepStarted
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.test_reservation import ADDED, level_of, name_of
+from hpctl.engine.test_reservation import ADDED, find_test_job, level_of, name_of
 from hpctl.engine.view import Request
 from hpctl.faults.catalogue import rules
+from hpctl.nodes import advance as node_advance
 from hpctl.nodes.acceptance import command
-from hpctl.nodes.acceptance.limits import job_of
+from hpctl.nodes.acceptance.daemon import ACCEPTANCE
 from hpctl.nodes.actors import NodeFacts
-from hpctl.nodes.advance import advance
 from hpctl.vocabulary.assessment import Condition, Remedy
 from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Health, Verdict
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import TRANSITIONS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import AcceptancePolicy
 from hpctl.vocabulary.reason import own_reason
@@ -38,6 +38,10 @@ TESTED = replace(OWN, acceptance=AcceptancePolicy(replace="full", reboot="quick"
 BASE = replay([opened()]).nodes["n-1"]
 DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
 BOOTED = generation(boot=2)
+
+
+def advance(rec, facts, policy, now):
+    return node_advance.advance(rec, facts, policy, now, ACCEPTANCE)
 
 
 def step(kind: StepKind, target: str = "hpctl-accept-n-1-1", detail: str = "") -> StepRecord:
@@ -109,7 +113,7 @@ def test_the_node_is_reserved_then_resumed_then_tested():
     assert third.command.endswith("--level quick --id n-1-1")
     deaf = replace(INSIDE, slurm=slurm_node(1, flags=frozenset({"NOT_RESPONDING"})))
     assert isinstance(advance(in_test(ISOLATE, RESUME), deaf, TESTED, at(1)), Wait)
-    assert job_of(OPEN) == 17
+    assert find_test_job(OPEN) == 17
     assert isinstance(advance(OPEN, replace(INSIDE, test=job()), TESTED, at(2)), Wait)
     # The reservation is gone again: nobody submits into nothing, and the node is reserved anew.
     lost = does(advance(in_test(RESUME), facts(slurm_node(1)), TESTED, at(20)))
@@ -453,3 +457,42 @@ def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> Non
         (move,) = advance_all(view, TESTED, at(3)).moves
         assert move.signal == (NodeSignal.TEST_FAILED if slow else NodeSignal.TEST_PASSED)
         assert ("85% of the median" in move.why) is slow, move.why
+
+
+STUCK = {
+    NodePhase.ACCEPTING: NodeFacts(None, heard=generation()),
+    NodePhase.UNRESERVING: NodeFacts(slurm_node(1), heard=generation(), held=True),
+}
+
+
+@pytest.mark.parametrize("phase", STUCK)
+def test_every_phase_of_a_test_has_a_deadline_that_ends_it(phase):
+    # The drain was tried and refused for now.
+    refused = Outcome.rejected("away", transient=True)
+    drain = StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9))
+    stuck = replace(BASE, phase=phase, steps=(drain,))
+    due = deadline_of(stuck, OWN)
+    last = (due - at(0)).total_seconds()
+    assert last > 0
+    assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
+    signal = NodeSignal(moves(advance(stuck, STUCK[phase], OWN, at(last))).signal)
+    ends = {NodePhase.ACCEPTING: NodePhase.UNRESERVING, NodePhase.UNRESERVING: NodePhase.ESCALATED}
+    assert TRANSITIONS[phase, signal] is ends[phase]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [slurm_node(1), slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")],
+    ids=["resumed", "re-reasoned"],
+)
+def test_an_operator_wins_over_a_test(node):
+    seen = NodeFacts(node, heard=generation())
+    signal = moves(advance(replace(BASE, phase=NodePhase.ACCEPTING), seen, OWN, at(1))).signal
+    assert signal is NodeSignal.OPERATOR_TOOK_OVER
+
+
+@pytest.mark.parametrize("phase", STUCK)
+def test_an_hpctl_without_tests_ends_what_one_with_tests_has_begun(phase):
+    answer = moves(node_advance.advance(replace(BASE, phase=phase), STUCK[phase], OWN, at(1)))
+    after = TRANSITIONS[phase, answer.signal]
+    assert after in (NodePhase.UNRESERVING, NodePhase.ESCALATED)

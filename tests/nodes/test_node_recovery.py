@@ -43,7 +43,8 @@ from tests.fakes.values import (
 )
 
 BASE = replay([opened()]).nodes[opened().recovery]
-WAITING = [p for p in NodePhase if p not in ENDS]
+WAITING = [p for p in NodePhase if p not in {*ENDS, *IN_TEST}]
+"""Those of a test are treated by the room that tests: test_acceptance.py."""
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
@@ -54,8 +55,6 @@ STUCK = {
     NodePhase.REMEDYING: FACTS,
     NodePhase.REJOINING: replace(FACTS, instance=None),
     NodePhase.VERIFYING: replace(FACTS, heard=None),
-    NodePhase.ACCEPTING: replace(FACTS, slurm=None),
-    NodePhase.UNRESERVING: replace(FACTS, slurm=slurm_node(1), held=True),
 }
 
 
@@ -77,7 +76,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     assert last > 0
     assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
     end = TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)]
-    assert end is (NodePhase.UNRESERVING if phase is NodePhase.ACCEPTING else NodePhase.ESCALATED)
+    assert end is NodePhase.ESCALATED
 
 
 @pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.REJOINING])
@@ -92,9 +91,7 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     assert advance(replace(waiting, ladder=(Remedy.REBOOT,)), STUCK[phase], OWN, due) != moved
 
 
-@pytest.mark.parametrize(
-    "phase", [p for p in WAITING if p not in (NodePhase.OPEN, NodePhase.UNRESERVING)]
-)
+@pytest.mark.parametrize("phase", [p for p in WAITING if p is not NodePhase.OPEN])
 @pytest.mark.parametrize(
     "node",
     [slurm_node(1), slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")],
@@ -102,11 +99,7 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
 )
 def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
     signal = signal_of(rec(phase), replace(FACTS, slurm=node))
-    assert TRANSITIONS[phase, signal] in (
-        NodePhase.CANCELLED,
-        NodePhase.RETURNED,
-        NodePhase.UNRESERVING,
-    )
+    assert TRANSITIONS[phase, signal] in (NodePhase.CANCELLED, NodePhase.RETURNED)
     assert signal in (NodeSignal.OPERATOR_TOOK_OVER, NodeSignal.RETURN_SEEN)
 
 

@@ -236,7 +236,7 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
 def main(path: str) -> None:
     """Ask what `hpctl status` asks, once a second, and print each answer as a line of JSON."""
     from hpctl.engine.config_loading import load_config
-    from hpctl.insight.status_view import seen, verdict
+    from hpctl.engine.status_view import seen, verdict
 
     while True:
         began = time.time()

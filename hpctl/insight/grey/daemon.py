@@ -165,7 +165,6 @@ class GreyFailures:
     def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
         """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
         self._peers.take(generation, gauges)
-        self._observer.hangs.hear(generation.node, gauges)
 
     def start(self) -> None:
         """Begin to compare."""

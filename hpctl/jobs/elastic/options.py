@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from hpctl.jobs.elastic import RESULT, SECRET
 from hpctl.jobs.elastic.group import GroupTiming, RestartLimits
+from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import HostlistError, expand
-from hpctl.vocabulary.instance_join import is_address, spelled
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 
@@ -160,8 +160,6 @@ def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float
 
 
 LEAST_SECRET = 16
-ASK_S = 10.0
-"""How long slurmctld has to say where a node is."""
 
 
 class LauncherPlace(Struct, frozen=True):
@@ -202,26 +200,9 @@ def place(environment: Mapping[str, str]) -> LauncherPlace:
     )
 
 
-def address_of(name: str) -> str:
-    """Where a node is reached: the address that its name spells, else Slurm's NodeAddr.
-
-    Where Slurm has none either: the name. Names by instance group (`gpu-compute-1`, with
-    `UseInstanceNames`) resolve nowhere, or to an instance that was replaced since.
-    """
-    if address := name if is_address(name) else spelled(name):
-        return address
-    # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.
-    from hpctl.slurm.parse import node_lines, nodes
-    from hpctl.slurm.run import Runner
-
-    ran = Runner(timeout=ASK_S).run("scontrol", "-o", "show", "node", name)
-    known, _ = nodes(node_lines(ran.text))
-    return next((node.address for node in known if node.name == name and node.address), name)
-
-
 def _first(names: tuple[str, ...], count: int) -> str:
     if names:
-        return address_of(names[0])
+        return find_address(names[0])
     if count > 1:
         raise HpctlError(
             "SLURM_STEP_NODELIST does not say where the first node is", "Start it under srun."

@@ -28,7 +28,7 @@ from hpctl.jobs.hangs.decide import Track, judge, of_node
 from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate, read
 from hpctl.jobs.plan import found_hanging
 from hpctl.vocabulary.hang import Hang
-from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each, walled
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy
@@ -53,10 +53,10 @@ class HangWatch:
         self._tracks: dict[JobId, Track] = {}
         self._looked: datetime | None = None
 
-    def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
+    def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
         """Take in what an agent sent."""
         with self._lock:
-            heard = self._heard.setdefault(node, [])
+            heard = self._heard.setdefault(generation.node, [])
             if len(heard) < MOST_SAMPLES:
                 heard.append(gauges)
 

@@ -3,6 +3,5 @@
 `options` reads hpctl's and sbatch's options, `submit` decides what is submitted from values alone,
 `context` gathers what the submission depends on, and `preamble` writes the shell lines of
 `preamble.sh` into the script. Those lines run at every start of the job, find the checkpoint, and
-never fail a job because hpctl cannot run. `preflight` tests the nodes inside the allocation before
-the first step. `command` is the command.
+never fail a job because hpctl cannot run. `command` is the command.
 """

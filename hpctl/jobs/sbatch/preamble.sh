@@ -19,7 +19,7 @@ hpctl_preamble() {
     export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
     : exports
 #@ preflight
-    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.sbatch.preflight @LEVEL@ </dev/null) || :
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.nodes.acceptance.preflight @LEVEL@ </dev/null) || :
     case $hpctl_line in
     "without "*) export HPCTL_SUSPECTS="${hpctl_line#without }" ;;
     go) ;;

@@ -1,18 +1,12 @@
 """The test of a node before it serves again, as phases of its recovery. Pure."""
 
-from hpctl.engine.node_history import let_go, since_drain
-from hpctl.engine.test_reservation import level_of, name_of
+from hpctl.engine.node_history import let_go, since_drain, since_opening
+from hpctl.engine.test_reservation import find_test_job, level_of, name_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
-from hpctl.nodes.acceptance.limits import (
-    FAILED_SIGNALS,
-    FIGURES_SHOWN,
-    PATIENCE_S,
-    REMEDY_SIGNALS,
-    job_of,
-)
+from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
 from hpctl.nodes.actors import NodeCase, attempt, moved
 from hpctl.toolkit.bounds import later
-from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import OutcomeKind
@@ -27,6 +21,15 @@ from hpctl.vocabulary.recovery import (
     taken_over,
 )
 from hpctl.vocabulary.slurm_facts import ENDED
+
+
+def come_before_service(c: NodeCase) -> Next | None:
+    """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
+    if c.facts.left_in:
+        return let_out(c)
+    if level := level_of(c.rec, c.policy):
+        return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
+    return None
 
 
 def accepting(c: NodeCase) -> Next:
@@ -46,12 +49,12 @@ def accepting(c: NodeCase) -> Next:
         if not opened and last is not None:  # of an earlier test
             answer = Do(StepKind.RESUME, c.rec.node, last.attempt + 1)
         return moved(answer, "resume the node", "no longer ours to resume")
-    if c.facts.test is None and job_of(c.rec) is None:
+    if c.facts.test is None and find_test_job(c.rec) is None:
         if node.state != "IDLE" or not node.responding:
             return c.wait("its slurmd has not answered since it was resumed", Look.SOON)
         return _submit(c, name)
     state = c.facts.test.state if c.facts.test else "not known"
-    return c.wait(f"test {c.rec.test}, job {job_of(c.rec)} ({state})", Look.SLOWLY)
+    return c.wait(f"test {c.rec.test}, job {find_test_job(c.rec)} ({state})", Look.SLOWLY)
 
 
 def _submit(c: NodeCase, name: str) -> Next:
@@ -99,16 +102,6 @@ def _taken(c: NodeCase) -> Move | None:
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
-    """Whether an assessment rests on anything newer than the recovery's own opening.
-
-    A node returned by hand on the same boot still carries the findings it was drained for.
-    """
-    if judged.generation != rec.opened_for or rec.remedied:
-        return True
-    return any(f.last > rec.opened for f in judged.findings)
-
-
 def _failed(c: NodeCase) -> Move | None:
     """The tests that failed, by the word of the node's agent."""
     failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
@@ -150,7 +143,7 @@ def _listed(failed: list[Finding]) -> str:
 def _silent(c: NodeCase) -> Move | None:
     """A job that ended, or never began, and no result: what that says of the node."""
     submitted, job = c.last(StepKind.TEST), c.facts.test
-    known, wanted = job_of(c.rec), c.policy.acceptance
+    known, wanted = find_test_job(c.rec), c.policy.acceptance
     if known is None or submitted is None or submitted.resolved is None:
         return None
     if job is not None and job.state == "PENDING":

@@ -27,17 +27,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED, name_of
+from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED
 from hpctl.engine.view import Candidate, View
 from hpctl.nodes.acceptance.cards import Card, card_of_type, find_figure
-from hpctl.toolkit.bounds import later, natural
+from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import ChangePhase, Kind
-from hpctl.vocabulary.identity import JobId, NodeName, RuleId
+from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
-from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
 from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import StepKind, last_step
 
 PEERS: Final = 5
 """Nodes of a type and card without which there is no limit but the floor."""
@@ -457,14 +456,6 @@ FIGURES_SHOWN: Final = 3
 PATIENCE_S: Final = 30
 """At most so long after a refusal what must take effect is asked for again: a second longer each
 time."""
-
-
-def job_of(rec: NodeRecovery) -> JobId | None:
-    """The id of the newest test's job, once slurmctld has told it."""
-    step = last_step(rec.steps, StepKind.TEST)
-    if step is None or step.target != name_of(rec) or not step.accepted or step.outcome is None:
-        return None
-    return JobId(natural(step.outcome.detail))
 
 
 def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

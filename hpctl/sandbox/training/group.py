@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from hpctl.jobs.elastic.options import address_of
 from hpctl.sandbox.training.model import Floats
+from hpctl.slurm.node_address import find_address
 
 JOIN_S = 60.0
 """How long the ranks wait for each other at the start: srun may launch them seconds apart."""
@@ -61,7 +61,7 @@ class Place(Struct, frozen=True):
             size=int(get("SLURM_NTASKS", "1")),
             attempt=attempt,
             host=host,
-            bind=bind or (address_of(node) if node else host),
+            bind=bind or (find_address(node) if node else host),
         )
 
 

@@ -1,4 +1,4 @@
-"""The intake's own process (docs/adr/0042), started by intake_process.py.
+"""The intake's own process (docs/adr/0042), started by `process`.
 
 Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
 this process spend, and not the one that heals. It accepts or refuses by itself; what it accepts
@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from datetime import datetime
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
@@ -32,7 +34,6 @@ from hpctl.engine.journal.reader import open_journal
 from hpctl.engine.journal.source import file_url
 from hpctl.engine.journal.sqlite_source import publish_copy
 from hpctl.engine.request_intake import route as request_route
-from hpctl.jobs.report_intake import route as job_route
 from hpctl.service.alerts import routes as alert_routes
 from hpctl.service.intake import channel
 from hpctl.service.intake.app import discovery_route, intake_app
@@ -236,17 +237,35 @@ class DaemonClient:
                     waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
-def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
-    """All that the intake answers, with its counters."""
+class RouteParts(Struct, frozen=True):
+    """What the routes of a room are made of."""
+
+    daemon: DaemonClient
+    settings: IntakeSettings
+    clock: Clock
+    registry: CollectorRegistry
+
+
+MakeRoute = Callable[[RouteParts], Route]
+
+
+def application(
+    setup: channel.Setup,
+    daemon: DaemonClient,
+    registry: CollectorRegistry,
+    others: Sequence[MakeRoute] = (),
+) -> ASGIApp:
+    """All that the intake answers, with its counters. `others`: the routes of other rooms."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(
         munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
     )
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
+    parts = RouteParts(daemon, settings, clock, registry)
     routes = [
         *alert_routes(token, daemon.take, registry),
-        job_route(daemon.take_job_report, settings, clock, registry),
+        *(make(parts) for make in others),
         request_route(daemon.take_request, settings, registry),
         discovery_route(daemon.discover),
     ]
@@ -266,12 +285,12 @@ def count(crowd: Connections, registry: CollectorRegistry) -> None:
     dropped.set_function(lambda: crowd.dropped)
 
 
-def serve(listener: socket.socket, line: channel.Channel) -> None:
+def serve(listener: socket.socket, line: channel.Channel, others: Sequence[MakeRoute] = ()) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    app = application(setup, daemon, registry)
+    app = application(setup, daemon, registry, others)
     server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
     count(server.connections, registry)
     server.start(listener=listener)
@@ -289,8 +308,11 @@ def _descriptors() -> int:
     return most if hard == resource.RLIM_INFINITY else min(hard, most)
 
 
-def main() -> None:
-    """As the daemon starts it: LISTENER CHANNEL LEVEL, two descriptors and a level for the log."""
+def main(others: Sequence[MakeRoute] = ()) -> None:
+    """Serve as the daemon starts it: LISTENER CHANNEL LEVEL, two descriptors and the log's level.
+
+    `others`: the routes of other rooms.
+    """
     listener, ours = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     # A terminal's interrupt is the daemon's to hear; what ends the daemon ends the channel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -301,7 +323,7 @@ def main() -> None:
     logging.basicConfig(
         level=int(sys.argv[3]), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    serve(listener, channel.Channel.of_intake(ours))
+    serve(listener, channel.Channel.of_intake(ours), others)
 
 
 if __name__ == "__main__":

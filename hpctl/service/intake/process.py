@@ -13,7 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -23,8 +25,6 @@ from prometheus_client import generate_latest
 
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.request_intake import RequestDesk
-from hpctl.insight.grey.daemon import GreyFailures
-from hpctl.jobs.report_intake import JobDesk
 from hpctl.service.alerts import Webhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeLine
@@ -32,6 +32,8 @@ from hpctl.service.intake.server import listen
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import Leading, Refusal
@@ -39,6 +41,7 @@ from hpctl.wire.authentication import Leading, Refusal
 log = logging.getLogger(__name__)
 
 MODULE = "hpctl.service.intake.child"
+"""The process without the routes of other rooms."""
 START_S = 30.0
 """How long the intake may take to start."""
 SILENT_S = 60.0
@@ -73,21 +76,35 @@ class Alone:
     leader_address = ""
 
 
+class JobReports(Protocol):
+    """Takes the reports of the supervisors inside jobs."""
+
+    def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+        """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
+
+
 class Backend(Struct, frozen=True):
-    """Who answers what the intake asks, on its threads, and where what it accepts goes."""
+    """Who answers what the intake asks, on its threads, and where what it accepts goes.
+
+    Each of `on_gauges` receives the gauges of an authenticated report or heartbeat.
+    """
 
     health: NodeHealthStore
-    grey: GreyFailures
-    jobs: JobDesk
     requests: RequestDesk
     webhook: Webhook
     metrics: Metrics
     leadership: Leadership = Alone()
+    jobs: JobReports | None = None
+    on_gauges: Sequence[Callable[[Generation, Mapping[str, float]], None]] = ()
 
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
         if self.health.heard(heartbeat):
-            self.grey.hear(heartbeat.generation, heartbeat.gauges)
+            self._hear(heartbeat.generation, heartbeat.gauges)
+
+    def _hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+        for hear in self.on_gauges:
+            hear(generation, gauges)
 
     def answer(self, question: channel.Question) -> bytes:
         """The answer. Raises Refusal, OSError, HpctlError.
@@ -101,9 +118,11 @@ class Backend(Struct, frozen=True):
             case channel.Store(reports):
                 self.health.accept(*reports)
                 for report in reports:
-                    self.grey.hear(report.generation, report.gauges)
+                    self._hear(report.generation, report.gauges)
                 return b""
             case channel.FromJob(report, uid, asked):
+                if self.jobs is None:
+                    raise Refusal(404, "unknown_job", "this daemon takes no reports of jobs")
                 return job_wire.encode_taken(self.jobs.take(report, uid, asked))
             case channel.Request(asked_for, uid, address):
                 return str(self.requests.take(asked_for, uid, address)).encode()
@@ -119,10 +138,16 @@ class IntakeProcess:
     """The intake, as the daemon starts and stops it."""
 
     def __init__(
-        self, setup: channel.Setup, listen_on: tuple[str, int], backend: Backend, line: IntakeLine
+        self,
+        setup: channel.Setup,
+        listen_on: tuple[str, int],
+        backend: Backend,
+        line: IntakeLine,
+        module: str = MODULE,
     ) -> None:
         """`backend` is called on threads, of which reports have their own. `line` is connected to
-        the process that runs, and closed by `stop`."""
+        the process that runs, and closed by `stop`. `module` is the program of that process."""
+        self._module = module
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
         self._line = line
         # What jobs say must never keep what nodes say waiting.
@@ -199,7 +224,7 @@ class IntakeProcess:
             passed = [self._listener.fileno(), theirs.fileno()]
             level = logging.getLogger().getEffectiveLevel()
             self._process = subprocess.Popen(
-                [sys.executable, *SAFE_PATH, MODULE, *map(str, [*passed, level])],
+                [sys.executable, *SAFE_PATH, self._module, *map(str, [*passed, level])],
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},

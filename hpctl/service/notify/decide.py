@@ -17,10 +17,10 @@ from hpctl.engine.journal.events import Event, HoldNoted, SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.timeline import Subject, awaited, headline, lifted_by, sentence
-from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
 from hpctl.toolkit.bounds import natural
 from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
+from hpctl.vocabulary.hang import HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import NoticeKind, Policy

@@ -23,6 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hpctl.engine.explain_view import NO_PARTS, ExplainParts
 from hpctl.service.intake.server import REQUEST_S, Bounds
 from hpctl.service.page.access import SESSION_S, Access
 from hpctl.service.page.follow import Follower
@@ -86,8 +87,8 @@ class Feed:
 class Hub:
     """The follower and the feeds, for the event loop; the work is done on one thread."""
 
-    def __init__(self, follower: Follower) -> None:
-        self._look_at, self._renderer = follower.look, Renderer(follower)
+    def __init__(self, follower: Follower, explain_parts: ExplainParts = NO_PARTS) -> None:
+        self._look_at, self._renderer = follower.look, Renderer(follower, explain_parts)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-render")
         self._feeds: dict[str, Feed] = {}
         self._look, self._asked = 1, 0.0

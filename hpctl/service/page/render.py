@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec.structs import replace
 
+from hpctl.engine.explain_view import NO_PARTS, ExplainParts, explain_view, job_view
 from hpctl.engine.journal.state import State
 from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.run_policies import RunPolicies
+from hpctl.engine.status_view import StatusView, status_view
 from hpctl.engine.timeline import headline
 from hpctl.engine.views import chosen
 from hpctl.engine.world import known_nodes
-from hpctl.insight.explain_view import explain_view, job_view
-from hpctl.insight.nodes_view import nodes_view
-from hpctl.insight.status_view import StatusView, status_view
 from hpctl.service.page.follow import Follower
 from hpctl.service.page.node_map import KINDS, cells, counted
 from hpctl.service.page.training import Segment, strip, trainings
@@ -98,7 +99,8 @@ def _recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
 class Renderer:
     """Makes pages of what a follower knows."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, explain_parts: ExplainParts = NO_PARTS) -> None:
+        self._explain_parts = replace(explain_parts, look=False)
         folder = FileSystemLoader(Path(__file__).parent / "templates")
         made = Environment(
             loader=folder, autoescape=True, undefined=StrictUndefined, finalize=_clean
@@ -140,7 +142,11 @@ class Renderer:
     def _overview(self, status: StatusView) -> dict[str, Part]:
         w, rules, to_html = self._follower.world, self._follower.rules, self._parts
         recs = _recoveries(w.state, ended=False)
-        views = [view for rec in recs[:CARDS] if (view := explain_view(w, rules, rec.id))]
+        views = [
+            view
+            for rec in recs[:CARDS]
+            if (view := explain_view(w, rules, rec.id, self._explain_parts))
+        ]
         found = cells(w, self._follower.leaves)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
         parts = {
@@ -176,11 +182,12 @@ class Renderer:
         w = self._follower.world
         named = find_named_jobs(w, target)
         number = named[0] if len(named) == 1 else None
-        view = explain_view(w, self._follower.rules, target)
+        view = explain_view(w, self._follower.rules, target, self._explain_parts)
         job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
             ruled = RunPolicies(self._follower.config.run_policy_layers).ruled(job)
-            view = job_view(w, {job.id: ruled.policy} if ruled else {}, target, look=False)
+            policies = {job.id: ruled.policy} if ruled else {}
+            view = job_view(w, policies, target, self._explain_parts)
         if view is None:
             return ""
         node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None

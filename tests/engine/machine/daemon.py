@@ -26,7 +26,6 @@ from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -337,7 +336,7 @@ class Daemon:
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
         self.log = ControllerLog(self.world)
-        sources = FactSources(self.scheduler, self.cloud, self.book, HangWatch(), self.log)
+        sources = FactSources(self.scheduler, self.cloud, self.book, self.log)
         # Parts are read wherever they may be.
         self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
@@ -347,7 +346,7 @@ class Daemon:
         port = LoopPort(self.observer, memory, clock, self._wake)
         requests = RequestDesk(self.journal, port, live)
         jobs: Any = self
-        self.loop = Loop(memory, executor, self.observer, requests, jobs, clock, KINDS)
+        self.loop = Loop(memory, executor, self.observer, requests, clock, KINDS, jobs)
         self._untold: list[JobReported] = []
         self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0

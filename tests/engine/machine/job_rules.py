@@ -3,12 +3,16 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from hpctl.daemon.kinds import KINDS
+from hpctl.jobs.kind import JOBS
 from hpctl.vocabulary.job_recovery import JobPhase, JobReport, Wish
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.fakes.slurmctld import Job
+
+assert JOBS in KINDS, "the rules rest on the recoveries of jobs"
 
 SAVES = 'hpctl:{"save_signal": "USR1"}'
 SUPERVISED = 'hpctl:{"spares": 1}'

@@ -3,11 +3,15 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.daemon.kinds import KINDS
 from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.jobs.kind import JOBS
 from hpctl.vocabulary.policy import AcceptancePolicy, Mode, Policy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.world import Defect, World
+
+assert JOBS in KINDS, "the story rests on the recoveries of jobs"
 
 RULES = catalogue_rules()
 POLICY = Policy(mode=Mode.OWN)

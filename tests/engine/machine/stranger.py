@@ -32,7 +32,6 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
-from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.sagemaker import provider
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Ran, Runner
@@ -185,7 +184,7 @@ def play(*answer: Words | None) -> Outcome:
     journal.append(parts)
     cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
     live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
-    observer = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, clock)
+    observer = Observer(FactSources(scheduler, cloud, book), live, clock)
 
     class Jobs:
         def news(self) -> list[JobReported]:
@@ -195,7 +194,7 @@ def play(*answer: Words | None) -> Outcome:
     memory = JournaledState(journal)
     executor = Executor(Effectors(scheduler, cloud._provider), memory, clock)
     requests = RequestDesk(journal, LoopPort(observer, memory, clock, lambda: None), live)
-    loop = Loop(memory, executor, observer, requests, Jobs(), clock, KINDS)
+    loop = Loop(memory, executor, observer, requests, clock, KINDS, Jobs())
     flaws: list[Flaw] = []
     for _ in range(CYCLES):
         cloud.read()

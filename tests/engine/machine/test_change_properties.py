@@ -8,12 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.capacity.plan import plan_capacity
+from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import jobs_on
 from hpctl.faults.catalogue import rules
-from hpctl.insight.forecast.history import rank_risks
 from hpctl.vocabulary.change import ChangeOpened, Kind
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
@@ -124,7 +123,7 @@ class Played:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
         view, here = self.view(), jobs_on(list(self.state.open_nodes), self.view().scheduler.jobs)
         self.append([*plan(view, SCALE, rules(), here, at(self.now)).opens])
-        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_risks))])
+        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_no_risks))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
             if not progress.moves:

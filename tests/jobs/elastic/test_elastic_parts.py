@@ -17,7 +17,8 @@ from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, failure_of
 from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
-from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
+from hpctl.jobs.elastic.options import LauncherPlace, parse, place, program
+from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from tests.checkpoints.checkpoint_files import generic, write
@@ -118,13 +119,13 @@ def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has
     (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert (address_of("ip-10-9-8-7"), address_of("10.9.8.6")) == ("10.9.8.7", "10.9.8.6")
+    assert (find_address("ip-10-9-8-7"), find_address("10.9.8.6")) == ("10.9.8.7", "10.9.8.6")
     assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
-    assert (address_of("gpu-compute-3"), address_of("localhost")) == ("10.9.8.7", "localhost")
+    assert (find_address("gpu-compute-3"), find_address("localhost")) == ("10.9.8.7", "localhost")
     assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
     (tmp_path / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert address_of("gpu-compute-3") == "gpu-compute-3"
+    assert find_address("gpu-compute-3") == "gpu-compute-3"
 
 
 ORDER = {

@@ -24,7 +24,7 @@ from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy, Mode
 from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.vocabulary.registration import Ruled
-from tests.fakes.values import OWN, at, slurm_job, view_of
+from tests.fakes.values import OWN, at, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
 HANGS = HangPolicy()
@@ -167,12 +167,15 @@ def test_a_node_tells_of_the_jobs_that_slurm_has_put_there_alone():
     watch, policy = HangWatch(), replace(HANGS, floor_s=60.0, start_s=60.0)
     view = view_of(jobs=[replace(JOB, nodes=("n1",))]).scheduler
     for second in range(0, 200, 10):
-        watch.hear("n1", {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.working": 1.0, "gpu.busy": 1.0})
-        watch.hear("n9", {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.waiting": 8.0})
+        watch.hear(
+            generation("n1"),
+            {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.working": 1.0, "gpu.busy": 1.0},
+        )
+        watch.hear(generation("n9"), {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.waiting": 8.0})
         assert watch.look(view, at(second), policy) == {}
     for second in range(200, 300, 10):
-        watch.hear("n1", {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.waiting": 8.0})
-        watch.hear("n9", {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.working": 8.0})
+        watch.hear(generation("n1"), {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.waiting": 8.0})
+        watch.hear(generation("n9"), {"jobs": 1.0, "job.7.ranks": 8.0, "job.7.working": 8.0})
         found = watch.look(view, at(second), policy)
     assert list(found) == [7]
 
@@ -292,7 +295,7 @@ def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
 
     def facts(second, gauges):
         for node in JOB.nodes:
-            watch.hear(node, {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
+            watch.hear(generation(node), {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
         hangs = watch.look(view.scheduler, at(second), HANGS, view.state)
         seen = replace(view, hangs=hangs, worked=watch.worked)
         found = job_facts(view.state.jobs["j-1"], seen, OWN)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hpctl.cli import doctor
 from hpctl.engine.config import load
+from hpctl.service.checks import check_notifications
 from hpctl.toolkit import output
 from tests.fakes.command_line import run
 from tests.service.test_notify import Webhook
@@ -36,10 +36,10 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     checked = run("config", "check", conf)
     assert checked.exit_code == 1
     assert f"{tmp_path}/open is open to other users: chmod 0640" in checked.output
-    (check,) = doctor.notifications(load(conf), output.now())
+    (check,) = check_notifications(load(conf), output.now())
     assert check.verdict == "warn"
     assert "sink old: " in check.what
     hook.close()
-    (gone,) = (c for c in doctor.notifications(load(conf), output.now()) if "ops" in c.what)
+    (gone,) = (c for c in check_notifications(load(conf), output.now()) if "ops" in c.what)
     assert "nobody answers" in gone.what
     assert "secret" not in gone.what

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
+from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, SignalSeen
 from hpctl.engine.world_reader import WorldReader
-from hpctl.insight.explain_view import explain_view
 from hpctl.service.page import follow
 from hpctl.service.page.follow import Follower
 from hpctl.service.page.node_map import cells

@@ -20,6 +20,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from tests.fakes.values import generation
 
 HANGS = ("sleep", "spin", "loader", "file", "mismatch")
 SOUND = ("evaluate", "checkpoint", "stall", "compile")
@@ -132,7 +133,7 @@ def _follow(runs: list[Run], told: int) -> None:
             now = clock.tick()
             seen = activity.gather(machine)
             gauges, before = activity.gauges(seen, before), seen
-            watch.hear(NODE, gauges)
+            watch.hear(generation(NODE), gauges)
             found = watch.look(SchedulerView(now, jobs=jobs), now, POLICY)
             for run in runs:
                 mine = f"job.{run.job}."

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hpctl.jobs.sbatch import preflight
+from hpctl.nodes.acceptance import preflight
 from hpctl.nodes.acceptance.result import Result, to_line
 from hpctl.nodes.acceptance.run import on_nodes, passed_on, shown
 from hpctl.slurm.run import End, Ran

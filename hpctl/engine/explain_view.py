@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,6 +18,7 @@ from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.preemption import Preemption, find_preemption, preemption_text
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.timeline import (
     Awaited,
@@ -33,34 +32,28 @@ from hpctl.engine.timeline import (
     report_line,
     sentence,
 )
-from hpctl.engine.views import TroubleView, find_changes, trouble_view
-from hpctl.engine.world import World, cloud_says, known_nodes
-from hpctl.faults.catalogue import Rules
-from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.slurm_reasons import find_closed
-from hpctl.insight.untreated import (
+from hpctl.engine.untreated import (
     UntreatedNode,
     await_untreated,
     describe_untreated,
     find_untreated,
 )
-from hpctl.jobs.decide import Means, decide
-from hpctl.jobs.preemption import Preemption, find_preemption, preemption_text
-from hpctl.jobs.restart import restart_of
-from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE, RUN_GATES
-from hpctl.nodes.acceptance import limits
-from hpctl.nodes.stuck import STUCK
-from hpctl.toolkit.bounds import at_stamp, later
+from hpctl.engine.views import TroubleView, find_changes, trouble_view
+from hpctl.engine.world import World, cloud_says, known_nodes
+from hpctl.faults.catalogue import Rules
+from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.slurm_reasons import find_closed
+from hpctl.toolkit.bounds import later
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode, Unrecoverable
+from hpctl.vocabulary.policy import Unrecoverable
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
 
 
 class EvidenceView(Struct, frozen=True):
@@ -132,8 +125,57 @@ class ExplainView(Struct, frozen=True):
     tasks: tuple[TaskView, ...] = ()
 
 
+class NamedGate(Protocol):
+    """A row of a table of gates; the docstring of `gate` says what it asks."""
+
+    @property
+    def name(self) -> str:
+        """The gate's name in the journal."""
+
+    @property
+    def gate(self) -> Callable[..., Any]:
+        """The check."""
+
+
+class JobQuestion(Struct, frozen=True):
+    """A registered job that is to be explained.
+
+    `policy`: its own run policy. `look`: whether files of the job may be opened, which may be on a
+    file system that hangs.
+    """
+
+    world: World
+    job: slurm_facts.SlurmJob
+    registered: Registration
+    policy: RunPolicy
+    look: bool = True
+
+
+class ExplainParts(Struct, frozen=True, kw_only=True):
+    """What the rooms of features add to an explanation; by default nothing.
+
+    `orders`: what operators may order beyond the engine's own orders. `run_gates`: the gates
+    between a run that went wrong and its recovery. `on_jobs`: each returns one fact of a
+    registered job. `on_crashes`: each returns what happens were a rank of it to crash now. `look`:
+    whether files of a job may be opened, which may be on a file system that hangs.
+    """
+
+    orders: Sequence[assessment.FaultClass] = ()
+    run_gates: Sequence[NamedGate] = ()
+    on_jobs: Sequence[Callable[[JobQuestion], str]] = ()
+    on_crashes: Sequence[Callable[[JobQuestion], str]] = ()
+    look: bool = True
+
+
+NO_PARTS: Final = ExplainParts()
+
+
 def explain_view(
-    w: World, rules: Rules, target: str, tiers: Mapping[str, int] | None = None
+    w: World,
+    rules: Rules,
+    target: str,
+    parts: ExplainParts = NO_PARTS,
+    tiers: Mapping[str, int] | None = None,
 ) -> ExplainView | None:
     """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
 
@@ -142,11 +184,11 @@ def explain_view(
     """
     rid = identity.RecoveryId(target)
     if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
-        return _recovery(w, rules, by_id)
+        return _recovery(w, rules, by_id, parts)
     named = find_named_jobs(w, target)
     if _asks_for_array(w, target, named):
         return _array(w, target, named)
-    view = _one(w, rules, str(named[0]) if named else target)
+    view = _one(w, rules, str(named[0]) if named else target, parts)
     if view is None:
         return None
     if lost := preemption_of(w, target, tiers or {}):
@@ -168,21 +210,21 @@ def preemption_of(w: World, target: str, tiers: Mapping[str, int]) -> Preemption
     return None if treated else find_preemption(job, w.slurm.jobs.values(), tiers)
 
 
-def _one(w: World, rules: Rules, target: str) -> ExplainView | None:
+def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
     """The explanation of one node, group, or job by slurmctld's number of it."""
     of_target = _recoveries_of(w, target)
     still_open = [r for r in of_target if not r.ended]
     hold = _hold_of(w, target)
     if still_open:
-        return _recovery(w, rules, still_open[-1])
+        return _recovery(w, rules, still_open[-1], parts)
     if hold is not None:
-        return _hold(w, rules, hold)
+        return _hold(w, rules, hold, parts)
     if of_target and not _shows_more(w, of_target[-1], target):
-        return _recovery(w, rules, of_target[-1])
+        return _recovery(w, rules, of_target[-1], parts)
     if reports := _reports_of(w, target):
         return _of_supervisor(w, target, reports)
     if target in known_nodes(w):
-        return _node(w, rules, identity.NodeName(target))
+        return _node(w, rules, identity.NodeName(target), parts)
     return _change_of(w, target)
 
 
@@ -215,30 +257,32 @@ def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
     return sorted(found, key=lambda r: (r.opened, r.id))
 
 
-def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
+def _recovery(
+    w: World, rules: Rules, rec: NodeRecovery | JobRecovery, parts: ExplainParts
+) -> ExplainView:
     if isinstance(rec, JobRecovery):
-        return _job_recovery(w, rules, rec)
+        return _job_recovery(w, rules, rec, parts)
     if rec.of_capacity:
         return _change(w, rec)
     hold = None if rec.ended else _hold_of(w, rec.node)
     untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
     if untreated is not None:
-        return _untreated(w, rules, untreated)
+        return _untreated(w, rules, untreated, parts)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
         headline=headline(rec),
-        rule=_decided(rules, rec),
+        rule=_decided(rules, rec, parts),
         evidence=evidence_of((*rec.findings, *rec.tests)),
-        gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
+        gates=(*passed_gates(rec.passed), *(_held(hold, _ASKS) if hold else ())),
         story=lines(rec, w.state),
         next=lifted_by(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _untreated(w: World, rules: Rules, one: UntreatedNode) -> ExplainView:
+def _untreated(w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts) -> ExplainView:
     """A node that an operator keeps as it is, its fault known or its drain left."""
     rec, now = one.last, one.judged.findings if one.judged is not None else ()
     escalated = rec.phase is NodePhase.ESCALATED
@@ -247,7 +291,7 @@ def _untreated(w: World, rules: Rules, one: UntreatedNode) -> ExplainView:
         target=rec.id,
         kind="node_recovery",
         headline=headline(rec) if escalated else f"{describe_untreated(one)}.",
-        rule=_decided(rules, rec),
+        rule=_decided(rules, rec, parts),
         evidence=evidence_of((*rec.findings, *(f for f in now if f not in rec.findings))),
         gates=passed_gates(rec.passed),
         story=lines(rec, w.state),
@@ -256,9 +300,9 @@ def _untreated(w: World, rules: Rules, one: UntreatedNode) -> ExplainView:
     )
 
 
-def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
+def _decided(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> RuleView:
     """What was decided then counts, not what the catalogue says by now."""
-    row = rule_view(rules, rec.rule)
+    row = rule_view(rules, rec.rule, parts)
     return copied(RuleView, rec, id=rec.rule, source=row.source if row else "")
 
 
@@ -286,14 +330,14 @@ def _stays(w: World, rec: NodeRecovery) -> slurm_facts.SlurmJob | None:
     return next((job for job in here if not job.recoverable), None)
 
 
-def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
+def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts) -> ExplainView:
     cause = w.state.nodes.get(rec.cause)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="job_recovery",
         headline=headline(rec),
-        rule=_decided(rules, cause) if cause else None,
+        rule=_decided(rules, cause, parts) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
         next=_awaited_of_job(w, rec),
@@ -458,8 +502,8 @@ def _hold_of(w: World, target: str) -> HoldNoted | None:
     return replace(hold, why=last[0]) if last else hold
 
 
-def _held(hold: HoldNoted) -> tuple[GateView, ...]:
-    return (GateView(hold.gate, _ASKS.get(hold.gate, ""), "held", hold.why),)
+def _held(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
+    return (GateView(hold.gate, asks.get(hold.gate, ""), "held", hold.why),)
 
 
 def _how(hold: HoldNoted) -> str:
@@ -469,23 +513,23 @@ def _how(hold: HoldNoted) -> str:
     return "(a job) was found hanging at" if hangs else "is held back since"
 
 
-def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
+def _hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
         target=hold.target,
         kind="hold",
         headline=f"{hold.shown} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
-        rule=rule_view(rules, hold.rule),
+        rule=rule_view(rules, hold.rule, parts),
         evidence=evidence_of(judged.findings) if judged else (),
-        gates=held_gates(hold),
+        gates=held_gates(hold, parts),
         next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_told(_reports_of(w, hold.target), hold.shown),
     )
 
 
-def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
+def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) -> ExplainView:
     """A node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
@@ -520,7 +564,7 @@ def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
         target=name,
         kind="node",
         headline="; ".join(facts) + ".",
-        rule=rule_view(rules, fault.rule) if fault else None,
+        rule=rule_view(rules, fault.rule, parts) if fault else None,
         evidence=evidence_of(health.findings) if health else (),
         next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
         related=(*(r.id for r in treated), *_changes(w, name)),
@@ -562,28 +606,26 @@ def shed(f: model.Finding) -> bool:
     return (f.check, f.code) == ("agent.checks", "shed")
 
 
-_ORDERS = {
-    **{order.fault.rule: order.fault for order in ORDERS.values()},
-    **{fault.rule: fault for fault in limits.ORDERS.values()},
-    STUCK.rule: STUCK,
-}
+_ORDERS: Final = {order.fault.rule: order.fault for order in ORDERS.values()}
 
 
-def rule_view(rules: Rules, rule: identity.RuleId) -> RuleView | None:
+def rule_view(
+    rules: Rules, rule: identity.RuleId, parts: ExplainParts = NO_PARTS
+) -> RuleView | None:
     """A row of the catalogue as shown; None for a rule that is no more."""
-    row = rules.classes.get(rule) or _ORDERS.get(rule)
+    ordered = _ORDERS | {fault.rule: fault for fault in parts.orders}
+    row = rules.classes.get(rule) or ordered.get(rule)
     if row is None:
         return None
     return copied(RuleView, row, id=row.rule)
 
 
-_GATES: dict[str, Callable[..., Any]] = {row.name: row.gate for row in RUN_GATES}
+def _asks(gates: Iterable[NamedGate]) -> dict[str, str]:
+    """What each gate asks, by its name."""
+    return {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in gates}
 
 
-_GATES |= {row.name: row.gate for row in GATES}
-
-
-_ASKS = {name: (gate.__doc__ or "").strip().splitlines()[0] for name, gate in _GATES.items()}
+_ASKS: Final = _asks(GATES)
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
@@ -596,16 +638,17 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     return tuple(views)
 
 
-def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
+def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
     """All gates in order, up to and after the one that holds."""
-    table = RUN_GATES if hold.rule.startswith("run-") else GATES
-    names = [row.name for row in table]
+    of_run = hold.rule.startswith("run-")
+    asks = _asks(parts.run_gates) if of_run else _ASKS
+    names = list(asks)
     if hold.gate not in names:
-        return _held(hold)
+        return _held(hold, asks)
     at = names.index(hold.gate)
-    before = tuple(GateView(name, _ASKS[name], "passed", "") for name in names[:at])
-    after = tuple(GateView(name, _ASKS[name], "not_reached", "") for name in names[at + 1 :])
-    return (*before, *_held(hold), *after)
+    before = tuple(GateView(name, asks[name], "passed", "") for name in names[:at])
+    after = tuple(GateView(name, asks[name], "not_reached", "") for name in names[at + 1 :])
+    return (*before, *_held(hold, asks), *after)
 
 
 def everything(w: World) -> list[str]:
@@ -659,12 +702,11 @@ def job_view(
     w: World,
     policies: Mapping[identity.JobId, RunPolicy],
     target: str,
-    *,
+    parts: ExplainParts = NO_PARTS,
     tiers: Mapping[str, int] | None = None,
-    look: bool = True,
 ) -> ExplainView | None:
-    """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
-    of its checkpoints, which may be on a file system that hangs. `tiers`: see `find_preemption`."""
+    """What is known of a job that Slurm knows; None for any other target. `tiers`: see
+    `find_preemption`."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
@@ -678,11 +720,11 @@ def job_view(
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [_protected(registered), checkpoint_text(registered, job, look)]
+        asked = JobQuestion(w, job, registered, policies.get(job.id, RunPolicy()), parts.look)
+        facts += [_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
-        then = Awaited(
-            f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
-        )
+        crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
+        then = Awaited(". ".join(["nothing of you", *crash]))
     return ExplainView(
         as_of=w.now,
         target=target,
@@ -705,59 +747,8 @@ def _unprotected(job: slurm_facts.SlurmJob) -> str:
 
 def _protected(registered: Registration) -> str:
     how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
-    if restart_of(registered).has_supervisor:
+    if registered.supervised:
         how.append("restarted inside its allocation by its own supervisor")
     if registered.spares:
         how.append(f"{registered.spares} spare node(s)")
     return f"it is protected: {', '.join(how)}"
-
-
-def checkpoint_text(
-    registered: Registration | None, job: slurm_facts.SlurmJob, look: bool = True
-) -> str:
-    """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
-    from hpctl.checkpoints import search
-
-    place = registered.ckpt if registered is not None else ""
-    if not place:
-        return "it named no directory of checkpoints: each run begins anew"
-    filled = place.replace("{job_id}", str(job.id))
-    if "{" in filled:
-        return f"its checkpoints are in {place}, which only the job can fill in"
-    if filled.startswith("s3://"):
-        return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
-    if not look or (os.geteuid() == 0 and job.uid != 0):  # what users own is not root's to open
-        return (
-            f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
-        )
-    try:
-        found = search.last_complete(Path(filled))
-    except OSError as error:
-        return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
-    newer = [p for p in found.passed_over if p.claimed]
-    torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
-    if found.unknown:
-        return f"there is no whole checkpoint yet, but {found.unknown}"
-    if found.found is None:
-        return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
-    path = found.found.path
-    saved = at_stamp(os.stat(str(path)).st_mtime)
-    when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
-    return f"its newest complete checkpoint is {path}{when}{torn}"
-
-
-def _would(
-    w: World,
-    job: slurm_facts.SlurmJob,
-    registered: Registration,
-    policies: Mapping[identity.JobId, RunPolicy],
-) -> str:
-    """What its policy answers to a crash now."""
-    if w.policy.mode is Mode.OBSERVE:
-        return "nothing: hpctl is in mode observe"
-    trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
-    means = Means(
-        step=restart_of(registered).has_supervisor, requeue=job.recoverable, nodes=len(job.nodes)
-    )
-    answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
-    return f"{answer.action} ({answer.why})"

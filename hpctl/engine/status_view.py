@@ -12,13 +12,12 @@ from msgspec import Struct
 from hpctl.engine import views
 from hpctl.engine.completing import describe_completing, find_completing
 from hpctl.engine.timeline import headline
+from hpctl.engine.untreated import describe_untreated, find_untreated
 from hpctl.engine.world import World, cloud_says, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
-from hpctl.insight.untreated import describe_untreated, find_untreated
-from hpctl.jobs.run_gates import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later, span
 from hpctl.toolkit.declared_view import Fact, Facts, Layout, Line, Lines, Section
@@ -27,6 +26,7 @@ from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.reason import reason_owner

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
+from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, RequestTaken, SignalSeen
 from hpctl.engine.journal.state import replay
 from hpctl.engine.plan import node_candidates
 from hpctl.engine.requests import take
+from hpctl.engine.status_view import status_view, verdict
+from hpctl.engine.untreated import find_untreated
 from hpctl.engine.view import Request
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import rules
-from hpctl.insight.explain_view import explain_view
-from hpctl.insight.status_view import status_view, verdict
-from hpctl.insight.untreated import find_untreated
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.model import Clears
 from hpctl.vocabulary.reason import own_reason

@@ -1,0 +1,41 @@
+"""What `hpctl explain` and the page say of a job's checkpoints."""
+
+import os
+from pathlib import Path
+
+from hpctl.engine.explain_view import JobQuestion
+from hpctl.toolkit.bounds import at_stamp
+
+
+def describe_checkpoints(asked: JobQuestion) -> str:
+    """Return which checkpoint of a job is the newest whole one, as far as can be seen."""
+    from hpctl.checkpoints import search
+
+    job, place = asked.job, asked.registered.ckpt
+    if not place:
+        return "it named no directory of checkpoints: each run begins anew"
+    filled = place.replace("{job_id}", str(job.id))
+    if "{" in filled:
+        return f"its checkpoints are in {place}, which only the job can fill in"
+    if filled.startswith("s3://"):
+        return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
+    if not asked.look or (
+        os.geteuid() == 0 and job.uid != 0
+    ):  # what users own is not root's to open
+        return (
+            f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
+        )
+    try:
+        found = search.last_complete(Path(filled))
+    except OSError as error:
+        return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
+    newer = [p for p in found.passed_over if p.claimed]
+    torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
+    if found.unknown:
+        return f"there is no whole checkpoint yet, but {found.unknown}"
+    if found.found is None:
+        return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
+    path = found.found.path
+    saved = at_stamp(os.stat(str(path)).st_mtime)
+    when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
+    return f"its newest complete checkpoint is {path}{when}{torn}"

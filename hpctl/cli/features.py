@@ -1,0 +1,53 @@
+"""What the rooms of features add to commands that belong to no feature: one explicit list each.
+
+A feature is removed by deleting its room, its lines here and in `hpctl.cli.main`, and its lines in
+`hpctl.daemon`. Each function imports what it lists: a command pays for its own list alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from hpctl.detection.service import TestResults
+    from hpctl.engine.config import Config
+    from hpctl.engine.explain_view import ExplainParts
+    from hpctl.toolkit.checks_view import CheckView
+
+    Check = Callable[[Config, datetime], Iterable[CheckView]]
+
+
+def list_doctor_checks() -> Mapping[str, Check]:
+    """Return what `hpctl doctor` checks after its own, by name."""
+    from hpctl.jobs.other_actors import check_other_actors
+    from hpctl.service.checks import check_notifications
+
+    return {"notifications": check_notifications, "other doctors": lambda *_: check_other_actors()}
+
+
+def list_explain_parts() -> ExplainParts:
+    """Return what features add to the explanations of `hpctl explain` and the page."""
+    from hpctl.checkpoints.explain import describe_checkpoints
+    from hpctl.engine.explain_view import ExplainParts
+    from hpctl.jobs.explain import describe_crash
+    from hpctl.jobs.run_gates import RUN_GATES
+    from hpctl.nodes.acceptance.limits import ORDERS
+    from hpctl.nodes.stuck import STUCK
+
+    return ExplainParts(
+        orders=(STUCK, *ORDERS.values()),
+        run_gates=(*RUN_GATES,),
+        on_jobs=(describe_checkpoints,),
+        on_crashes=(describe_crash,),
+    )
+
+
+def list_test_results(spool: Path) -> Sequence[TestResults]:
+    """Return where the tests of this node leave their results for its agent."""
+    from hpctl.nodes.acceptance.result import Inbox
+
+    return (Inbox(spool),)

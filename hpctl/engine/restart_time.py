@@ -1,0 +1,49 @@
+"""When a released job can start again."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hpctl.engine.view import View
+from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.outcome import OutcomeKind
+from hpctl.vocabulary.recovery import StepKind, last_step
+
+RUNS_APART_SINCE = "25.11"
+"""Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
+the credentials that it has revoked."""
+
+CLOCK_MARGIN_S = 0.02
+"""How far slurmctld's clock may be from this host's, in seconds."""
+
+
+def find_restart_time(rec: JobRecovery, view: View) -> datetime:
+    """Return when slurmds take the credential of a released job's next run.
+
+    The reasons are in `hpctl.slurm.rules`.
+
+    From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
+    last run: that of the order which ended it, where hpctl gave it, else that in which the run
+    was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
+    (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
+    """
+    if view.scheduler.oldest_slurmd >= RUNS_APART_SINCE:
+        return EARLIEST
+    ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
+    return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
+
+
+def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
+    """When slurmctld had answered the orders of which one ended the run, the last one counts.
+
+    A run that may outlive its node has ended whenever its supervisor ended it.
+    """
+    if rec.supervised or rec.crippled:
+        return
+    cause = view.state.nodes.get(rec.cause)
+    down = last_step(cause.steps, StepKind.DOWN) if cause else None
+    for step in (down, last_step(rec.steps, StepKind.REQUEUE)):
+        if step is None or step.outcome is None or step.resolved is None:
+            continue
+        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
+            yield step.resolved

@@ -1,0 +1,63 @@
+"""What a room that tests nodes adds to their recovery; by default no node is tested."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.kinds import Order, find_no_candidates
+from hpctl.engine.test_results import ReadResults, read_no_results
+from hpctl.engine.view import Candidate, View
+from hpctl.nodes.actors import NodeCase
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.node_recovery import NodeSignal
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import Move, Next
+
+_UNKNOWN = "this hpctl tests no nodes"
+
+
+def serve_untested(c: NodeCase) -> Next | None:  # noqa: ARG001
+    """Return None: a healthy node needs nothing before it serves."""
+    return None
+
+
+def accept_untested(c: NodeCase) -> Next:  # noqa: ARG001
+    """End a test that an hpctl with tests has begun."""
+    return Move(NodeSignal.UNTESTED, _UNKNOWN)
+
+
+def leave_reservation(c: NodeCase) -> Next:  # noqa: ARG001
+    """Call a person to delete the reservation that an hpctl with tests has made."""
+    return Move(NodeSignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test")
+
+
+def find_none_burned(
+    view: View,  # noqa: ARG001
+    treated: Collection[NodeName],  # noqa: ARG001
+) -> list[Candidate]:
+    """Return no nodes: none has failed a test."""
+    return []
+
+
+class NodeTesting(Struct, frozen=True, kw_only=True):
+    """How nodes are tested as part of their recovery.
+
+    `come_before_service` returns what a healthy node still needs before it serves, if anything.
+    `accept` and `unreserve` treat the phases ACCEPTING and UNRESERVING. `read_results` returns the
+    judged results of a test. `find_burned` returns the nodes that failed a test outside a recovery,
+    `find_untested` those that are to be tested; `orders` are what operators may ask for.
+    """
+
+    come_before_service: Callable[[NodeCase], Next | None] = serve_untested
+    accept: Callable[[NodeCase], Next] = accept_untested
+    unreserve: Callable[[NodeCase], Next] = leave_reservation
+    read_results: ReadResults = read_no_results
+    find_burned: Callable[[View, Collection[NodeName]], list[Candidate]] = find_none_burned
+    find_untested: Callable[[View, Policy, Collection[NodeName], datetime], list[Candidate]] = (
+        find_no_candidates
+    )
+    orders: Mapping[str, Order] = {}
+
+
+NO_TESTING = NodeTesting()

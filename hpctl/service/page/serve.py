@@ -1,0 +1,83 @@
+"""The page's server, until Ctrl-C or SIGTERM."""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+from hpctl.engine.config import Config
+from hpctl.engine.explain_view import ExplainParts
+from hpctl.service.intake.server import IntakeServer
+from hpctl.service.page.access import Access
+from hpctl.service.page.app import BOUNDS, Hub, application
+from hpctl.service.page.follow import Follower
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError
+
+FIRST_S = 3.0
+"""How long Slurm and the cloud may take before the page is served without them."""
+
+
+def make_link(listen: str, access: Access) -> str:
+    """The address to open. Raises HpctlError where it needs no link, or there is no page."""
+    host, _, port = listen.rpartition(":")
+    if not listen or host == "unix":
+        hint = "set it, or run `hpctl page` by hand"
+        why = f"{port}: whoever may open that socket needs no link" if listen else hint
+        raise HpctlError(f"page.listen is {listen or 'not set'}", why)
+    host = socket.gethostname() if host in ("", "0.0.0.0") else host  # noqa: S104
+    return f"http://{host}:{port}/enter/{access.link()}"
+
+
+def serve_page(
+    loaded: Config, listen: str, access: Access, explain_parts: ExplainParts, *, by_hand: bool
+) -> None:
+    """Serve until Ctrl-C or SIGTERM; `by_hand` prints a link that is good once.
+
+    Raises HpctlError where the page cannot listen.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # Before any thread begins: each has them blocked, and this one waits for them.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    with contextlib.closing(Follower(loaded)) as follower:
+        listener = _listener(listen, loaded.access.group)
+        follower.look(FIRST_S)
+        hub = Hub(follower, explain_parts)
+        server = IntakeServer(application(hub, access), bounds=BOUNDS)
+        server.start(listener=listener)
+        if by_hand:
+            port = server.port
+            output.exact(make_link(f"{listen.rpartition(':')[0]}:{port}", access))
+        signal.sigwait(ends)
+        hub.close()
+        server.stop()
+
+
+def _listener(listen: str, group: str) -> socket.socket:
+    """The socket; a file is for its owner and for access.group alone. Raises HpctlError."""
+    host, _, port = listen.rpartition(":")
+    listener = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)
+    try:
+        if host != "unix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host or "0.0.0.0", int(port)))  # noqa: S104
+        else:
+            with socket.socket(socket.AF_UNIX) as probe:
+                if Path(port).is_socket() and probe.connect_ex(port) != 0:
+                    Path(port).unlink()  # nobody serves it any more
+            before = os.umask(0o177)
+            listener.bind(port)
+            os.umask(before)
+            if group:
+                shutil.chown(port, group=group)
+                Path(port).chmod(0o660)
+        listener.listen(64)
+    except (OSError, OverflowError, LookupError, ValueError) as error:
+        listener.close()
+        hint = "write HOST:PORT, of a place that nothing else serves (ss -ltnxp)"
+        raise HpctlError(f"the page cannot listen on {listen}: {error}", hint) from error
+    return listener

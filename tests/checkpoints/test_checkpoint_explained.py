@@ -1,0 +1,34 @@
+"""What `hpctl explain` says of a job's checkpoints."""
+
+import os
+
+import pytest
+
+from hpctl.checkpoints import search
+from hpctl.checkpoints.explain import describe_checkpoints
+from hpctl.engine.explain_view import JobQuestion
+from hpctl.vocabulary.registration import Registration
+from hpctl.vocabulary.run_policy import RunPolicy
+from tests.cli.worlds import world
+from tests.fakes.values import slurm_job
+
+
+@pytest.mark.parametrize(
+    ("asks", "owner", "looks"),
+    [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
+)
+def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, looks):
+    opened = []
+
+    def look(place):
+        opened.append(place)
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(search, "last_complete", look)
+    monkeypatch.setattr(os, "geteuid", lambda: asks)
+    asked = JobQuestion(
+        world([]), slurm_job(uid=owner), Registration(ckpt=str(tmp_path)), RunPolicy()
+    )
+    text = describe_checkpoints(asked)
+    assert (opened == [tmp_path]) is looks
+    assert ("hpctl checkpoint last" in text) is not looks

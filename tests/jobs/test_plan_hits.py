@@ -1,0 +1,100 @@
+"""Which jobs a node under treatment has hit."""
+
+import pytest
+
+from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen
+from hpctl.engine.view import View
+from hpctl.vocabulary.assessment import Urgency
+from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.slurm_facts import SlurmJob
+from tests.engine.test_plan import planned
+from tests.fakes.values import at, attempt, node_name, opened, slurm_job, view_of
+
+N1, N2 = node_name(1), node_name(2)
+
+
+def job_opens(view: View) -> list[JobRecoveryOpened]:
+    return [e for e in planned(view).opens if isinstance(e, JobRecoveryOpened)]
+
+
+def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more) -> list[Event]:
+    return [opened(urgency=urgency, **more), *(SignalSeen(at(0), "n-1", m, "") for m in moves)]
+
+
+def test_a_job_on_a_node_treated_now_is_hit():
+    (event,) = job_opens(view_of(jobs=[slurm_job()], log=treated()))
+    assert (event.attempt, event.cause, event.bad_nodes) == (attempt(), "n-1", (N1,))
+
+
+def test_a_job_may_run_on_where_the_node_is_treated_after_jobs():
+    assert not job_opens(view_of(jobs=[slurm_job()], log=treated(Urgency.AFTER_JOBS)))
+    dead = slurm_job(state="FAILED", end=at(-1))
+    assert job_opens(view_of(jobs=[dead], log=treated(Urgency.AFTER_JOBS)))
+
+
+@pytest.mark.parametrize(
+    ("job", "hit"),
+    [
+        (slurm_job(state="FAILED", end=at(-70)), True),
+        (slurm_job(state="FAILED", end=at(-71)), False),
+        (slurm_job(state="NODE_FAIL", end=at(-1)), True),
+        (slurm_job(state="COMPLETED", end=at(-1)), False),
+        (slurm_job(state="CANCELLED", end=at(-1)), False),
+        (slurm_job(state="PENDING", restarts=3, reason="BeginTime"), True),
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime"), True),
+        (slurm_job(state="PENDING", restarts=1, reason="JobArrayTaskLimit"), True),
+        (slurm_job(state="PENDING", restarts=1, reason="JobHeldUser"), False),
+        (slurm_job(state="PENDING", restarts=0, reason="BeginTime"), False),
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(-3579)), True),
+        # Put off by a person, for hours: the node that it once ran on says nothing of that.
+        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(30_000)), False),
+    ],
+    ids=lambda v: f"{v.state}-{v.reason}-{v.end}" if isinstance(v, SlurmJob) else str(v),
+)
+def test_which_ended_jobs_were_hit(job, hit):
+    """The fault was seen ten seconds before; a minute of slack is given."""
+    found = job_opens(view_of(jobs=[job], log=treated()))
+    assert bool(found) is hit
+    # One that Slurm requeued counts by the run that was hit.
+    ran = job.restarts - (job.state == "PENDING")
+    assert [event.attempt.restarts for event in found] == [ran] * hit
+
+
+@pytest.mark.parametrize("change", [{"requeue": False}, {"batch": False}])
+def test_a_job_that_slurm_cannot_run_again_is_a_hold(change):
+    (hold,) = planned(view_of(jobs=[slurm_job(**change)], log=treated())).holds
+    assert (hold.target, hold.gate) == ("1", "not_recoverable")
+
+
+def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -3700) -> list[Event]:
+    run = Attempt(1, at(submit), restarts)
+    return [
+        JobRecoveryOpened(at(seconds), rid, run, "n-0", (N2,), ""),
+        SignalSeen(at(seconds), rid, "operator_cancelled", "eve"),
+    ]
+
+
+def test_one_attempt_is_treated_once_whoever_hit_it_and_whenever_slurm_says_it_began():
+    """A requeue sets the submit time anew, so an operator's cancel must be known by the count."""
+    requeued = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-1))
+    assert not job_opens(view_of(jobs=[requeued], log=[*treated(), *job_log(-5, restarts=0)]))
+    next_run = slurm_job(restarts=1, submit=at(-1))
+    assert job_opens(view_of(jobs=[next_run], log=[*treated(), *job_log(-5, restarts=0)]))
+    assert job_opens(view_of(jobs=[requeued], log=[*treated(), *job_log(-90_000, restarts=0)]))
+
+
+def test_the_restart_budget_is_written_into_the_recovery():
+    log = treated()
+    for i in range(10):
+        log += job_log(-100, restarts=i, rid=f"j-{i}")
+    (event,) = job_opens(view_of(jobs=[slurm_job(restarts=10)], log=log))
+    assert "restarted 10 times" in event.over_budget
+    (event,) = job_opens(view_of(jobs=[slurm_job(restarts=9)], log=log[:-2]))
+    assert event.over_budget == ""
+
+
+def test_only_a_job_that_may_live_is_asked_to_save():
+    job = slurm_job(comment='hpctl:{"save_signal": "USR1"}')
+    for by, signal in (("eve", "USR1"), ("", "")):
+        (event,) = job_opens(view_of(jobs=[job], log=treated(by=by)))
+        assert event.save_signal == signal
