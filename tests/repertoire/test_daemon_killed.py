@@ -17,7 +17,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
 PAGE = Path(__file__).parents[2] / "docs" / "written-into-slurm.md"
 PHASES = [JobPhase.HIT, JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING]

@@ -6,7 +6,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 CONF = """Licenses=solver:1
 PartitionName=second Nodes=ALL State=UP
 """

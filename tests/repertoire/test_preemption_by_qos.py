@@ -7,7 +7,7 @@ from tests.live import until
 from tests.repertoire.accounting import accounting, needs_slurmdbd, sacctmgr
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration, needs_slurmdbd]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly, needs_slurmdbd]
 HEADER = "#!/bin/sh\n#SBATCH --requeue --exclusive --nodes=2\n"
 
 

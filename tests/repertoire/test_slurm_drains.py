@@ -16,7 +16,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import EAGER, until
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n"
 EPILOG = "#!/bin/sh\n[ -e {base}/epilog-$SLURMD_NODENAME ] && exit 1\nexit 0\n"
 HEALTH = """#!/bin/sh

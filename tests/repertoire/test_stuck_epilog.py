@@ -10,7 +10,7 @@ from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 EPILOG = """#!/bin/sh
 [ -e {base}/stuck.$SLURMD_NODENAME ] || exit 0
 while [ -e {base}/stuck.$SLURMD_NODENAME ]; do sleep 0.2; done
