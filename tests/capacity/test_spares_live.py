@@ -18,7 +18,8 @@ def test_a_job_that_lost_a_node_gets_the_spare(sandbox_factory):
     )
 
     def held() -> tuple[str, ...]:
-        return tuple(live.scheduler.reservations().get(f"{RESERVATION}worker-1", ()))
+        held = live.scheduler.reservations().get(f"{RESERVATION}worker-1")
+        return held.nodes if held is not None else ()
 
     until(lambda: len(held()) == 1, 20, "a spare is kept")
     (spare,) = held()

@@ -107,7 +107,7 @@ def test_a_job_in_a_reservation_stays_in_it(live: Chaos):
     resumed(live, job, victim)
     assert set(live.job(job).nodes) < set(some)
     live.returned(victim)
-    assert set(live.scheduler.reservations()["mine"]) == set(some)
+    assert set(live.scheduler.reservations()["mine"].nodes) == set(some)
     live.sandbox.run(["scancel", str(job)])
     until(lambda: not live.job(job).running, 20, "it ends")
     live.sandbox.run(["scontrol", "delete", "ReservationName=mine"])
