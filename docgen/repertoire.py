@@ -33,7 +33,7 @@ def _section(chapter: Chapter) -> Iterator[str]:
     yield ""
     if ":" in chapter.title:
         rest = chapter.title.partition(":")[2].strip()
-        yield f"{rest[:1].upper()}{rest[1:]}"
+        yield rest if rest.startswith("hpctl") else f"{rest[:1].upper()}{rest[1:]}"
         yield ""
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|---" * len(COLUMNS) + "|"
