@@ -156,7 +156,7 @@ def test_explain_of_the_job_and_of_the_node_says_what_happens_when():
     assert f"hpctl drains n2 from {due} on" in of_job.next.what
     of_node = explain_view(world(ENDED), rules(), "n2")
     assert f"hpctl drains n2 from {due} on" in of_node.headline
-    assert "n2 have not ended" in job_view(world(ENDED, log=()), {}, "1", look=False).headline
+    assert "n2 have not ended" in job_view(world(ENDED, log=()), {}, "1").headline
 
 
 def test_explain_says_why_nothing_is_done_where_nothing_is():

@@ -17,6 +17,7 @@ from hpctl.engine.view import View
 from hpctl.faults.catalogue import rules
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.plan import run_decisions
+from hpctl.nodes.acceptance.daemon import ACCEPTANCE
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance
 from hpctl.slurm.cli import parse_reservations
@@ -214,7 +215,7 @@ def test_an_operator_who_resumes_the_node_in_maintenance_wins():
 def test_the_reservation_of_a_test_of_hpctls_own_is_deleted_nevertheless():
     held = in_phase(NodePhase.ACCEPTING)
     failed = held.on(NodeSignal.OPERATOR_CANCELLED, at(1), "cancelled")
-    answer = advance(failed, replace(HELD, held=True), OWN, at(2))
+    answer = advance(failed, replace(HELD, held=True), OWN, at(2), ACCEPTANCE)
     assert answer.kind is StepKind.UNRESERVE
 
 
