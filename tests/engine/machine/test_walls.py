@@ -147,5 +147,5 @@ def test_the_first_inputs_show_a_bound_that_is_gone(place, mutant, monkeypatch):
     """Against what is decided with the same bound gone, where the strangers are silent."""
     monkeypatch.setattr(place, mutant)
     monkeypatch.setattr(walls, "alone", walls.alone.__wrapped__)
-    clusters = range(INPUTS // walls.TOGETHER)
+    clusters = range(2 * INPUTS // walls.TOGETHER)
     assert any(walls.broken(*walls.strangers(SEED, number)) for number in clusters)
