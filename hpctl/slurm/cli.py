@@ -18,6 +18,8 @@ import pwd
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
@@ -98,9 +100,12 @@ _GONE = "ESLURM_RESERVATION_INVALID"
 _OURS = ("--noheader", "--local", "--states=all", "--format=%A")
 _ALONE = (
     *("--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue"),
-    *("--export=PATH,LANG", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
+    *("--export=ALL", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
 )
 """A test has the node to itself, with all that it has, and is the daemon's to repeat."""
+_PASSED = ("PATH", "LANG", "SLURM_CONF")
+"""The variables of a test. sbatch itself gets no others, because every value of --export but ALL
+has slurmd run a login shell of the user before the job (--get-user-env), for up to two minutes."""
 _BEHIND_ALL = 2147483645
 """The highest nice value that Slurm takes."""
 
@@ -313,7 +318,8 @@ class CliScheduler(Reader):
         ]
         if not self.may_act():
             return NOT_LEADING
-        ran = self.runner.run("sbatch", *args)
+        environ = {n: value for n, value in self.runner.environ.items() if n in _PASSED}
+        ran = replace(self.runner, environ=environ).run("sbatch", *args)
         return (
             Outcome.accepted(str(natural(ran.text.strip().partition(";")[0])))
             if ran.ok
