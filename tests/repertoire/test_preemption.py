@@ -72,7 +72,7 @@ def test_explain_names_the_job_that_started_on_the_nodes(live: Chaos):
     high = live.submit("sleep 600", "--partition=high", header=HEADER)
     until(lambda: live.job(low).restarts == 1 and live.running(high), 20, "it is preempted")
     by = f"job {high} of root (partition high) started on its nodes then"
-    until(lambda: by in live.explained(str(low)), 20, "explain names the other job")
+    until(lambda: by in live.explained(str(low)), 60, "explain names the other job")
     assert "it was preempted at" in live.explained(str(low))
     live.sandbox.run(["scancel", str(low), str(high)])
 
@@ -89,7 +89,7 @@ def test_a_requeue_by_an_operator_is_not_called_a_preemption(live: Chaos):
     live.sandbox.run(["scontrol", "requeue", str(job)])
     until(lambda: live.running(following), 20, "the other job starts")
     by = f"job {following} of root (partition low) started on its nodes then"
-    until(lambda: by in live.explained(str(job)), 20, "explain names the other job")
+    until(lambda: by in live.explained(str(job)), 60, "explain names the other job")
     said = live.explained(str(job))
     assert "it was requeued at" in said
     assert "preempted" not in said
@@ -108,7 +108,7 @@ def test_a_job_that_preemption_cancels_stays_ended(live: Chaos):
     high = live.submit("sleep 600", "--partition=high", header=HEADER)
     until(lambda: live.job(job).state == "PREEMPTED" and live.running(high), 20, "it ends")
     by = f"job {high} of root (partition high)"
-    until(lambda: by in live.explained(str(job)), 20, "explain names the other job")
+    until(lambda: by in live.explained(str(job)), 60, "explain names the other job")
     assert "it was preempted at" in live.explained(str(job))
     assert live.job_recoveries() == []
     live.sandbox.run(["scancel", str(high)])

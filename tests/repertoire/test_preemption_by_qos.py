@@ -37,7 +37,7 @@ def test_a_job_preempted_by_qos_is_left_to_slurm(live: Chaos):
     until(lambda: live.daemon_sees(low), 20, "the daemon sees it run")
     high = live.submit("sleep 600", "--qos=urgent", header=HEADER)
     until(lambda: live.job(low).restarts == 1 and live.running(high), 30, "it is preempted")
-    until(lambda: f"job {high} of root" in live.explained(str(low)), 20, "explain says so")
+    until(lambda: f"job {high} of root" in live.explained(str(low)), 60, "explain says so")
     assert "QOS urgent) started on its nodes then" in live.explained(str(low))
     assert live.job_recoveries() == []
     live.sandbox.run(["scancel", str(low), str(high)])
