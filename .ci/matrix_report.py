@@ -54,6 +54,7 @@ def main(out: Path, suites: list[str]) -> None:
         print(f"programs, {suite}: {closing_lines(out / suite / 'programs.log')}")
         print(f"hpctl run, {suite}: {closing_lines(out / suite / 'run.log')}")
         print(f"attacks, {suite}: {closing_lines(out / suite / 'adversary.log')}")
+        print(f"stories, {suite}: {closing_lines(out / suite / 'repertoire.log')}")
 
 
 if __name__ == "__main__":
