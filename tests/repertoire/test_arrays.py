@@ -73,8 +73,8 @@ def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
     until(lambda: find_task(live, array, 2)[1] == "R", 20, "two tasks run")
     victims = {task: find_task(live, array, task)[2] for task in (1, 2)}
     jobs = {task: find_task(live, array, task)[0] for task in (1, 2)}
-    waits = live.explained(f"{array}_4")
-    assert f"Job {array}_4 of {array}_[3-4%2] (" in waits
+    waits = f"Job {array}_4 of {array}_[3-4%2] ("
+    until(lambda: waits in live.explained(f"{array}_4"), 60, "explain names the tasks that wait")
     live.xid(*victims.values())
 
     def both_again() -> bool:
@@ -90,9 +90,10 @@ def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
         assert live.explained(name).startswith(f"Job {name} (")
         assert f"job {name}" in live.explained(str(job)).lower()
         assert name in live.hpctl("jobs", "--all")
+    counted = "2 COMPLETED, 2 RUNNING"
+    until(lambda: counted in live.explained(str(array)), 60, "explain counts the tasks")
     whole = live.explained(str(array))
     assert f"Job array {array} (" in whole
-    assert "2 COMPLETED, 2 RUNNING" in whole
     assert all(f"{array}_{t}" in whole for t in (1, 2, 3, 4))
     live.sandbox.run(["scancel", str(array)])
     for victim in victims.values():
