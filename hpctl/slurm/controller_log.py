@@ -34,7 +34,7 @@ QUIET_LEVELS = frozenset({"quiet", "fatal", "error"})
 
 _DEBUG = re.compile(rb"^.{0,80}?(?:^|[\]: ])debug\d?: ")
 _NODE = re.compile(rb"\bnodes?\b", re.IGNORECASE)
-_ANEW = re.compile(rb"reconfigur|slurmctld version", re.IGNORECASE)
+_RELOADED = re.compile(rb"reconfigur|slurmctld version", re.IGNORECASE)
 """slurmctld starts, or reads its configuration: it may log elsewhere from now on."""
 _FAILED_RUN = re.compile(
     rb"job_complete: (?!.* (?:done|WEXITSTATUS 0)\s*$)|requeu|time ?limit|failed node",
@@ -50,7 +50,7 @@ def news_of(line: bytes) -> ControllerNews:
     """Return what one line of the log says."""
     if _DEBUG.match(line):
         return ControllerNews.NONE
-    if _NODE.search(line) or _ANEW.search(line):
+    if _NODE.search(line) or _RELOADED.search(line):
         return ControllerNews.NODE
     if _FAILED_RUN.search(line):
         return ControllerNews.FAILED_RUN
@@ -105,13 +105,13 @@ class ControllerLog:
         self._rest = b""
         self._silent = b""
         self._several = False
-        self._anew = False
+        self._reopens = False
 
     @property
     def followed(self) -> bool:
         """Whether each change since `open` is in what `read` returned, or will return."""
         active = not self._several or self._active_here()
-        return self._path is not None and not self._anew and active
+        return self._path is not None and not self._reopens and active
 
     def open(self) -> str:
         """Ask slurmctld where its log is, and follow that from its end; one RPC and a ping.
@@ -134,7 +134,7 @@ class ControllerLog:
                 self._file, self._offset = _place(file)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
-        self._path, self._rest, self._anew = path, b"", False
+        self._path, self._rest, self._reopens = path, b"", False
         return ""
 
     def read(self) -> ControllerNews:
@@ -172,7 +172,7 @@ class ControllerLog:
 
     def _news_of(self, line: bytes) -> ControllerNews:
         """What a line says that no line before it has said."""
-        self._anew = self._anew or _ANEW.search(line) is not None
+        self._reopens = self._reopens or _RELOADED.search(line) is not None
         silent = _SILENT.search(line)
         if silent is not None:
             if silent[0] == self._silent:
