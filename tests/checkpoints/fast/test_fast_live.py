@@ -60,7 +60,7 @@ class FastJob:
 
     def left(self) -> list[Path]:
         """What lies on the disks of all instances."""
-        disks = self.sandbox.spec.layout.state.rglob("disk-i-*")
+        disks = self.sandbox.spec.layout.state.glob("nodes/*/disk-i-*")
         return [path for disk in disks for path in disk.iterdir()]
 
     def lose(self, *nodes: str) -> None:
