@@ -94,18 +94,31 @@ def _cluster(env: Mapping[str, str]) -> str:
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
 
 
+def _of_this_cluster(env: Mapping[str, str]) -> bool:
+    """Whether a process may belong to the cluster of this one; only what both know is compared.
+
+    Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`
+    adds from outside the job has no name of a cluster from 24.05 on: slurmd's configuration file,
+    which each step's environment has, tells the clusters apart there. An agent is of no cluster,
+    and its own SLURM_CONF need not be slurmd's.
+    """
+    here, there = _cluster(os.environ), _cluster(env)
+    if not here and "SLURM_STEP_ID" in os.environ:
+        name = "SLURM_CONF"
+        here, there = os.environ.get(name, ""), env.get(name, "")
+    return here == there or not here or not there
+
+
 def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], _Process]:
     """The process of each rank on this node, by its step and number: the first Python of its line
     of descent, so that neither a shell around it nor its own workers are taken for it."""
     pids = sorted(int(name) for name in os.listdir(_PROC) if name.isdecimal())
     processes = [one for pid in pids if (one := _process(pid, uid, job)) and one.python]
-    # Two clusters, each with a job of this number, may share a node; an agent is of no cluster.
-    cluster = _cluster(os.environ)
     mine = [
         one
         for one in processes
         if HELPER not in one.env
-        if not cluster or _cluster(one.env) in (cluster, "")
+        if _of_this_cluster(one.env)
         if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
         if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
     ]
