@@ -18,6 +18,10 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 
 WITHIN: Final = timedelta(minutes=2)
 """How long after the end of a run a job on its nodes started for it: KillWait and Epilog pass."""
+RELEASED: Final = timedelta(seconds=3)
+"""How long before the second of a requeue a job may have started on its nodes: slurmctld gives the
+nodes to others once they are free, and writes the job's new SubmitTime when it has handled the end
+of its run (seen on 24.11: a second later)."""
 
 
 class Preemption(Struct, frozen=True):
@@ -54,17 +58,25 @@ def find_preemption(
 
 
 def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> SlurmJob | None:
-    """The first of the jobs that started on a job's nodes from then on."""
-    until, nodes = later(since, WITHIN.total_seconds()), set(job.nodes)
+    """Return the first of the jobs that started on a job's nodes from then on.
+
+    Where none did, the last that started up to RELEASED before then.
+    """
+    earliest = later(since, -RELEASED.total_seconds())
+    latest = later(since, WITHIN.total_seconds())
+    nodes = set(job.nodes)
     found = [
         (other.start, other.id, other)
         for other in jobs
         if other.id != job.id
         and other.start is not None
-        and since <= other.start <= until
+        and earliest <= other.start <= latest
         and not nodes.isdisjoint(other.nodes)
     ]
-    return min(found)[2] if found else None
+    following = [one for one in found if one[0] >= since]
+    if following:
+        return min(following)[2]
+    return max(found)[2] if found else None
 
 
 def preemption_text(found: Preemption) -> str:

@@ -41,7 +41,7 @@ def test_it_is_called_preempted_only_where_that_is_known(job, by, tiers, expecte
     )
 
 
-@pytest.mark.parametrize("by", [other(-1), other(121), other(nodes=(B,))])
+@pytest.mark.parametrize("by", [other(-4), other(121), other(nodes=(B,))])
 def test_a_job_that_started_before_or_later_or_elsewhere_is_not_named(by):
     assert find_preemption(WAITS, [by], TIERS) is None
     found = find_preemption(replace(WAITS, preempted=T), [by], TIERS)
@@ -54,6 +54,15 @@ def test_the_first_of_several_is_named_with_its_qos():
     found = find_preemption(WAITS, jobs, TIERS)
     assert found is not None
     assert "job 9_4 of alice (partition high, QOS urgent)" in preemption_text(found)
+
+
+def test_a_job_that_started_a_second_before_the_requeue_was_written_is_named_last():
+    found = find_preemption(WAITS, [other(-1), other(-2, id=JobId(13))], TIERS)
+    assert found is not None
+    assert found.by == other(-1)
+    found = find_preemption(WAITS, [other(-1), other(2, id=JobId(14))], TIERS)
+    assert found is not None
+    assert found.by == other(2, id=JobId(14))
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
