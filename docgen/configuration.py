@@ -58,7 +58,7 @@ MEANINGS = {
     "page.token_file": "secret from which its links and sessions are made; needed on a port",
     "page.hosts": "names by which browsers reach it, beside this host's own",
     "metrics.agent_port": "the agents' port for Prometheus (`GET /sd`)",
-    "loop.reconcile_s": "interval of readings of Slurm while jobs come and go",
+    "loop.reconcile_s": "longest pause between cycles; interval of readings if capacity is sized",
     "loop.rest_s": "the same while slurmctld's log shows no change of a node or job",
     "loop.poll_s": "interval while Slurm is about to change",
     "loop.slow_poll_s": "interval while the cloud works",

@@ -319,13 +319,12 @@ class Observer:
         now_s = self._clock.monotonic()
         treated = state.open_nodes or state.open_jobs or state.open_changes
         unsettled = treated or self.slurm_trouble or self._reads_parts
-        # A job's time to begin comes without a line, and capacity is sized by the jobs that wait.
-        least = ControllerNews.JOB if self._live.config.sizes_capacity else ControllerNews.NONE
         return SinceReading(
             age_s=now_s - self._read_at,
             busy=bool(unsettled) or self._doubts(health, rules.silent_after),
             followed=self._follows(now_s),
-            news=max(self._news, least),
+            news=self._news,
+            sizes_capacity=self._live.config.sizes_capacity,
         )
 
     def _follows(self, now_s: float) -> bool:
@@ -365,7 +364,7 @@ class Observer:
         self._listen()
         age_s = self._clock.monotonic() - self._read_at
         since = SinceReading(age_s, busy=False, followed=True, news=self._news)
-        return wakes(since, self._live.config.loop)
+        return wakes(since)
 
     def _flaws(self) -> tuple[Flaw, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)

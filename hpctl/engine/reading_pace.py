@@ -8,8 +8,8 @@ gives the same answer each time, and slurmctld's log says when that ends. So a r
 | an event woke the loop (an agent, a job, an operator, the cloud) | at once |
 | something is open, in doubt, or Slurm did not answer; or the log cannot be followed | each cycle |
 | the log has a line about a node | NODE_S |
-| the log has a line about a run that failed | FAILED_RUN_S |
-| the log has a line about another job; or jobs that wait decide on capacity | `loop.reconcile_s` |
+| the log has a line about a job | JOB_S |
+| nothing, but the jobs that wait decide on capacity | `loop.reconcile_s` |
 | nothing | `loop.rest_s` |
 
 Cycles go on at their own pace and decide on what was read, which the log vouches for. A decision
@@ -23,6 +23,7 @@ DISTRUST_S.
 Pure: no clock, no I/O.
 """
 
+import math
 from datetime import timedelta
 
 from msgspec import Struct
@@ -34,8 +35,9 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 NODE_S = 2.0
 """A line about a node is answered by a reading at once, but no sooner than this after the last."""
-FAILED_RUN_S = 10.0
-"""The same for a run that failed: users' jobs may fail by the hundred."""
+JOB_S = 10.0
+"""The same for a job: users' jobs may start and end by the hundred, which then costs slurmctld 24
+RPCs a minute. So much is what hpctl shows of a job behind what squeue shows."""
 SILENCE = timedelta(minutes=10)
 """For so long a silent agent keeps the readings frequent; slurmctld notices within SlurmdTimeout,
 300 s unless slurm.conf says otherwise."""
@@ -53,29 +55,23 @@ class SinceReading(Struct, frozen=True):
     """slurmctld's log is followed and trusted."""
     news: ControllerNews
     """The most urgent of its lines since then."""
+    sizes_capacity: bool = False
+    """The jobs that wait decide on capacity. A job's time to begin comes without a line."""
 
 
 def reading_due(since: SinceReading, pace: Loop) -> bool:
     """Return whether a cycle that no event woke has to read Slurm."""
     if since.busy or not since.followed:
         return True
-    return since.age_s >= _interval_s(since.news, pace)
+    if since.news is ControllerNews.NONE and not since.sizes_capacity:
+        return since.age_s >= max(pace.rest_s, pace.reconcile_s)
+    return since.age_s >= pace.reconcile_s or wakes(since)
 
 
-def wakes(since: SinceReading, pace: Loop) -> bool:
+def wakes(since: SinceReading) -> bool:
     """Return whether slurmctld's log ends the loop's sleep."""
-    urgent = since.news >= ControllerNews.FAILED_RUN
-    return urgent and since.age_s >= _interval_s(since.news, pace)
-
-
-def _interval_s(news: ControllerNews, pace: Loop) -> float:
-    intervals = {
-        ControllerNews.NODE: NODE_S,
-        ControllerNews.FAILED_RUN: FAILED_RUN_S,
-        ControllerNews.JOB: pace.reconcile_s,
-        ControllerNews.NONE: max(pace.rest_s, pace.reconcile_s),
-    }
-    return intervals[news]
+    after_s = {ControllerNews.NODE: NODE_S, ControllerNews.JOB: JOB_S}
+    return since.age_s >= after_s.get(since.news, math.inf)
 
 
 def find_unannounced(before: SchedulerView, after: SchedulerView) -> list[NodeName]:

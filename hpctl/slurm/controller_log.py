@@ -36,11 +36,8 @@ _DEBUG = re.compile(rb"^.{0,80}?(?:^|[\]: ])debug\d?: ")
 _NODE = re.compile(rb"\bnodes?\b", re.IGNORECASE)
 _RELOADED = re.compile(rb"reconfigur|slurmctld version", re.IGNORECASE)
 """slurmctld starts, or reads its configuration: it may log elsewhere from now on."""
-_FAILED_RUN = re.compile(
-    rb"job_complete: (?!.* (?:done|WEXITSTATUS 0)\s*$)|requeu|time ?limit|failed node",
-    re.IGNORECASE,
-)
-_JOB = re.compile(rb"\bJobId=")
+_JOB = re.compile(rb"\bJobId=|_slurm_rpc_(?:requeue|suspend|top_job|update_job)")
+"""A line of the second kind has the job's number alone: `_slurm_rpc_requeue: 4: usec=210`."""
 _SILENT = re.compile(rb"Nodes .* not responding\s*$")
 """Repeated for as long as it is so: once a second where slurmctld logs at `debug`."""
 _HOST = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<address>[^)]*)\))?")
@@ -52,8 +49,6 @@ def news_of(line: bytes) -> ControllerNews:
         return ControllerNews.NONE
     if _NODE.search(line) or _RELOADED.search(line):
         return ControllerNews.NODE
-    if _FAILED_RUN.search(line):
-        return ControllerNews.FAILED_RUN
     return ControllerNews.JOB if _JOB.search(line) else ControllerNews.NONE
 
 

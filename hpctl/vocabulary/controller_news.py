@@ -8,8 +8,6 @@ class ControllerNews(IntEnum):
 
     NONE = 0
     JOB = 1
-    """A job was submitted, started, changed or ended well."""
-    FAILED_RUN = 2
-    """A run of a job failed, was stopped or was requeued."""
-    NODE = 3
+    """A job was submitted, started, changed, requeued or ended."""
+    NODE = 2
     """A node changed, or slurmctld started or read its configuration."""

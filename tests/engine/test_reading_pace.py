@@ -1,10 +1,11 @@
 """When Slurm is read, as pure values."""
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.engine.config import Loop
 from hpctl.engine.reading_pace import (
-    FAILED_RUN_S,
+    JOB_S,
     NODE_S,
     SinceReading,
     find_unannounced,
@@ -23,20 +24,25 @@ def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) 
 
 
 @pytest.mark.parametrize(
-    ("news", "after_s"),
-    [
-        (ControllerNews.NONE, PACE.rest_s),
-        (ControllerNews.JOB, PACE.reconcile_s),
-        (ControllerNews.FAILED_RUN, FAILED_RUN_S),
-        (ControllerNews.NODE, NODE_S),
-    ],
+    ("news", "after_s"), [(ControllerNews.JOB, JOB_S), (ControllerNews.NODE, NODE_S)]
 )
-def test_a_reading_is_due_the_sooner_the_more_urgent_the_news(news, after_s):
-    assert not reading_due(since(after_s - 0.1, news), PACE)
-    assert reading_due(since(after_s, news), PACE)
-    urgent = news >= ControllerNews.FAILED_RUN
-    assert wakes(since(after_s, news), PACE) is urgent
-    assert not wakes(since(after_s - 0.1, news), PACE)
+def test_a_reading_is_due_and_ends_the_rest_the_sooner_the_more_urgent_the_news(news, after_s):
+    early, late = since(after_s - 0.1, news), since(after_s, news)
+    assert not reading_due(early, PACE)
+    assert not wakes(early)
+    assert reading_due(late, PACE)
+    assert wakes(late)
+
+
+@pytest.mark.parametrize(
+    ("sizes_capacity", "after_s"), [(False, PACE.rest_s), (True, PACE.reconcile_s)]
+)
+def test_without_news_a_reading_is_due_rarely_and_ends_no_rest(sizes_capacity, after_s):
+    early, late = since(after_s - 0.1), since(after_s)
+    early, late = (replace(one, sizes_capacity=sizes_capacity) for one in (early, late))
+    assert not reading_due(early, PACE)
+    assert reading_due(late, PACE)
+    assert not wakes(late)
 
 
 def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():

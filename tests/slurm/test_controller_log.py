@@ -14,7 +14,7 @@ from hpctl.slurm.controller_log import (
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
 
-NONE, JOB, FAILED_RUN, NODE = ControllerNews
+NONE, JOB, NODE = ControllerNews
 AT = "[2026-11-27T18:12:09.708] "
 
 
@@ -29,12 +29,12 @@ AT = "[2026-11-27T18:12:09.708] "
         ("drain_nodes: node n1 state set to DRAIN", NODE),
         ("slurmctld version 22.05.8 started on cluster a", NODE),
         ("_slurm_rpc_reconfigure_controller: completed usec=1288", NODE),
-        ("_job_complete: JobId=1 WEXITSTATUS 3", FAILED_RUN),
-        ("_job_complete: JobId=7_2(9) WTERMSIG 9", FAILED_RUN),
-        ("_job_complete: JobId=1 OOM failure", FAILED_RUN),
+        ("_job_complete: JobId=1 WEXITSTATUS 3", JOB),
+        ("_job_complete: JobId=7_2(9) WTERMSIG 9", JOB),
+        ("_job_complete: JobId=1 OOM failure", JOB),
         ("requeue job JobId=4 due to failure of node n1", NODE),
-        ("_slurm_rpc_requeue: 4: usec=210", FAILED_RUN),
-        ("Time limit exhausted for JobId=4", FAILED_RUN),
+        ("_slurm_rpc_requeue: 4: usec=210", JOB),
+        ("Time limit exhausted for JobId=4", JOB),
         ("_job_complete: JobId=1 WEXITSTATUS 0", JOB),
         ("_job_complete: JobId=1 done", JOB),
         ("_slurm_rpc_submit_batch_job: JobId=1 InitPrio=4294901759 usec=354", JOB),

@@ -305,7 +305,7 @@ class ControllerLog:
         before, self._seen = self._seen, self._look()
         if not self.followed or before == self._seen:
             return ControllerNews.NONE
-        return ControllerNews.NODE if before[0] != self._seen[0] else ControllerNews.FAILED_RUN
+        return ControllerNews.NODE if before[0] != self._seen[0] else ControllerNews.JOB
 
 
 class Daemon:
