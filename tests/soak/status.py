@@ -26,6 +26,9 @@ ACT_S = 10.0
 _FOR_AN_OPERATOR = re.compile(r"([\w-]+)(?: waits for a person|:.*InsufficientInstanceCapacity)")
 NAMED_S = 60.0
 """Within so long `status` names a fault that lasts."""
+NOTICED_S = 10.0
+"""An answer that names the subject earlier than this may name it for what happened before: `status`
+may be silent about it once more, until hpctl has noticed the new fault."""
 
 
 class Answer(Struct, frozen=True):
@@ -210,7 +213,8 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
     """Named within `named_s`, and from then on until it was over; else what it answered instead."""
     asked = _between(answers, fault.began, fault.last_open)
     silent = [a for a in asked if not a.names(fault.subject) and not a.cannot_tell]
-    since = silent[-1].at if fault.latent and silent else fault.began
+    unnoticed = [a for a in silent if fault.latent or a.at <= fault.began + NOTICED_S]
+    since = unnoticed[-1].at if unnoticed else fault.began
     named = next((a for a in answers if a.began >= since and a.names(fault.subject)), None)
     if named is None or (fault.ended and named.began > fault.last_open + EVERY_S):
         open_s = max(0.0, fault.last_open - fault.began)
