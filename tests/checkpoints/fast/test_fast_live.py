@@ -45,7 +45,7 @@ class FastJob:
         return self.log.read_text() if self.log.exists() else ""
 
     def wait(self, *words: str) -> None:
-        until(lambda: all(word in self.text() for word in words), 90, f"{words} in {self.log}")
+        until(lambda: all(word in self.text() for word in words), 150, f"{words} in {self.log}")
 
     def nodes(self) -> list[str]:
         return sorted(map(str, self.live.job(self.id).nodes))
@@ -75,7 +75,7 @@ class FastJob:
         def loaded() -> list[tuple[str, str]]:
             return again.findall(self.text()[len(before) :])
 
-        until(lambda: len(loaded()) >= self.ranks, 90, f"{self.ranks} ranks run again")
+        until(lambda: len(loaded()) >= self.ranks, 150, f"{self.ranks} ranks run again")
         head = self.text()[: len(before)] + self.text()[len(before) :].partition("resumed from")[0]
         newest = max(map(int, re.findall(r"saved (\d+)", head)), default=0)
         return newest, [(path, int(step)) for path, step in loaded()[: self.ranks]]
