@@ -5,8 +5,10 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,11 @@ needs_slurmdbd = pytest.mark.skipif(
 
 
 @contextmanager
-def accounting(live: Chaos, *settings: str) -> Iterator[None]:
+def accounting(live: Chaos, *settings: str) -> Iterator["Slurmdbd"]:
     """Run slurmdbd beside a sandbox, and restart its slurmctld with it and with these settings."""
     server = MariaDB()
     try:
-        with slurmdbd(live, server) as port:
+        with slurmdbd(live, server) as service:
             conf = live.sandbox.spec.layout.slurm_conf
             lines = [
                 line
@@ -37,27 +39,51 @@ def accounting(live: Chaos, *settings: str) -> Iterator[None]:
             lines += [
                 "AccountingStorageType=accounting_storage/slurmdbd",
                 "AccountingStorageHost=127.0.0.1",
-                f"AccountingStoragePort={port}",
+                f"AccountingStoragePort={service.port}",
                 f"AccountingStoragePass={live.sandbox.spec.layout.munge_socket}",
-                "AccountingStorageEnforce=associations,qos",
+                "AccountingStorageEnforce=associations,limits,qos",
                 *settings,
             ]
             conf.write_text("\n".join(lines) + "\n")
             sacctmgr(live, "add", "cluster", cluster_name(live))
             sacctmgr(live, "add", "account", "all")
             sacctmgr(live, "add", "user", "root", "account=all")
-            live.sandbox.signal_service("slurmctld", "SIGTERM")
-            until(lambda: not live.sandbox.status()["services"].get("slurmctld"), 20, "it ends")
-            live.sandbox.start_service("slurmctld")
-            until(live.all_idle, 40, "slurmctld is back")
-            yield
+            restart_slurmctld(live, "SIGTERM")
+            until(live.all_idle, 60, "slurmctld is back")
+            yield service
     finally:
         server.stop()
 
 
+class Slurmdbd:
+    """A slurmdbd that a test can kill and start again."""
+
+    def __init__(
+        self, command: list[str], environ: Mapping[str, str], log: Path, port: int
+    ) -> None:
+        self.port = port
+        self._command, self._environ, self._log = command, environ, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; return once it listens."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until(lambda: answers(self.port), 60, "slurmdbd listens")
+
+    def kill(self) -> None:
+        """Kill it; return once it is gone."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
 @contextmanager
-def slurmdbd(live: Chaos, server: MariaDB) -> Iterator[int]:
-    """Run slurmdbd; its port."""
+def slurmdbd(live: Chaos, server: MariaDB) -> Iterator[Slurmdbd]:
+    """Run slurmdbd."""
     home = Path(live.sandbox.state_dir)
     program = Path(shutil.which("slurmdbd", path=PATH) or "slurmdbd")
     plugins = sorted(program.parent.parent.glob("lib/*/slurm-wlm"))
@@ -79,16 +105,12 @@ def slurmdbd(live: Chaos, server: MariaDB) -> Iterator[int]:
         "SLURM_CONF": str(home / "etc" / "slurm.conf"),
         "MYSQL_UNIX_PORT": str(server.home / server.socket_name),
     }
-    with (home / "log" / "slurmdbd.out").open("ab") as log:
-        process = subprocess.Popen(
-            [program, "-D"], env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
+    service = Slurmdbd([str(program), "-D"], environ, home / "log" / "slurmdbd.out", port)
     try:
-        until(lambda: answers(port), 30, "slurmdbd listens")
-        yield port
+        service.start()
+        yield service
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        service.kill()
 
 
 def answers(port: int) -> bool:
@@ -104,3 +126,38 @@ def cluster_name(live: Chaos) -> str:
 def sacctmgr(live: Chaos, *args: str) -> None:
     """Run sacctmgr as an administrator."""
     live.sandbox.run(["sacctmgr", "--immediate", *args])
+
+
+def restart_slurmctld(live: Chaos, signal_name: str) -> None:
+    """End slurmctld by a signal, and start it again."""
+    live.sandbox.signal_service("slurmctld", signal_name)
+    until(lambda: not live.sandbox.status()["services"].get("slurmctld"), 60, "slurmctld ends")
+    live.sandbox.start_service("slurmctld")
+
+
+@dataclass(frozen=True)
+class AccountedRun:
+    """One run of a job in accounting. `start` and `end` are None where there is none yet."""
+
+    state: str
+    exit_code: str
+    nodes: str
+    start: datetime | None
+    end: datetime | None
+
+
+def list_runs(live: Chaos, job: str) -> list[AccountedRun]:
+    """Return all runs of a job, oldest first, by `sacct --duplicates`."""
+    fields = "--format=State,ExitCode,NodeList,Start,End"
+    options = ("--duplicates", "--allocations", "--noheader", "--parsable2")
+    done = live.sandbox.run(["sacct", *options, fields, "--jobs", job], check=False)
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    return [
+        AccountedRun(state, code, nodes, _time(start), _time(end))
+        for state, code, nodes, start, end in rows
+    ]
+
+
+def _time(text: str) -> datetime | None:
+    """A time of sacct's, in this machine's time zone."""
+    return datetime.fromisoformat(text).astimezone() if text[:1].isdigit() else None
