@@ -35,7 +35,8 @@ SOON = {"catalogue": {"slurm-unkillable": {"settle_s": 0.0}}}
 @pytest.fixture(scope="module")
 def live():
     files = {"epilog": EPILOG, "health": HEALTH}
-    with cluster(SOON, files, nodes=3, slurm_conf=EAGER + CONF) as live:
+    # A node for each story: on 24.11 a resumed node keeps its Reason, and so does the next drain.
+    with cluster(SOON, files, nodes=7, slurm_conf=EAGER + CONF) as live:
         yield live
 
 
