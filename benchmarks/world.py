@@ -19,6 +19,7 @@ from hpctl.vocabulary.identity import (
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 JOB_NODES = 8
@@ -167,6 +168,12 @@ class WorldScheduler:
 
     def give_up(self, attempt: Attempt, why: str) -> Outcome:
         return Outcome.accepted()
+
+    def note(self, attempt: Attempt, why: str) -> Outcome:
+        return Outcome.accepted()
+
+    def preemption_order(self) -> PreemptionOrder:
+        return PreemptionOrder()
 
 
 class WorldProvider:

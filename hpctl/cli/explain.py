@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_any
-from hpctl.engine.explain_view import ExplainView, everything, explain_view, job_view, preemption_of
+from hpctl.engine.explain_view import (
+    NO_ORDER,
+    ExplainView,
+    everything,
+    explain_view,
+    job_view,
+    preemption_of,
+)
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.timeline import Mark
 from hpctl.engine.world import World, waits_for_cloud
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hpctl.engine.config import Config
+    from hpctl.vocabulary.preemption_order import PreemptionOrder
 
 
 @click.command()
@@ -79,31 +86,31 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
-    tiers = _tiers(loaded, world, target)
-    if view is not None and tiers:
-        view = explain_view(world, rules, target, parts, tiers)
+    order = _preemption_order(loaded, world, target)
+    if view is not None and order != NO_ORDER:
+        view = explain_view(world, rules, target, parts, order)
     if view is None and world.slurm is not None:
         from hpctl.engine.run_policies import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         policies = {job: each.policy for job, each in ruled.items()}
-        view = job_view(world, policies, target, parts, tiers=tiers)
+        view = job_view(world, policies, target, parts, order)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
     return view, decided_by(world, view)
 
 
-def _tiers(loaded: Config, w: World, target: str) -> Mapping[str, int]:
-    """The priority tiers of the partitions, where only they tell whether a job was preempted."""
-    lost = preemption_of(w, target, {})
+def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
+    """What Slurm lets preempt what, where only that tells whether a job was preempted."""
+    lost = preemption_of(w, target, NO_ORDER)
     if lost is None or lost.certain:
-        return {}
+        return NO_ORDER
     from hpctl.engine.adapters import make_scheduler
 
     try:
-        return make_scheduler(loaded).preempting_tiers()
+        return make_scheduler(loaded).preemption_order()
     except Unavailable:
-        return {}
+        return NO_ORDER
 
 
 def decided_by(w: World, view: ExplainView) -> str:

@@ -56,6 +56,7 @@ _SLURM = (
     StepKind.HOLD,
     StepKind.CANCEL,
     StepKind.LIFT,
+    StepKind.NOTE,
 )
 
 
@@ -294,6 +295,8 @@ class Executor:
             return self._scheduler.hold(job, do.why)
         if do.kind is StepKind.LIFT:
             return self._scheduler.lift(job, do.nodes)
+        if do.kind is StepKind.NOTE:
+            return self._scheduler.note(attempt, do.why)
         if do.kind is StepKind.CANCEL:
             return self._scheduler.give_up(attempt, f"hpctl: {do.why}")
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)

@@ -18,7 +18,7 @@ from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.preemption import Preemption, find_preemption, preemption_text
+from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempted, preemption_text
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.timeline import (
     Awaited,
@@ -52,6 +52,7 @@ from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Unrecoverable
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 
@@ -168,6 +169,7 @@ class ExplainParts(Struct, frozen=True, kw_only=True):
 
 
 NO_PARTS: Final = ExplainParts()
+NO_ORDER: Final = PreemptionOrder()
 
 
 def explain_view(
@@ -175,7 +177,7 @@ def explain_view(
     rules: Rules,
     target: str,
     parts: ExplainParts = NO_PARTS,
-    tiers: Mapping[str, int] | None = None,
+    order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
     """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
 
@@ -191,28 +193,28 @@ def explain_view(
     view = _one(w, rules, str(named[0]) if named else target, parts)
     if view is None:
         return None
-    if lost := preemption_of(w, target, tiers or {}):
+    if lost := preemption_of(w, target, order):
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
         said = sentence(f"Job {whose} was {preemption_text(lost)}")
         view = replace(view, headline=f"{view.headline} {said}")
     return _of_component(view, target)
 
 
-def preemption_of(w: World, target: str, tiers: Mapping[str, int]) -> Preemption | None:
+def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
     """How a job lost its nodes to another, where it waits or has ended since."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     if w.slurm is None or job is None or job.id in w.state.open_jobs:
         return None
     treated = (job.id, job.restarts - 1) in {
-        (rec.attempt.job, rec.attempt.restarts) for rec in w.state.jobs.values()
+        (rec.attempt.job, rec.attempt.restarts) for rec in w.state.jobs.values() if not rec.note
     }
-    return None if treated else find_preemption(job, w.slurm.jobs.values(), tiers)
+    return None if treated else find_preemption(job, w.slurm.jobs.values(), order)
 
 
 def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
     """The explanation of one node, group, or job by slurmctld's number of it."""
-    of_target = _recoveries_of(w, target)
+    of_target = [rec for rec in _recoveries_of(w, target) if not _is_told_of_its_job(w, rec)]
     still_open = [r for r in of_target if not r.ended]
     hold = _hold_of(w, target)
     if still_open:
@@ -226,6 +228,12 @@ def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainVie
     if target in known_nodes(w):
         return _node(w, rules, identity.NodeName(target), parts)
     return _change_of(w, target)
+
+
+def _is_told_of_its_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
+    """Whether a recovery is a note of a preemption, which `job_view` tells among the rest."""
+    noted = isinstance(rec, JobRecovery) and rec.ended and bool(rec.note)
+    return noted and w.slurm is not None and rec.key in w.slurm.jobs
 
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
@@ -703,10 +711,9 @@ def job_view(
     policies: Mapping[identity.JobId, RunPolicy],
     target: str,
     parts: ExplainParts = NO_PARTS,
-    tiers: Mapping[str, int] | None = None,
+    order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
-    """What is known of a job that Slurm knows; None for any other target. `tiers`: see
-    `find_preemption`."""
+    """What is known of a job that Slurm knows; None for any other target."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
@@ -714,8 +721,11 @@ def job_view(
     registered = read_comment(job.comment)
     facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
     facts.append(_completing(w, job.id))
-    if lost := preemption_of(w, target, tiers or {}):
+    notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
+    if lost := preemption_of(w, target, order):
         facts.append(f"it was {preemption_text(lost)}")
+    elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
+        facts.append(notes[-1].why)
     if registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
@@ -725,12 +735,14 @@ def job_view(
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))
+    told = _told(_reports_of(w, str(job.id)), job.shown)
+    noted = (line for rec in notes for line in lines(rec, w.state))
     return ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=_told(_reports_of(w, str(job.id)), job.shown),
+        story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
         next=then,
     )
 

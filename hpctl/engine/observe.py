@@ -28,6 +28,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
+from hpctl.engine.preemption_watch import PreemptionWatch
 from hpctl.engine.reading_pace import (
     DISTRUST_S,
     SILENCE,
@@ -177,6 +178,7 @@ class Observer:
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
+        self._preemption = PreemptionWatch(sources.scheduler, clock)
         self._placed = False
         self.slurm_trouble = ""
         self._log = sources.log
@@ -278,6 +280,7 @@ class Observer:
                 self._slurm, self._live.policy.node.maintenance_lead_s, now
             ),
             placed=self._placed,
+            preemption=self._preemption.look(self._registered(ruled)),
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
             worked=self.hangs.worked,
@@ -308,6 +311,9 @@ class Observer:
         elif max(self._news, news) < ControllerNews.NODE and find_unannounced(before, seen):
             self._trusted_from = self._clock.monotonic() + DISTRUST_S
         return health
+
+    def _registered(self, ruled: Iterable[JobId]) -> Iterable[SlurmJob]:
+        return (self._slurm.jobs[job] for job in ruled if job in self._slurm.jobs)
 
     def _listen(self) -> None:
         if self._log is not None:

@@ -3,17 +3,17 @@
 Slurm does not tell which job preempted another, and forgets at a requeue that a job was preempted:
 it clears PreemptTime once COMPLETING is over (`batch_requeue_fini`). What remains is that a job
 started on the nodes of the former run, from the second of the requeue on. An operator's requeue
-frees nodes as well: only the priority tiers of the partitions tell the two apart, where Slurm
-preempts by these.
+frees nodes as well: only what Slurm lets preempt what tells the two apart.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
 
 from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 WITHIN: Final = timedelta(minutes=2)
@@ -25,8 +25,8 @@ of its run (seen on 24.11: a second later)."""
 
 
 class Preemption(Struct, frozen=True):
-    """When a job lost its nodes to another. `certain`: Slurm says that it was preempted, or the
-    other's partition preempts its own. `by`: the first job that started on its nodes then; None
+    """When a job lost its nodes to another. `certain`: Slurm says that it was preempted, or lets
+    the other preempt it. `by`: the first job that started on its nodes then; None
     where none is known."""
 
     at: datetime
@@ -34,16 +34,18 @@ class Preemption(Struct, frozen=True):
     by: SlurmJob | None = None
 
 
-def find_preemption(
-    job: SlurmJob, jobs: Iterable[SlurmJob], tiers: Mapping[str, int]
-) -> Preemption | None:
-    """Return how a job lost its nodes; None where it runs, or ended in another way.
+def may_be_preempted(job: SlurmJob) -> bool:
+    """Return whether a job waits for another run, or ended as preempted."""
+    return job.state == "PREEMPTED" or (job.state == "PENDING" and job.restarts > 0)
 
-    `tiers`: the priority tier of each partition where Slurm preempts by these; else empty.
-    """
-    waits = job.state == "PENDING" and job.restarts > 0
-    if not waits and job.state != "PREEMPTED":
+
+def find_preemption(
+    job: SlurmJob, jobs: Iterable[SlurmJob], order: PreemptionOrder
+) -> Preemption | None:
+    """Return how a job lost its nodes; None where it runs, or ended in another way."""
+    if not may_be_preempted(job):
         return None
+    waits = job.state == "PENDING"
     ended = job.submit if waits else job.end
     if ended is None:
         return None
@@ -53,8 +55,7 @@ def find_preemption(
         return Preemption(known, True, by)
     if by is None:
         return None
-    certain = tiers.get(by.partition, 0) > tiers.get(job.partition, 0)
-    return Preemption(ended, certain, by)
+    return Preemption(ended, order.allows(by, job), by)
 
 
 def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> SlurmJob | None:

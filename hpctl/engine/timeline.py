@@ -158,6 +158,7 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.HOLD: "Holding job {target}",
     StepKind.CANCEL: "Cancelling job {target}",
     StepKind.LIFT: "Letting job {target} have the healed nodes again",
+    StepKind.NOTE: "Writing it into the Comment of job {target}",
     StepKind.RESET: "Resetting GPUs of {target}",
     StepKind.REBOOT: "Rebooting instance {target}",
     StepKind.REPLACE: "Replacing instance {target}",
@@ -253,7 +254,7 @@ def _opened_line(subject: Subject) -> Line:
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
-    start = job if subject.lift else start
+    start = job if subject.of_no_fault else start
     return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
 
 
@@ -398,7 +399,7 @@ def headline(subject: Subject) -> str:
         named = f" ({subject.name})" if subject.name else ""
         by = ", ".join(subject.bad_nodes) or subject.cause
         hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
-        hit = subject.why if subject.lift else hit
+        hit = subject.why if subject.of_no_fault else hit
         what = f"Job {subject.shown}{named}, {hit}"
     return f"{what}. {_standing(subject)}"
 
@@ -425,7 +426,7 @@ def _standing(rec: NodeRecovery | JobRecovery) -> str:
         "escalated": sentence("Escalated to on-call", last),
         "gave_up": sentence(_gave_up(rec), last),
         "held": sentence("Held", last),
-        "cancelled": sentence("Canceled", last),
+        "cancelled": sentence("Noted" if getattr(rec, "note", "") else "Canceled", last),
     }
     return ends[rec.phase]
 

@@ -17,6 +17,7 @@ from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
 from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Ruled
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
@@ -102,6 +103,8 @@ class View(Struct, frozen=True):
     """The running jobs that stand still for longer than their past explains."""
     worked: Mapping[JobId, datetime] = field(default_factory=dict)
     """When this daemon last saw each running job at work."""
+    preemption: PreemptionOrder = field(default_factory=PreemptionOrder)
+    """What Slurm lets preempt what, as far as it is known."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)

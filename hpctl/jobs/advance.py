@@ -80,20 +80,28 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
-    return c.timed(_ended(rec, facts) or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+    over = _gone(rec, facts) or (None if rec.note else _ended(rec, facts))
+    return c.timed(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
 _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING})
 """Phases in which slurmctld has requeued the run, and may have died before it saved that."""
 
 
-def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
-    """Ends that may come in any phase, and a run that began, or came back, without our help."""
+def _gone(rec: JobRecovery, facts: JobFacts) -> Move | None:
+    """Whether there is nothing left to treat."""
     job = facts.job
     if job is None:
         return Move(JobSignal.GONE, "slurmctld does not know the job any more")
     if job.submit < rec.attempt.submit or job.restarts < rec.attempt.restarts:
         return Move(JobSignal.GONE, "the job id belongs to another submission now")
+    return None
+
+
+def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
+    """Ends that may come in any phase, and a run that began, or came back, without our help."""
+    job = facts.job
+    assert job is not None  # _gone has answered for a job that is gone
     if job.state == "COMPLETED" and not job.completing:
         return Move(JobSignal.FINISHED, "the job completed")
     if job.state == "CANCELLED" and rec.action is Action.END:
@@ -130,6 +138,8 @@ def _runs_uncounted(rec: JobRecovery, job: SlurmJob) -> bool:
 def _hit(c: _Case) -> Next:
     if c.rec.lift:
         return _lifting(c)
+    if c.rec.note:
+        return _noting(c)
     if c.rec.hang:
         return _hung(c)
     if not c.facts.cordoned:
@@ -150,6 +160,16 @@ def _lifting(c: _Case) -> Next:
         return Move(JobSignal.CALLED_OFF, f"it may have {','.join(c.rec.lift)} again")
     cannot = "slurmctld will not change its ExcNodeList"
     return c.take(StepKind.LIFT, str(job.id), JobSignal.REFUSED, cannot, nodes=c.rec.lift)
+
+
+def _noting(c: _Case) -> Next:
+    """HIT by no fault: another job preempted it, which its Comment is to tell."""
+    job = c.facts.job
+    assert job is not None  # _gone has answered for a job that is gone
+    if c.rec.note in job.comment:
+        return Move(JobSignal.CALLED_OFF, "Slurm starts it again")
+    cannot = "slurmctld will not change its Comment"
+    return c.take(StepKind.NOTE, str(job.id), JobSignal.CALLED_OFF, cannot, c.rec.note)
 
 
 def _hung(c: _Case) -> Next:

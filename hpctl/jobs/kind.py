@@ -12,6 +12,7 @@ from hpctl.jobs.facts import job_facts
 from hpctl.jobs.launches import add_launches, find_launches, hold_launches
 from hpctl.jobs.plan import job_of, run_decisions
 from hpctl.jobs.plan_hits import job_decisions
+from hpctl.jobs.preemptions import preemption_decisions
 from hpctl.toolkit.bounds import natural
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import Flaw, each
@@ -37,8 +38,8 @@ def advance_jobs(
 
 
 def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Plan:
-    """Decide on the jobs that a node under treatment has hit, on the runs that went wrong, and on
-    exclusions that have outlived their cause."""
+    """Decide on the jobs that a node under treatment has hit, on the runs that went wrong, on
+    exclusions that have outlived their cause, and on runs that were preempted."""
     launches = find_launches(view)
     hit, of_hit = job_decisions(view, policy, add_launches(here, launches), now)
     explained = _jobs_of(hit, of_hit)
@@ -46,11 +47,14 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
     held = list(hold_launches(view, explained, now))
     taken = explained | _jobs_of([*runs, *held], of_runs)
     lifts, of_lifts = lift_decisions(view, policy, taken, now)
-    decisions = [*hit, *runs, *held, *lifts]
+    preempted, of_preempted = preemption_decisions(
+        view, policy, taken | _jobs_of(lifts, of_lifts), now
+    )
+    decisions = [*hit, *runs, *held, *lifts, *preempted]
     return Plan(
         tuple(d for d in decisions if not isinstance(d, HoldNoted)),
         tuple(d for d in decisions if isinstance(d, HoldNoted)),
-        (*of_hit, *of_runs, *of_lifts),
+        (*of_hit, *of_runs, *of_lifts, *of_preempted),
     )
 
 

@@ -355,6 +355,8 @@ class _Recoveries:
             news = number >= len(old) or old[number].outcome is None
             if news and step.outcome is not None:
                 self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
+        if isinstance(rec, JobRecovery) and rec.of_no_fault:
+            return
         if before is None and not isinstance(rec, Change) and kind != "change":
             self._counts.opened.labels(kind, _opened_class(rec)).inc()
         if isinstance(rec, JobRecovery):

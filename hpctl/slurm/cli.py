@@ -256,6 +256,16 @@ class CliScheduler(Reader):
         self._comment(record, why)
         return self.order("scancel", record.command_id)
 
+    def note(self, attempt: Attempt, why: str) -> Outcome:
+        """`scontrol update Comment=`."""
+        record = self._look(attempt.job)
+        if isinstance(record, Outcome):
+            return record
+        refusal = rules.note(record, attempt)
+        if refusal is not None or record is None:
+            return refusal or rules.NO_SUCH_JOB
+        return self._comment(record, why)
+
     def _comment(self, record: JobRecord, why: str) -> Outcome:
         comment = rules.comment(record.job.comment, why)
         return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)

@@ -7,6 +7,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 REFUSED = Outcome.rejected("no_slurm", "Slurm is not reachable from here")
@@ -78,6 +79,14 @@ class NoSlurm:
     def give_up(self, attempt: Attempt, why: str) -> Outcome:
         """Refuse."""
         return REFUSED
+
+    def note(self, attempt: Attempt, why: str) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
+    def preemption_order(self) -> PreemptionOrder:
+        """Return that nothing preempts."""
+        return PreemptionOrder()
 
     def reservations(self) -> Mapping[str, Reservation]:
         """Return no reservations."""

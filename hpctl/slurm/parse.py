@@ -130,6 +130,12 @@ def partition_tiers(text: str) -> dict[str, int]:
     return {found[1]: natural(found[2]) for found in _TIER.finditer(text)}
 
 
+def preempting_qos(text: str) -> dict[str, frozenset[str]]:
+    """The QOS that each QOS preempts, of `sacctmgr --parsable2 show qos format=Name,Preempt`."""
+    rows = (line.partition("|") for line in text.splitlines())
+    return {name: frozenset(preempts.split(",")) for name, _, preempts in rows if preempts}
+
+
 def version(text: str) -> tuple[int, int, int] | None:
     """The release in `slurm-wlm 22.05.8` or `slurm 25.11.7`."""
     match = re.search(r"\b(\d{2})\.(\d{2})\.(\d+)", text)

@@ -30,6 +30,7 @@ from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T = TypeVar("T")
@@ -142,11 +143,18 @@ class Reader:
             (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
             return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
 
-    def preempting_tiers(self) -> dict[str, int]:
-        """The priority tier of each partition where Slurm preempts by these; else empty."""
-        if self.show_config().get("PreemptType") != "preempt/partition_prio":
-            return {}
-        return parse.partition_tiers(self.text("show", "partition", "-o"))
+    def preemption_order(self) -> PreemptionOrder:
+        """What Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
+        by = self.show_config().get("PreemptType")
+        if by == "preempt/partition_prio":
+            return PreemptionOrder(
+                tiers=parse.partition_tiers(self.text("show", "partition", "-o"))
+            )
+        if by == "preempt/qos":
+            return PreemptionOrder(
+                qos=parse.preempting_qos(self._read(*_QOS, program="sacctmgr").text)
+            )
+        return PreemptionOrder()
 
     def leaves(self) -> dict[NodeName, str]:
         """The leaf switch or the block of each node; empty where no topology is configured."""
@@ -360,6 +368,7 @@ class Reader:
 
 
 _HELD_BY_ADMIN = "JobHeldAdmin"
+_QOS = ("--noheader", "--parsable2", "show", "qos", "format=Name,Preempt")
 _LEAF = re.compile(
     r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
 )

@@ -252,6 +252,16 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     return None
 
 
+def note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+    """Why nothing is written into the Comment of a job, None where it is."""
+    if record is None:
+        return NO_SUCH_JOB
+    job = record.job
+    if job.submit < attempt.submit or job.restarts < attempt.restarts:
+        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+    return _several(record)
+
+
 def signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     """Why an attempt cannot be signalled, None where it can."""
     if record is None:

@@ -134,6 +134,7 @@ class JobRecovery(Struct, frozen=True):
     hang: str = ""
     known_as: str = ""
     lift: tuple[NodeName, ...] = ()
+    note: str = ""
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 
@@ -158,9 +159,14 @@ class JobRecovery(Struct, frozen=True):
         return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
     @property
+    def of_no_fault(self) -> bool:
+        """Nothing was wrong with its run: an exclusion is lifted, or a preemption noted."""
+        return bool(self.lift or self.note)
+
+    @property
     def let_run(self) -> bool:
         """It ended without stopping the run, which may therefore be hit again."""
-        if self.lift:
+        if self.of_no_fault:
             return True
         return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hpctl.vocabulary.identity import Attempt, InstanceId, JobId, NodeName, RecoveryId
     from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
+    from hpctl.vocabulary.preemption_order import PreemptionOrder
     from hpctl.vocabulary.reset_order import ResetOrder
     from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
@@ -130,6 +131,16 @@ class Scheduler(Protocol):
         Accepted for a job that has ended already. Rejected("other_attempt") where the next attempt
         runs, or the job id is another submission's by now.
         """
+
+    def note(self, attempt: Attempt, why: str) -> Outcome:
+        """Write `why` into the Comment of a job, whichever of its attempts it is at by now.
+
+        The registration and the owner's own text stay; what an earlier note or hold wrote makes
+        room. Rejected("other_attempt") where the job id is another submission's by now.
+        """
+
+    def preemption_order(self) -> PreemptionOrder:
+        """Which jobs Slurm lets preempt which others. Raises Unavailable."""
 
     def reservations(self) -> Mapping[str, Reservation]:
         """All reservations, those to come included, by name. Raises Unavailable."""

@@ -33,6 +33,7 @@ class StepKind(StrEnum):
     HOLD = "hold"
     CANCEL = "cancel"
     LIFT = "lift"
+    NOTE = "note"
     RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
@@ -57,6 +58,7 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.CANCEL,
         StepKind.LIFT,
+        StepKind.NOTE,
         StepKind.RETURN,
         StepKind.RESERVE,
         StepKind.STACKS,

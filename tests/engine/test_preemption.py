@@ -8,11 +8,13 @@ from msgspec.structs import replace
 from hpctl.engine.preemption import find_preemption, preemption_text
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A, B = NodeName("a"), NodeName("b")
-TIERS = {"low": 1, "high": 10}
+TIERS = PreemptionOrder(tiers={"low": 1, "high": 10})
+NONE = PreemptionOrder()
 WAITS = SlurmJob(JobId(7), "PENDING", T, 1, partition="low", nodes=(A,), reason="BeginTime")
 
 
@@ -23,17 +25,17 @@ def other(after_s: float = 1, **over) -> SlurmJob:
 
 
 @pytest.mark.parametrize(
-    ("job", "by", "tiers", "expected"),
+    ("job", "by", "order", "expected"),
     [
         (WAITS, other(), TIERS, "preempted"),
-        (WAITS, other(), {}, "requeued"),
+        (WAITS, other(), NONE, "requeued"),
         (WAITS, other(partition="low"), TIERS, "requeued"),
-        (replace(WAITS, preempted=T), other(partition="low"), {}, "preempted"),
-        (replace(WAITS, state="PREEMPTED", restarts=0, end=T), other(), {}, "preempted"),
+        (replace(WAITS, preempted=T), other(partition="low"), NONE, "preempted"),
+        (replace(WAITS, state="PREEMPTED", restarts=0, end=T), other(), NONE, "preempted"),
     ],
 )
-def test_it_is_called_preempted_only_where_that_is_known(job, by, tiers, expected):
-    found = find_preemption(job, [job, by], tiers)
+def test_it_is_called_preempted_only_where_that_is_known(job, by, order, expected):
+    found = find_preemption(job, [job, by], order)
     assert found is not None
     assert preemption_text(found) == (
         f"{expected} at 2026-03-01 12:00:00 UTC; job 12 of alice (partition {by.partition})"

@@ -17,6 +17,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
@@ -176,6 +177,21 @@ class SimSlurm(Slurmctld):
         mine.comment = rules.comment(mine.comment, why).partition("=")[2]
         self.cancel(mine)
         return Outcome.accepted()
+
+    def note(self, attempt: Attempt, why: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = self.known(attempt.job)
+        refusal = rules.note(_record(mine), attempt)
+        if refusal is not None or mine is None:
+            return refusal or rules.NO_SUCH_JOB
+        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        return Outcome.accepted()
+
+    def preemption_order(self) -> PreemptionOrder:
+        """Promised in ports.Scheduler."""
+        return PreemptionOrder()
 
     def reservations(self) -> Mapping[str, Reservation]:
         """Promised in ports.Scheduler."""

@@ -4,6 +4,16 @@ import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.repertoire.preemption import (
+    MAIL_CONF,
+    MAILER,
+    MAILS,
+    is_mailed,
+    is_not_counted,
+    is_told,
+    start_again,
+    start_registered,
+)
 from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
@@ -18,37 +28,35 @@ HEADER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --exclusive\n#SBATCH --nodes=2\n
 
 @pytest.fixture(scope="module")
 def live():
-    with cluster(nodes=2, slurm_conf=PARTITIONS) as live:
+    with cluster(MAILS, MAILER, nodes=2, slurm_conf=MAIL_CONF + PARTITIONS) as live:
         yield live
 
 
-def preempt(live: Chaos, low: int) -> None:
-    """Run a job of the high partition over one of the low, and let that start again."""
-    restarts = live.job(low).restarts
-    high = live.submit("sleep 1", "--partition=high", header=HEADER)
-    until(lambda: live.job(low).restarts == restarts + 1, 20, f"job {high} preempts it")
-    until(lambda: live.job(high).state == "COMPLETED", 40, f"job {high} ends")
-    live.sandbox.run(["scontrol", "update", f"jobid={low}", "StartTime=now"])
-    until(lambda: live.running(low, restarts + 1), 40, "it runs again")
-
-
 @story(
-    job="Batch job in a partition with `PreemptMode=REQUEUE`",
+    job="Registered batch job in a partition with `PreemptMode=REQUEUE`",
     act="five jobs of a partition with a higher priority tier preempt it, one after the other",
-    slurm="The job waits and starts again as Slurm decides; it is never held.",
-    explain="No recovery opens.",
-    owner="No restart is counted against the job's policy.",
+    slurm=(
+        "The job waits and starts again as Slurm decides; it is never held. Its Comment says, after"
+        " the owner's text, when it was preempted and by which job of whom."
+    ),
+    explain="It was preempted, when, and by which job of whom.",
+    owner=(
+        "A mail for each preemption (`--mail-type=REQUEUE`); no restart is counted against the"
+        " job's policy."
+    ),
 )
-def test_five_preemptions_in_a_row_hold_nothing_and_count_for_nothing(live: Chaos):
-    comment = 'hpctl:{"policy":{"restarts":2}}'
-    low = live.submit("sleep 600", "--partition=low", f"--comment={comment}", header=HEADER)
-    until(lambda: live.running(low), 20, "it runs")
-    until(lambda: live.daemon_sees(low), 20, "the daemon sees it run")
-    for _ in range(5):
-        preempt(live, low)
-    assert live.job_recoveries() == []
-    assert str(low) not in live.state().holds
-    assert live.job(low).comment == comment
+def test_five_preemptions_in_a_row_are_told_and_count_for_nothing(live: Chaos):
+    low = start_registered(live, "--partition=low", header=HEADER)
+    preemptors = list[int]()
+    for number in range(1, 6):
+        high = live.submit("sleep 600", "--partition=high", header=HEADER)
+        is_told(live, low, high, "partition high")
+        preemptors.append(high)
+        live.sandbox.run(["scancel", str(high)])
+        start_again(live, low, number)
+    is_mailed(live, low, preemptors)
+    is_not_counted(live, low)
+    assert len(live.of_job(low)) == 5
     live.sandbox.run(["scancel", str(low)])
 
 
@@ -110,5 +118,5 @@ def test_a_job_that_preemption_cancels_stays_ended(live: Chaos):
     by = f"job {high} of root (partition high)"
     until(lambda: by in live.explained(str(job)), 60, "explain names the other job")
     assert "it was preempted at" in live.explained(str(job))
-    assert live.job_recoveries() == []
+    assert live.of_job(job) == []
     live.sandbox.run(["scancel", str(high)])

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiosmtpd.controller import Controller
 from msgspec.structs import replace
@@ -16,15 +17,17 @@ from msgspec.structs import replace
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import Config, Notify, Route, Slurm
 from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, SignalSeen
+from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.loop_port import LoopPort
 from hpctl.service.metrics import Metrics
-from hpctl.service.notify import daemon, outbox, sinks
+from hpctl.service.notify import daemon, decide, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import expand
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
+from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import attempt, generation, node_name, opened, slurm_job, slurm_node
 from tests.process import free_port
@@ -368,6 +371,25 @@ def test_an_event_of_a_clock_set_back_since_holds_up_nothing(head: Head, hook: W
     head.store.append([SignalSeen(ahead, RecoveryId("gone"), "needs_human", "")])
     head.happens(*escalated(1))
     until(lambda: hook.got, 10)
+
+
+def test_a_preemption_goes_to_no_sink_that_does_not_ask_for_it(head: Head, hook: Webhook) -> None:
+    begun, *_ = job_ends(7, "proved")
+    rid = RecoveryId("j-7")
+    noted = replace(begun, why="it was preempted", note="hpctl: preempted")
+    over = SignalSeen(datetime.now(UTC), rid, "called_off", "Slurm starts it again")
+    head.start()
+    head.happens(noted, over, *escalated(1))
+    until(lambda: hook.got, 10)
+    posted = msgspec.json.decode(head.store.outbox() or "", type=outbox.Outbox).posted
+    assert {row.notice.kind for row in posted} == {"escalated"}
+    state = State()
+    for event in (noted, over):
+        state.fold(event)
+    told = decide.notice(over, state, SchedulerView(datetime.now(UTC)), Policy())
+    assert told is not None
+    assert (told.kind, told.person, told.job) == ("job_preempted", "", 7)
+    assert "it was preempted" in told.what
 
 
 def test_mail_program(head: Head) -> None:

@@ -59,6 +59,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
     goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     `lift`: the nodes that a waiting job may have again; nothing is wrong with its run.
+    `note`: what is only written into its Comment, because another job preempted it.
     """
 
     at: datetime
@@ -82,6 +83,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     hang: Literal["", "dump", "requeue", "cancel"] = ""
     known_as: str = ""
     lift: tuple[NodeName, ...] = ()
+    note: str = ""
 
 
 class JobReported(Struct, frozen=True):

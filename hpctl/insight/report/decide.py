@@ -173,7 +173,8 @@ def report(
     nodes = sorted(treated, key=lambda rec: rec.opened)
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
-    jobs = [job for job in state.jobs.values() if p.hours(*_idle(p, job)) or p.has(job.opened)]
+    hit = (job for job in state.jobs.values() if not job.of_no_fault)
+    jobs = [job for job in hit if p.hours(*_idle(p, job)) or p.has(job.opened)]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, Total] = {}
     out, kept, unneeded = _nodes(p, nodes, lost)

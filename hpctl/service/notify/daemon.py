@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import tenacity
@@ -51,8 +51,10 @@ AT_ONCE = 200
 """Events read in one go."""
 NAMED = 5
 """Sinks with series of their own; the others share one."""
-_WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL"}
+_WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL", "job_preempted": "REQUEUE"}
 """The word of Slurm's --mail-type that asks for a notice."""
+_FOR_OWNERS: Final = ("job_preempted",)
+"""What goes to no sink but by a route that names it: it is the job owner's news."""
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 
@@ -270,7 +272,7 @@ class Notifier:
 
 def _takes(route: Route, notice: Notice, account: str) -> bool:
     """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
-    if route.kinds and notice.kind not in route.kinds:
+    if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
         return False
     if (
         route.partitions

@@ -22,6 +22,7 @@ from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
 from hpctl.vocabulary.hang import HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.policy import NoticeKind, Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -51,6 +52,7 @@ NOTICE_EFFECTS: Final[Mapping[NoticeKind, str]] = {
     "node_back": "has resumed the node; Slurm gives it work again",
     "job_resumed": "has nothing more to do for this job",
     "job_gave_up": "leaves the job to its owner",
+    "job_preempted": "leaves the job to Slurm and counts no restart",
     "job_hung": "goes on watching it",
     "spares_used_up": "keeps the next idle nodes of the group as spares",
     "standby_lost": "goes on; no other head node can take over",
@@ -116,6 +118,8 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
     if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
+    if isinstance(rec, JobRecovery) and rec.note:
+        kind = "job_preempted"
     if isinstance(rec, NodeRecovery) and rec.of_capacity:
         return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:

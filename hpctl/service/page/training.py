@@ -91,6 +91,8 @@ def trainings(w: World) -> list[Training]:
     now = w.now.replace(second=0, microsecond=0)
     hit: dict[JobId, list[JobRecovery]] = {}
     for rec in w.state.jobs.values():
+        if rec.of_no_fault:
+            continue
         hit.setdefault(rec.attempt.job, []).append(rec)
     jobs = {job.id: job for job in (w.slurm.jobs.values() if w.slurm else ()) if not job.end}
     shown = jobs.keys() | {job for job in hit if hit[job][-1].since > now - LATELY}

@@ -1,0 +1,57 @@
+"""What Slurm lets preempt what, read in the background where a job may have been preempted.
+
+By QOS only slurmdbd knows it, which may be away: no cycle waits for it, and a job that is requeued
+meanwhile is called preempted once it is known.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from hpctl.engine.preemption import may_be_preempted
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.ports import Clock
+from hpctl.vocabulary.preemption_order import PreemptionOrder
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+log = logging.getLogger("hpctl.daemon")
+
+KNOWN_S: Final = 600.0
+"""How long what was read is taken to hold, in seconds."""
+AGAIN_S: Final = 30.0
+"""How soon it is read again where that failed, in seconds."""
+
+
+class PreemptionSource(Protocol):
+    """Slurm, as far as preemption goes."""
+
+    def preemption_order(self) -> PreemptionOrder:
+        """Return what may preempt what. Raises Unavailable."""
+
+
+class PreemptionWatch:
+    """Keeps the order that was read last."""
+
+    def __init__(self, source: PreemptionSource, clock: Clock) -> None:
+        self._source, self._clock = source, clock
+        self._order = PreemptionOrder()
+        self._due = float("-inf")
+        self._reading: threading.Thread | None = None
+
+    def look(self, jobs: Iterable[SlurmJob]) -> PreemptionOrder:
+        """Return what is known. Begin to read it where one of these jobs asks for it."""
+        busy = self._reading is not None and self._reading.is_alive()
+        if busy or self._clock.monotonic() < self._due or not any(map(may_be_preempted, jobs)):
+            return self._order
+        self._due = self._clock.monotonic() + KNOWN_S
+        self._reading = threading.Thread(target=self._read, name="preemption", daemon=True)
+        self._reading.start()
+        return self._order
+
+    def _read(self) -> None:
+        try:
+            self._order = self._source.preemption_order()
+        except Unavailable as error:
+            self._due = self._clock.monotonic() + AGAIN_S
+            log.warning("which jobs preempt which others is not known: %s", error)

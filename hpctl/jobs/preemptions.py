@@ -1,0 +1,88 @@
+"""Which registered jobs were preempted, and the note of it in their Comment.
+
+A preempted job is Slurm's to start again: nothing is done to it and nothing is counted. What opens
+writes one line into the job's Comment, which the owner reads with squeue, and is told by mail.
+Jobs that did not register keep their Comment as it is; `hpctl explain` tells the same of them, and
+of a job that preemption has ended: slurmctld changes no Comment of an ended job.
+"""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final
+
+from hpctl.engine.journal.events import JobRecoveryOpened
+from hpctl.engine.preemption import find_preemption, preemption_text
+from hpctl.engine.view import View
+from hpctl.jobs.run_gates import RUN_GATES, Run
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.identity import Attempt, JobId, RecoveryId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+RECENT: Final = timedelta(minutes=10)
+"""A preemption that is older is not noted any more: after it the daemon was away, or began."""
+
+
+def preemption_decisions(
+    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+) -> tuple[list[JobRecoveryOpened], list[Flaw]]:
+    """Return what opens for each registered job that was preempted, once it is known by which.
+
+    `taken`: the jobs that something is decided on already.
+    """
+
+    def one(job: SlurmJob) -> JobRecoveryOpened | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+            return None
+        return _preempted(job, view, policy, now)
+
+    jobs = (view.scheduler.jobs.get(job) for job in view.ruled)
+    found, flaws = each("plan", filter(None, jobs), lambda job: job.id, one)
+    return [decision for decision in found if decision is not None], flaws
+
+
+def _preempted(
+    job: SlurmJob, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | None:
+    if job.state != "PENDING" or job.restarts == 0 or job.completing:
+        return None
+    attempt = Attempt(job.id, job.submit, job.restarts - 1)
+    if _treated(attempt, view):
+        return None
+    found = find_preemption(job, view.scheduler.jobs.values(), view.preemption)
+    if found is None or not found.certain or found.by is None or abs(now - found.at) > RECENT:
+        return None
+    why = preemption_text(found)
+    answer = RunDecision(Action.NOTIFY, why)
+    if any(gate.gate(Run(job, answer), view, policy, now) is not None for gate in RUN_GATES):
+        return None
+    opened = len(view.state.jobs)
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id("j", job.id, attempt, "note", opened, known=view.state),
+        attempt=attempt,
+        cause=RecoveryId(""),
+        bad_nodes=(),
+        why=f"it was {why}",
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        ran_on=job.nodes,
+        nodes=len(job.nodes),
+        known_as=job.shown,
+        note=f"hpctl: {why}",
+    )
+
+
+def _treated(attempt: Attempt, view: View) -> bool:
+    """Whether this run was noted, or ended for a reason that is known. Ids come round again, but
+    not within a day."""
+    return any(
+        rec.attempt.job == attempt.job
+        and rec.attempt.restarts == attempt.restarts
+        and rec.since > later(attempt.submit, -86400)
+        for rec in view.state.jobs.values()
+    )

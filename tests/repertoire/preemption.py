@@ -1,0 +1,66 @@
+"""What the stories of preemption share: mails, and what a registered job and its owner are told."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from hpctl.toolkit.compat import UTC
+from tests.daemon.chaos import Chaos
+from tests.live import until
+
+COMMENT: Final = 'hpctl:{"policy":{"restarts":2}} my own words'
+MAILER: Final = {"mailer": '#!/bin/sh\necho "$@" >>{base}/mails\ncat >>{base}/mails\n'}
+MAILS: Final[dict[str, Any]] = {"notify": {"users": "mailprog"}}
+MAIL_CONF: Final = "MailProg={base}/mailer\n"
+
+
+def start_registered(live: Chaos, *options: str, header: str) -> int:
+    """Start a registered job whose owner asks for mails; return once the daemon has seen it run."""
+    mail = ("--mail-user=ann@x.org", "--mail-type=REQUEUE")
+    job = live.start("sleep 600", f"--comment={COMMENT}", *mail, *options, header=header)
+    until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
+    return job
+
+
+def is_told(live: Chaos, job: int, by: int, where: str) -> None:
+    """Wait until Comment, `hpctl explain` and a mail say that a job preempted another."""
+    other = f"job {by} of root ({where}) started on its nodes then"
+
+    def commented() -> bool:
+        own, _, why = live.job(job).comment.partition(" | hpctl: preempted at ")
+        return own == COMMENT and why.endswith(f" UTC; {other}")
+
+    until(commented, 60, f"the Comment names job {by}")
+    said = live.explained(job)
+    assert "it was preempted at" in said
+    assert other in said
+
+
+def is_mailed(live: Chaos, job: int, by: list[int]) -> None:
+    """Wait until the owner has a mail about each of the jobs that preempted another."""
+    mails = Path(live.sandbox.state_dir).parent / "mails"
+
+    def all_told() -> bool:
+        text = mails.read_text() if mails.exists() else ""
+        return all(f"job {other} of root (" in text for other in by)
+
+    until(all_told, 60, f"the owner of job {job} has mails that name the jobs {by}")
+
+
+def is_not_counted(live: Chaos, job: int) -> None:
+    """Nothing holds the job, and nothing counts as a failure of it."""
+    assert str(job) not in live.state().holds
+    found = live.of_job(job)
+    assert all(recovery.of_no_fault for recovery in found), found
+    assert {step.kind for recovery in found for step in recovery.steps} <= {"note"}
+
+
+def start_again(live: Chaos, job: int, restarts: int) -> None:
+    """Take Slurm's delay from a job that waits; return once the daemon has seen it run."""
+    # A node kills what comes back in the clock's second in which it was ended.
+    ended = live.job(job).submit
+    until(lambda: datetime.now(UTC) > ended + timedelta(seconds=2), 60, "that second is over")
+    until(lambda: not live.job(job).completing, 60, "its last run has cleared")
+    live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
+    until(lambda: live.running(job, restarts), 60, "it runs again")
+    until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
