@@ -166,6 +166,31 @@ def test_a_node_that_is_lost_is_no_end_of_the_program(live: Chaos) -> None:
     live.returned(victim)
 
 
+@story(
+    job="Jobs that depend on a plain script (`afterok`, with and without `--kill-on-invalid-dep`)",
+    act="the node of the plain script fails",
+    slurm="They wait for its second run, and start once that is COMPLETED.",
+    owner=(
+        "Where the program fails by itself, Slurm may release them in the moment between its end"
+        " and its requeue."
+    ),
+)
+def test_what_waits_for_a_job_waits_for_its_second_run(live: Chaos) -> None:
+    again = '[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 3; exec sleep 600'
+    job = live.start(again, header=HEADER + "#SBATCH --exclusive\n")
+    waits = f"--dependency=afterok:{job}"
+    plain = live.submit("exit 0", waits, header=HEADER)
+    kills = live.submit("exit 0", waits, "--kill-on-invalid-dep=yes", header=HEADER)
+    (victim,) = live.job(job).nodes
+    live.xid(victim)
+    until(lambda: live.running(job, 1), 60, "it runs elsewhere")
+    assert [live.job(j).reason for j in (plain, kills)] == ["Dependency", "Dependency"]
+    until(lambda: live.job(job).state == "COMPLETED", 60, "its second run ends")
+    for dependent in (plain, kills):
+        until(lambda j=dependent: live.job(j).state == "COMPLETED", 90, "it is released")
+    live.returned(victim)
+
+
 def submit_by_hpctl(live: Chaos, tmp_path: Path, body: str) -> int:
     """Submit with `hpctl sbatch`, the default policy without its backoff; return the job."""
     script, policy = tmp_path / "job.sh", tmp_path / "policy.yaml"
