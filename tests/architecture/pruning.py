@@ -35,14 +35,28 @@ class Gone(Struct):
 
 
 def prune(text: str, modules: tuple[str, ...]) -> str:
-    """Return the module without what names one of the modules; where that is anything, without
-    comments."""
+    """Return the module without what names one of the modules.
+
+    A statement of the module in which something is deleted loses its comments.
+    """
     tree, gone = ast.parse(text), Gone(modules)
-    if not _Pass(gone).run(tree):
-        return text
+    texts = dict(_list_texts(text, tree))
+    before = {statement: ast.dump(statement) for statement in texts}
     while _Pass(gone).run(tree):
         pass
-    return ast.unparse(tree) + "\n"
+    parts = []
+    for statement in tree.body:
+        is_same = ast.dump(statement) == before[statement]
+        parts.append(texts[statement] if is_same else ast.unparse(statement))
+    return "\n".join(parts) + "\n"
+
+
+def _list_texts(text: str, tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each statement of a module with its text, the lines before it included."""
+    lines, end = text.splitlines(), 0
+    for statement in tree.body:
+        begin, end = end, statement.end_lineno or 0
+        yield statement, "\n".join(lines[begin:end])
 
 
 class _Pass(ast.NodeTransformer):

@@ -18,13 +18,15 @@ DAEMON = "hpctl/daemon/composition.py"
 class Room(Struct, frozen=True, kw_only=True):
     """A room that can be removed.
 
-    `listed`: the files whose lines go with it. `whole`: the modules elsewhere that serve it alone
-    and go with it. `bound`: the rooms and files that cannot do without it, and why; they go as
-    well. `by_name`: the files that hold a module's name as text, to run it, and why that is no
-    import.
+    `listed`: the files whose lines go with it. `handed`: by the room of another feature, the file
+    that names this one only to hand something of it to that feature. `whole`: the modules elsewhere
+    that serve it alone and go with it. `bound`: the rooms and files that cannot do without it, and
+    why; they go as well. `by_name`: the files that hold a module's name as text, to run it, and why
+    that is no import.
     """
 
     listed: tuple[str, ...]
+    handed: Mapping[str, str] = {}
     whole: tuple[str, ...] = ()
     bound: Mapping[str, str] = {}
     by_name: Mapping[str, str] = {}
@@ -45,7 +47,7 @@ ROOMS: Mapping[str, Room] = {
             "docgen/dashboards.py",
         ),
     ),
-    "hpctl.insight": Room(listed=(COMMANDS, DAEMON, KINDS)),
+    "hpctl.insight": Room(listed=(COMMANDS, DAEMON), handed={"hpctl.capacity": KINDS}),
     "hpctl.capacity": Room(listed=(COMMANDS, KINDS)),
     "hpctl.nodes.acceptance": Room(
         listed=(COMMANDS, SHOWN, KINDS),

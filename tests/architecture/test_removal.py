@@ -10,6 +10,10 @@ COMPOSITION = """
 from hpctl.engine import loop
 from hpctl.grey import Grey, watch
 
+# Grey alone.
+GREY = Grey
+# Of all.
+FIRST = "a"  # kept as it is
 TABLE = {"a": ("hpctl.cli.a:a", "A."), "b": ("hpctl.grey.b:b", "B.")}
 LIST = (loop.first, watch)
 
@@ -46,19 +50,17 @@ def main():
 
 LEFT = """
 from hpctl.engine import loop
+# Of all.
+FIRST = "a"  # kept as it is
 TABLE = {'a': ('hpctl.cli.a:a', 'A.')}
 LIST = (loop.first,)
-
 class Parts:
     first: loop.First
-
 def make_parts(given):
     return Parts(first=loop.First(on_cycle=[given]))
-
 def use(parts: Parts):
     begin(parts, *LIST)
     return Daemon(parts.first, servers=())
-
 def main():
     parts = make_parts(1)
     use(parts)
