@@ -107,7 +107,7 @@ def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeLine) -> Inta
     grey = GreyFailures(GreyFindings(), book, nobody, CLOCK)
     listeners = (grey.hear, HangWatch().hear)
     backend = Backend(book, nobody, nobody, Metrics(), on_gauges=listeners)
-    return IntakeProcess(setup, ("127.0.0.1", 0), backend, line)
+    return IntakeProcess(setup, "127.0.0.1:0", backend, line)
 
 
 def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> Loop:

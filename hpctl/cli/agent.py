@@ -156,7 +156,7 @@ def run(
             **settings,
         ),
         make_order_handler,
-        list_test_results(settings["spool"]),
+        [read(settings["spool"]) for read in list_test_results()],
     ).run()
 
 

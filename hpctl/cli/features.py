@@ -46,8 +46,8 @@ def list_explain_parts() -> ExplainParts:
     )
 
 
-def list_test_results(spool: Path) -> Sequence[TestResults]:
-    """Return where the tests of this node leave their results for its agent."""
+def list_test_results() -> Sequence[Callable[[Path], TestResults]]:
+    """Return what reads the results that tests leave in the spool of a node's agent."""
     from hpctl.nodes.acceptance.result import Inbox
 
-    return (Inbox(spool),)
+    return (Inbox,)

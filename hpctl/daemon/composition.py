@@ -282,10 +282,9 @@ def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> 
         jobs=engine.jobs,
         on_gauges=(world.grey.hear, world.hang_watch.hear),
     )
-    host, _, port = config.intake.listen.rpartition(":")
-    listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
-    setup = _intake_setup(config)
-    intake = IntakeProcess(setup, listen_on, backend, world.line, "hpctl.daemon.intake")
+    intake = IntakeProcess(
+        _intake_setup(config), config.intake.listen, backend, world.line, "hpctl.daemon.intake"
+    )
     notifier = Notifier(config, base.store, engine.port, world.metrics)
     page = PageProcess(str(base.path), config.page.listen)
     return _Service(intake=intake, notifier=notifier, page=page)

@@ -203,7 +203,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     parts: Any = (health, None, None, None, leadership)
     backend = Backend(*parts)
     line, setup = IntakeLine(), channel.Setup(str(munges.head), (0,), None)
-    intake = IntakeProcess(setup, ("127.0.0.1", 0), backend, line)
+    intake = IntakeProcess(setup, "127.0.0.1:0", backend, line)
     intake.start()
     line.set_addresses({report().node: "127.0.1.2"})
     seq = iter(range(1, 100))

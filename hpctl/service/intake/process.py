@@ -140,13 +140,14 @@ class IntakeProcess:
     def __init__(
         self,
         setup: channel.Setup,
-        listen_on: tuple[str, int],
+        listen_on: str,
         backend: Backend,
         line: IntakeLine,
         module: str = MODULE,
     ) -> None:
-        """`backend` is called on threads, of which reports have their own. `line` is connected to
-        the process that runs, and closed by `stop`. `module` is the program of that process."""
+        """`listen_on` is HOST:PORT; without HOST, every address. `backend` is called on threads, of
+        which reports have their own. `line` is connected to the process that runs, and closed by
+        `stop`. `module` is the program of that process."""
         self._module = module
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
         self._line = line
@@ -173,7 +174,8 @@ class IntakeProcess:
 
     def start(self) -> None:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
-        self._listener = listen(*self._listen_on)
+        host, _, port = self._listen_on.rpartition(":")
+        self._listener = listen(host or "0.0.0.0", int(port))  # noqa: S104
         self._thread.start()
         threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
         if not self._up.wait(START_S):
