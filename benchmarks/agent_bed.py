@@ -19,8 +19,8 @@ from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.vocabulary.model import Report
 from hpctl.wire.authentication import IntakeSettings
-from tests.intakes import Rows
 from tests.munged import munged, public_directory
+from tests.reports import Rows
 
 CHILD = "hpctl.detection.nvml.child"
 READY_S = 20.0

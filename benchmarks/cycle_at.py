@@ -37,7 +37,7 @@ from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.policy import Policy
-from tests.intakes import Rows
+from tests.reports import Rows
 
 QUIET_RUNS = 41
 SICK_RUNS = 9

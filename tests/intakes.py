@@ -3,25 +3,18 @@
 import http.client
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
-from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Health, Report
+from hpctl.vocabulary.model import Finding, Report
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
 from tests.munged import ADDRESSES, Realm
-
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-
-
-def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
-    return Report(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
+from tests.reports import beat, report
 
 
 def post(port, path, body, headers, peer="127.0.0.1"):
@@ -58,16 +51,6 @@ def refused(port: int, counter: str) -> dict[str, int]:
     """How often an intake has refused something, by code."""
     found = re.findall(rf'^{counter}_total\{{code="(\w+)"\}} (\S+)$', get(port, "/metrics"), re.M)
     return {code: int(float(count)) for code, count in found}
-
-
-class Rows:
-    """Health that is stored nowhere."""
-
-    def record(self, rows: Sequence[Health]) -> None:
-        """Forget them."""
-
-    def note_heard(self, heard: Mapping[str, datetime]) -> None:
-        """Forget it."""
 
 
 class Sink:
@@ -158,10 +141,3 @@ class Session:
     def heartbeat(self, seq: int = 0, findings: tuple[Finding, ...] = ()) -> bytes:
         self.seq += 1
         return wire.encode_heartbeat(beat(self.node, seq or self.seq, findings))
-
-
-def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
-    sent = report(node, seq)
-    return wire.Heartbeat(
-        sent.node, sent.instance, sent.boot, seq, NOON, sent.agent_start, wire.digest(findings)
-    )

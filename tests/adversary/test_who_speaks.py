@@ -22,7 +22,8 @@ from hpctl.wire import reports as wire
 from hpctl.wire.heads import Head as At
 from hpctl.wire.heads import Unproved, check_proof, trusted_uids
 from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
-from tests.intakes import Head, Session, report
+from tests.intakes import Head, Session
+from tests.reports import report
 
 pytestmark = [pytest.mark.adversary, pytest.mark.slurm, pytest.mark.integration]
 

@@ -4,8 +4,9 @@
 the formatter, the linter, the type checker, the import contracts and an import of every module;
 with `--tests` the quick tests as well. Exit code 1 where one of them fails.
 
-A test that imports the room tests the room, and goes with it. The pages of docs/ and the tests that
-hold them against the code are not touched: who removes a feature edits its pages by hand.
+A test that imports the room tests the room, and goes with it, as does the room's folder in tests/.
+The pages of docs/ and the tests that hold them against the code are not touched: who removes a
+feature edits its pages by hand.
 """
 
 import argparse

@@ -18,7 +18,6 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import Corrupt, replay
 from hpctl.engine.view import Candidate, View
-from hpctl.jobs.plan_hits import job_decisions
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
     ENDS,
@@ -409,8 +408,6 @@ def test_a_removal_is_no_fault() -> None:
     view = ours(late)
     assert tally(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
     assert launch_failures(view.state, at(3), 3600) == 0
-    here = {N1: (slurm_job(5, state="FAILED", nodes=(N1,), end=at(0)),)}
-    assert job_decisions(ours(closed()), SCALE, here, at(3)) == ([], [])
 
 
 def events_of_earlier(*signals: str) -> tuple[Event, ...]:

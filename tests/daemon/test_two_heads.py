@@ -34,7 +34,8 @@ from hpctl.wire.heads import ask_leader, leader_named
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
 from tests.agent_process import AgentProcess
 from tests.fakes.desk import Desk
-from tests.intakes import Sink, beat, credential, post, report
+from tests.intakes import Sink, credential, post
+from tests.reports import beat, report
 from tests.service.test_intake_agent import Daemon
 from tests.waiting import until
 

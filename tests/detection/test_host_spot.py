@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
 from hpctl.detection.checks import host_spot
-from hpctl.engine.journal.events import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import Event, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import replay
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
-from hpctl.jobs.plan_hits import job_decisions
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -25,7 +24,6 @@ from hpctl.vocabulary.recovery import Move, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
-from tests.unflawed import unflawed
 
 RULES = rules()
 RULE = "host-spot-interruption"
@@ -155,25 +153,12 @@ def noticed(ladder, urgency, phase=()):
     return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
 
 
-def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
-    view = noticed((Remedy.AWAIT,), Urgency.NOW)
-    here = {node_name(1): list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
-    assert isinstance(hit, JobRecoveryOpened)
-    assert hit.save_signal == "USR1"
-
-
-def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
-    view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
-    here = {node_name(1): list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
-    assert isinstance(hit, JobRecoveryOpened)
-    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []
+def test_an_instance_that_goes_is_not_rebooted() -> None:
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))
     assert [m.signal for m in progress.moves] == [NodeSignal.REMEDY_ACCEPTED]
-    assert progress.due == (), "nobody reboots an instance that goes"
+    assert progress.due == ()
 
 
 def test_a_pool_that_runs_dry_is_no_broken_check_and_needs_no_budget() -> None:

@@ -163,15 +163,3 @@ def test_explain_says_why_nothing_is_done_where_nothing_is():
     shown = slurm(QUEUED)
     assert "Slurm 22.05.8 breaks" in describe_release(QUEUED, shown, replay(TREATED), OWN)
     assert "no restart waits" in describe_release(ENDED, shown, replay([]), OWN)
-
-
-def test_the_job_recovery_waits_longer_while_the_job_is_completing():
-    from hpctl.engine.job_deadlines import deadline_s
-    from hpctl.jobs.advance import JobFacts, advance
-    from hpctl.vocabulary.recovery import Wait
-
-    rec = replay(TREATED).jobs["j-1"]
-    usual = deadline_s(rec.phase, OWN)
-    answer = advance(rec, JobFacts(QUEUED), OWN, at(usual + 10))
-    assert isinstance(answer, Wait)
-    assert "n2" in answer.why

@@ -27,7 +27,7 @@ from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
 from tests.fakes.values import T0, opened, slurm_node
-from tests.intakes import Rows
+from tests.reports import Rows
 
 BOTH = ("n1", "n2")
 

@@ -28,7 +28,7 @@ from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.scheduler import SimSlurm
 from tests.fakes.values import T0, Clock, opened
-from tests.intakes import Rows
+from tests.reports import Rows
 
 NAMES = ["n1", "n2", "n3"]
 PACE = Config().loop

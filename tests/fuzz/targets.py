@@ -45,7 +45,7 @@ from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from hpctl.wire.heads import explained
-from tests import intakes
+from tests import reports
 from tests.checkpoints import checkpoint_files, ocdbt_files
 from tests.engine.journal.events import signal, taken
 from tests.fuzz import intake
@@ -122,7 +122,7 @@ def _iso(raw: bytes) -> object:
 
 def _report() -> model.Report:
     found = model.Finding("kernel.xid", model.Verdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM")
-    return replace(intakes.report(), findings=(found,))
+    return replace(reports.report(), findings=(found,))
 
 
 def _ras() -> bytes:

@@ -375,3 +375,11 @@ def test_a_run_that_slurmctld_forgot_to_count_is_seen(phase, job, runs_again):
     answer = advance(rec(phase, trail=(queued,)), facts, OWN, at(10))
     seen = isinstance(answer, Move) and answer.signal == JobSignal.RUNNING_SEEN
     assert seen is runs_again
+
+
+def test_a_job_recovery_waits_longer_while_the_job_is_completing():
+    usual = deadline_s(JobPhase.STOPPING, OWN)
+    stuck = replace(QUEUED, flags=frozenset({"COMPLETING"}), submit=at(0), completing_on=("n2",))
+    answer = advance(rec(JobPhase.STOPPING), JobFacts(stuck), OWN, at(usual + 10))
+    assert isinstance(answer, Wait)
+    assert "n2" in answer.why

@@ -1,14 +1,20 @@
 """Which jobs a node under treatment has hit."""
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen
 from hpctl.engine.view import View
-from hpctl.vocabulary.assessment import Urgency
+from hpctl.jobs.plan_hits import job_decisions
+from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob
+from tests.detection.test_host_spot import noticed
 from tests.engine.test_plan import planned
-from tests.fakes.values import at, attempt, node_name, opened, slurm_job, view_of
+from tests.fakes.capacity import SCALE, cluster, removal
+from tests.fakes.values import OWN, at, attempt, node_name, opened, slurm_job, view_of
+from tests.unflawed import unflawed
 
 N1, N2 = node_name(1), node_name(2)
 
@@ -98,3 +104,28 @@ def test_only_a_job_that_may_live_is_asked_to_save():
     for by, signal in (("eve", "USR1"), ("", "")):
         (event,) = job_opens(view_of(jobs=[job], log=treated(by=by)))
         assert event.save_signal == signal
+
+
+def test_a_node_that_was_removed_has_hit_no_job() -> None:
+    gone = removal()
+    moves = (SignalSeen(at(1), gone.recovery, move, "x") for move in ("cordon_seen", "jobs_gone"))
+    drained = {"flags": frozenset({"DRAIN"}), "reason": own_reason(gone.recovery, "x")}
+    view = cluster(log=(gone, *moves), change={N1: drained})
+    here = {N1: (slurm_job(5, state="FAILED", nodes=(N1,), end=at(0)),)}
+    assert job_decisions(view, SCALE, here, at(3)) == ([], [])
+
+
+def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
+    view = noticed((Remedy.AWAIT,), Urgency.NOW)
+    here = {N1: list(view.scheduler.jobs.values())}
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    assert isinstance(hit, JobRecoveryOpened)
+    assert hit.save_signal == "USR1"
+
+
+def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
+    view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
+    here = {N1: list(view.scheduler.jobs.values())}
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    assert isinstance(hit, JobRecoveryOpened)
+    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []

@@ -27,7 +27,8 @@ from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.policy import Override
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import Clock
-from tests.intakes import Rows, announced, post
+from tests.intakes import announced, post
+from tests.reports import Rows
 
 pytestmark = pytest.mark.integration
 

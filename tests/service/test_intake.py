@@ -18,8 +18,9 @@ from hpctl.service.intake import app
 from hpctl.toolkit.errors import Unavailable
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from tests.intakes import NOON, Head, announced, credential, report
+from tests.intakes import Head, announced, credential
 from tests.munged import ADDRESSES, Realm
+from tests.reports import NOON, report
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 

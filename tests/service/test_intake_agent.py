@@ -17,7 +17,8 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import Finding, Health, Report, Verdict
 from tests.agent_process import GPU, AgentProcess
-from tests.intakes import Head, Rows, report
+from tests.intakes import Head
+from tests.reports import Rows, report
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]

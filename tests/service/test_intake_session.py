@@ -11,8 +11,9 @@ import pytest
 
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from tests.intakes import Head, Session, beat, credential, report
+from tests.intakes import Head, Session, credential
 from tests.munged import ADDRESSES, Realm
+from tests.reports import beat, report
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 

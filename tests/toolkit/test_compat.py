@@ -1,13 +1,11 @@
 """What stands in for Python 3.11 does as 3.11 does; run under 3.10 too (tests/architecture)."""
 
-import asyncio
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.elastic.wire import wait_for
 from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time
 from tests.process import run_text
 
@@ -47,12 +45,6 @@ def test_a_time_is_read_as_3_11_reads_it(text: str, meant: datetime) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         iso_time(text)
-
-
-def test_waiting_too_long_raises_the_builtin_error() -> None:
-    with pytest.raises(TimeoutError):
-        asyncio.run(wait_for(asyncio.sleep(5), 0.01))
-    assert asyncio.run(wait_for(asyncio.sleep(0, "done"), 5)) == "done"
 
 
 def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path) -> None:

@@ -3,13 +3,11 @@
 import json
 from datetime import datetime, timedelta
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.service.intake import channel
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import Finding, Report, Verdict
 from hpctl.wire import reports as wire
@@ -50,16 +48,6 @@ findings = st.builds(
 def test_every_report_within_the_limits_comes_back(found, at, seq):
     report = replace(REPORT, findings=tuple(found), sent_at=at, agent_start=at, seq=seq)
     assert wire.decode(wire.encode(report)) == report
-
-
-@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_heartbeat_of_no_clock_can_be_handed_on(at):
-    beat = {"node": "n1", "instance": "i-1", "boot": "b", "seq": 1, "sent_at": at}
-    beat |= {"agent_start": at, "digest": wire.digest(())}
-    read = wire.read(json.dumps({"v": wire.VERSION, "heartbeat": beat}).encode()).content
-    assert channel.Beats((read,)) == msgspec.msgpack.decode(
-        msgspec.msgpack.encode(channel.Beats((read,))), type=channel.Beats
-    )
 
 
 def test_the_wire_says_exactly_what_the_model_says():

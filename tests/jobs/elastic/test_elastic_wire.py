@@ -191,3 +191,9 @@ def test_what_is_no_account(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
         account.read_account(tmp_path / "a")
+
+
+def test_waiting_too_long_raises_the_builtin_error() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(wire.wait_for(asyncio.sleep(5), 0.01))
+    assert asyncio.run(wire.wait_for(asyncio.sleep(0, "done"), 5)) == "done"

@@ -24,7 +24,8 @@ from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import Do, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.agent_process import AgentProcess
-from tests.intakes import NOON, Head, Rows
+from tests.intakes import Head
+from tests.reports import NOON, Rows
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration

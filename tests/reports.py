@@ -1,0 +1,31 @@
+"""Reports and heartbeats of a node, and the storage of a health that is not stored."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Finding, Health, Report
+from hpctl.wire import reports as wire
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
+    return Report(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
+
+
+def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
+    sent = report(node, seq)
+    return wire.Heartbeat(
+        sent.node, sent.instance, sent.boot, seq, NOON, sent.agent_start, wire.digest(findings)
+    )
+
+
+class Rows:
+    """Health that is stored nowhere."""
+
+    def record(self, rows: Sequence[Health]) -> None:
+        """Forget them."""
+
+    def note_heard(self, heard: Mapping[str, datetime]) -> None:
+        """Forget it."""
