@@ -135,10 +135,10 @@ def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
 def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path, number: int) -> None:
     mark = tmp_path / "pid"
     (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 60", timeout_s=60))
-    command = [sys.executable, "-m", "hpctl.nodes.acceptance.run", "--test", "site.test"]
-    child = subprocess.Popen(
-        [*command, "--tests", str(tmp_path)], stderr=subprocess.PIPE, text=True
-    )
+    run_it = [sys.executable, "-m", "hpctl.nodes.acceptance.run", "--test", "site.test"]
+    # The tests may themselves run under nohup, which has their children ignore SIGHUP.
+    command = ["env", "--default-signal=HUP", *run_it, "--tests", str(tmp_path)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(number)
     assert child.communicate(timeout=10)[1] == ""
