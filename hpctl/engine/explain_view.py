@@ -18,6 +18,7 @@ from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempted, preemption_text
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.timeline import (
@@ -557,6 +558,8 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
         elif slurm.closed and reason.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
             facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
+        if power := power_text(slurm):
+            facts.append(f"{power}, and hpctl leaves it alone until it is up")
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
     if held_by := w.maintenance.get(name):
@@ -589,6 +592,10 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
             "hpctl return" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         )
         return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
+    if slurm is not None and failed_to_start(slurm):
+        return "a person: find out why it did not boot, then `scontrol update` State=RESUME"
+    if slurm is not None and power_text(slurm) and not waits:
+        return "Slurm to start it for a job; you need do nothing"
     if judged is None:
         return "a person: install or start the agent there (`hpctl doctor`)"
     if judged.condition is assessment.Condition.HEALTHY:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
+from hpctl.engine.power_saving import power_text
 from hpctl.engine.view import Candidate, View, fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.hma_marks import mark_of
@@ -209,6 +210,16 @@ def maintenance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
     return None if held_by is None else maintenance_text(held_by, now)
 
 
+def power_saving(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Slurm's power saving has stopped the node, or starts it.
+
+    It boots before it serves again, which clears some faults, and its agent finds the others. A
+    drain of a node that is being started requeues the job that waits for it.
+    """
+    text = power_text(c.node)
+    return f"{text}; it is treated once it is up" if text else None
+
+
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An operator or another tool closed the node.
 
@@ -382,6 +393,7 @@ GATES: tuple[GateRow, ...] = (
     GateRow("provider_acts", provider_acts),
     GateRow("provider_auto_recovery", provider_auto_recovery),
     GateRow("maintenance", maintenance),
+    GateRow("power_saving", power_saving, approvable=True, manual=False),
     GateRow("foreign_drain", foreign_drain),
     GateRow("protected", protected),
     GateRow("not_allowed", not_allowed),

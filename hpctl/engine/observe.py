@@ -341,7 +341,8 @@ class Observer:
         now = self._clock.now()
         silent = (n for n, h in health.items() if silent_after < now - h.last_heard <= SILENCE)
         nodes = (self._slurm.nodes.get(name) for name in silent)
-        return any(node is not None and node.responding and not node.down for node in nodes)
+        awaited = (node for node in nodes if node is not None and not node.powered_down)
+        return any(node.responding and not node.down for node in awaited)
 
     def _confirm(self) -> None:
         """Note that what was read still holds, and may stand beside a part that is read next."""
@@ -396,6 +397,7 @@ class Observer:
             return
         ill = (Condition.FAULTY, Condition.UNKNOWN)
         concerned = {name for name, judged in assessments.items() if judged.condition in ill}
+        concerned -= {node.name for node in self._slurm.nodes.values() if node.powered_down}
         deadline_s = self._live.policy.job.completing_deadline_s
         for job in find_completing(self._slurm.jobs.values(), deadline_s, self._clock.now()):
             concerned.update(job.completing_nodes)

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from hpctl.engine import views
 from hpctl.engine.completing import describe_completing, find_completing
+from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.timeline import headline
 from hpctl.engine.untreated import describe_untreated, find_untreated
 from hpctl.engine.world import World, cloud_says, waits_for_cloud
@@ -52,8 +53,10 @@ STANDBY_LOST_S = 30.0
 """A standby says four times in this time, at the least, that it lives."""
 
 
-_COUNTED = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
-"""Flags that take a node out of service."""
+_COUNTED = frozenset(
+    {*("DRAIN", "FAIL", "MAINTENANCE", "MAINT"), *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP")}
+)
+"""Flags that take a node out of service, or tell that Slurm's power saving has stopped it."""
 
 
 _INSIDE = (Action.PROCESS, Action.STEP)
@@ -299,7 +302,8 @@ def _counts(w: World) -> NodeCounts:
 def _facts(w: World) -> FactsView:
     heard = [h.last_heard for h in w.health.values()]
     awaited = w.now - span(w.policy.ages.report_s)
-    silent = sum(at < awaited for at in heard)
+    stopped = {n.name for n in w.slurm.nodes.values() if n.powered_down} if w.slurm else set()
+    silent = sum(h.last_heard < awaited for name, h in w.health.items() if name not in stopped)
     return FactsView(
         slurm_as_of=w.slurm.as_of if w.slurm else None,
         slurm_error=w.slurm_error,
@@ -392,7 +396,9 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
         if node.closed and reason_owner(node.reason) is not None:
             continue
         instance = w.joined.instances.get(name)
-        if judged is None:
+        if failed_to_start(node):
+            found.append((name, f"{name}: {power_text(node)}"))
+        elif judged is None:
             sign = sign_of(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:

@@ -579,6 +579,7 @@ LIFTED_BY: Final[dict[str, str]] = {
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",
+    "power_saving": "Slurm to start the node; then hpctl treats what is still faulty",
     "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",

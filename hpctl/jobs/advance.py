@@ -422,11 +422,15 @@ def _proving(c: _Case) -> Next:
         return Move(
             JobSignal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
         )
-    proved = later(c.rec.since, c.policy.job.prove_s)
     if job.restarts > c.rec.attempt.restarts + 1:
         return Move(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
     if c.facts.asks:
         return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
+    if job.running and job.configuring:
+        return c.wait("its nodes are being made ready (CONFIGURING)", Look.SLOWLY)
+    # slurmctld sets the start anew when nodes that it powered up for the job are ready.
+    began = max(c.rec.since, job.start) if job.running and job.start else c.rec.since
+    proved = later(began, c.policy.job.prove_s)
     if job.running and c.now >= proved:
         return Move(JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
     return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")

@@ -207,19 +207,23 @@ def forgotten(c: NodeCase) -> Next | None:
 
 
 def overwritten(c: NodeCase) -> Next | None:
-    """slurmctld wrote its own Reason over ours: no operator's word, so the node is drained again.
+    """slurmctld replaced or removed our Reason: no operator's word, so the node is drained again.
 
-    From 23.02 on it does so at each registration that it calls invalid (fewer GPUs or less memory
-    than slurm.conf says), whoever has drained the node. It refuses a RESUME meanwhile, so no
-    operator can have given the node back in between.
+    From 23.02 on it writes its own at each registration that it calls invalid (fewer GPUs or less
+    memory than slurm.conf says), whoever has drained the node. It refuses a RESUME meanwhile, so no
+    operator can have given the node back in between. Every release removes the Reason, and keeps
+    the drain, when a node that its power saving has stopped registers: an operator's drain always
+    has a Reason.
     """
     node, drain = c.facts.slurm, c.last(StepKind.DRAIN)
     if node is None or drain is None or not drain.accepted or c.rec.phase in IN_TEST:
         return None
-    if "INVALID_REG" not in node.flags or not closed_by_slurm(node):
+    replaced = "INVALID_REG" in node.flags and closed_by_slurm(node)
+    removed = node.drained and not node.reason and not c.facts.running
+    if not (replaced or removed):
         return None
     if drain.attempt >= _most(c):
-        why = f"slurmctld closes it under its own Reason again and again: {node.reason}"
+        why = f"slurmctld takes its Reason away again and again: {node.reason}"
         return Move(NodeSignal.NEEDS_HUMAN, why)
     return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 

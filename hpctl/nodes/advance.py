@@ -74,7 +74,7 @@ def advance(
         return changed
     by_others = left_to_others(c) or marked(c) or forgotten(c) or overwritten(c) or seized(c)
     answer = by_others or _withdraw(c) or _treat(c, testing)
-    return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(rec))
+    return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
 
 
 def _treat(c: NodeCase, testing: NodeTesting) -> Next:
@@ -89,9 +89,12 @@ def _treat(c: NodeCase, testing: NodeTesting) -> Next:
     return _PHASES[phase](c)
 
 
-def _too_late(rec: NodeRecovery) -> NodeSignal:
+def _too_late(c: NodeCase) -> NodeSignal:
     """What a wait that was too long means: a reset or reboot of ours in vain, where a stronger
-    remedy is left."""
+    remedy is left. Of a node that Slurm has powered down it says nothing."""
+    rec, node = c.rec, c.facts.slurm
+    if node is not None and node.powered_down:
+        return NodeSignal.DEADLINE
     waited = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING) and rec.rung + 1 < len(
         rec.ladder
     )
@@ -383,6 +386,8 @@ def _rejoining(c: NodeCase) -> Next:
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
         return c.wait(f"the cloud calls the instance {state}", Look.SLOWLY)
+    if node is not None and node.powered_down:
+        return c.wait(_POWERED_DOWN, Look.SLOWLY)
     if node is None or not node.responding or (node.down and not _registered_anew(c)):
         return c.wait("its slurmd has not registered yet", Look.SLOWLY)
     return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
@@ -407,6 +412,8 @@ def _verifying(c: NodeCase, testing: NodeTesting) -> Next:
         new = not c.facts.mark and since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
             return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
+        if node is not None and node.powered_down:
+            return _return_powered_down(c, testing)
         if judged.condition is not Condition.HEALTHY and new:
             if replacement_asked(c.rec, c.policy):
                 why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
@@ -418,6 +425,20 @@ def _verifying(c: NodeCase, testing: NodeTesting) -> Next:
         before = testing.come_before_service(c)
         if before is not None:
             return before
+    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+
+
+_POWERED_DOWN: Final = "Slurm has powered the node down: `scontrol update` State=POWER_UP starts it"
+
+
+def _return_powered_down(c: NodeCase, testing: NodeTesting) -> Next:
+    """Give back a remedied node that Slurm has powered down while it was verified.
+
+    Slurm starts no drained node, so nothing else would come of it. The RESUME does not start it
+    either: when a job does, it boots, and its agent reports before the job's first step.
+    """
+    if testing.come_before_service(c) is not None:
+        return c.wait(f"its test waits. {_POWERED_DOWN}", Look.SLOWLY)
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
 
 

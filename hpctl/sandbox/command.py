@@ -239,7 +239,7 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
     \b
     NODE xid N | sxid N | kmsg --text LINE
     NODE hang-agent | kill-agent | kill-slurmd
-    NODE kill-node | freeze-node | thaw-node
+    NODE kill-node | boot-node | freeze-node | thaw-node
     NODE hma-replace | hma-reboot               (the health agent marks it)
     NODE file --path PATH --text VALUE | --remove
     NODE hardware --kind efa|neuron --count N

@@ -206,8 +206,9 @@ def repeat(look: Callable[[], None], every_s: float, stopped: threading.Event) -
 
 
 NODE_KINDS = (
-    "xid", "sxid", "kmsg", "hang-agent", "kill-agent", "kill-slurmd", "kill-node", "freeze-node",
-    "thaw-node", "partition", "heal", "file", "hardware", "gpu", "hma-reboot", "hma-replace",
+    "xid", "sxid", "kmsg", "hang-agent", "kill-agent", "kill-slurmd", "kill-node", "boot-node",
+    "freeze-node", "thaw-node", "partition", "heal", "file", "hardware", "gpu", "hma-reboot",
+    "hma-replace",
 )  # fmt: skip
 
 _KERNEL_ERROR = 3
@@ -259,6 +260,9 @@ class NodeFaults:
         if kind == "kill-node":
             self._machines.crash(node)
             return f"{node}: every process killed"
+        if kind == "boot-node":
+            self._machines.reboot(machine)
+            return f"{node}: booted"
         if kind in ("freeze-node", "thaw-node"):
             return self._freeze(node, stop=kind == "freeze-node")
         if kind in ("hang-agent", "kill-agent", "kill-slurmd"):

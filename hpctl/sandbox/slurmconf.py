@@ -124,7 +124,8 @@ def _partition(name: str, nodes: Sequence[str], more: str = "") -> str:
 
 def _node(spec: Spec, number: int, members: Mapping[str, str], addresses: Mapping[str, str]) -> str:
     name = spec.node(number)
-    state = "UNKNOWN" if name in members else "FUTURE"
+    there = "CLOUD" if spec.cloud_nodes else "UNKNOWN"
+    state = there if name in members else "FUTURE"
     return (
         f"NodeName={name} NodeAddr={addresses.get(name, spec.address(number))} "
         f"Port={spec.ports.slurmd + number} CPUs={CPUS} RealMemory=1000 Gres=gpu:{GPUS} "

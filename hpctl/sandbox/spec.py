@@ -55,6 +55,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
+    `cloud_nodes`: slurm.conf declares the nodes with State=CLOUD.
     `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
     `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
@@ -107,6 +108,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     lifecycle: str = ""
     epilog_slurmctld: str = ""
     slurm_conf: str = ""
+    cloud_nodes: bool = False
     config: dict[str, Any] = {}
     hardware: dict[str, int] = {}
     agent_config: dict[str, Any] = {}

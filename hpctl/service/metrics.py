@@ -508,11 +508,12 @@ class _Sampler:
         self._registered(view)
 
     def _agents(self, view: View, now: datetime, silent_s: float) -> None:
-        heard = [h.last_heard for name in view.scheduler.nodes if (h := view.health.get(name))]
+        awaited = [n.name for n in view.scheduler.nodes.values() if not n.powered_down]
+        heard = [view.health[name].last_heard for name in awaited if name in view.health]
         silent = sum(_s(at, now) > silent_s for at in heard)
         self._counts.agents.labels("heard").set(len(heard) - silent)
         self._counts.agents.labels("silent").set(silent)
-        self._counts.agents.labels("never").set(len(view.scheduler.nodes) - len(heard))
+        self._counts.agents.labels("never").set(len(awaited) - len(heard))
 
     def _nodes(self, view: View) -> dict[NodeName, int]:
         """Nodes and GPUs by partition; answers the GPUs of each node."""

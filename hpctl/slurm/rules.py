@@ -331,8 +331,9 @@ NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this n
 def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
-    HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over.
-    DRAIN clears a FAIL.
+    HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over,
+    and one whose Reason slurmctld has removed (see `overwritten` in nodes/actors.py): scontrol
+    demands a Reason of a person. DRAIN clears a FAIL.
     """
     if node is None:
         return NO_SUCH_NODE
@@ -340,7 +341,8 @@ def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     if bad is not None:
         return bad
     owner = reason_owner(node.reason)
-    nobodys = mark_of(node) or closed_by_slurm(node)
+    removed = node.drained and not node.reason
+    nobodys = mark_of(node) or closed_by_slurm(node) or removed
     if owner is None and (node.closed or downed_by_hand(node)) and not nobodys:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
     if node.drained and owner is not None and owner == reason_owner(reason):

@@ -61,6 +61,16 @@ class SlurmNode(Struct, frozen=True):
         return self.state == "DOWN"
 
     @property
+    def powered_down(self) -> bool:
+        """Stopped by Slurm's power saving, or about to be: its slurmd and agent are not awaited."""
+        return not self.flags.isdisjoint(("POWERED_DOWN", "POWERING_DOWN"))
+
+    @property
+    def powering_up(self) -> bool:
+        """Started by Slurm's power saving, and not registered yet."""
+        return not self.flags.isdisjoint(("POWER_UP", "POWERING_UP"))
+
+    @property
     def responding(self) -> bool:
         """False once slurmctld marks the slurmd as not answering."""
         return "NOT_RESPONDING" not in self.flags
@@ -150,6 +160,11 @@ class SlurmJob(Struct, frozen=True):
     def attempt(self) -> Attempt:
         """Which run this is."""
         return Attempt(self.id, self.submit, self.restarts)
+
+    @property
+    def configuring(self) -> bool:
+        """Its nodes are not ready: Slurm powers them up, or their Prolog runs."""
+        return "CONFIGURING" in self.flags or self.state == "CONFIGURING"
 
     @property
     def completing(self) -> bool:

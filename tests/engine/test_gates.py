@@ -138,6 +138,11 @@ CASES = [
     Row("provider_auto_recovery", False, lambda: view_of(provider=AUTOMATIC),
         policy=replace(OWN, mode=Mode.ASSIST)),
     Row("provider_auto_recovery", False, view_of),
+    *(Row("power_saving", holds, view_of, candidate(node=slurm_node(1, flags=frozenset({flag}))))
+      for flag, holds in (
+          ("POWERED_DOWN", True), ("POWERING_DOWN", True), ("POWERING_UP", True),
+          ("POWER_UP", True), ("POWER_DOWN", False), ("CLOUD", False),
+      )),
     Row("foreign_drain", True, view_of,
         candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
     Row("foreign_drain", False, view_of,

@@ -97,8 +97,7 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
 
 
 @pytest.mark.parametrize(
-    "flag",
-    ["POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "CLOUD", "MAINT", "REBOOT_ISSUED", "DRAIN"],
+    "flag", ["POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "MAINT", "REBOOT_ISSUED", "DRAIN"]
 )
 @pytest.mark.parametrize("state", ["DOWN", "IDLE"])
 def test_what_somebody_wants_is_no_fault(state, flag):

@@ -171,6 +171,16 @@ def test_a_run_that_asks_for_something_has_not_proved_itself():
     assert moved(rec(JobPhase.PROVING), asking, 30) is JobSignal.FAILED_AGAIN
 
 
+def test_a_run_whose_nodes_still_boot_has_not_proved_itself():
+    booting = replace(AGAIN, flags=frozenset({"CONFIGURING"}))
+    assert isinstance(advance(rec(JobPhase.PROVING), JobFacts(booting, True), OWN, at(300)), Wait)
+    requeued = replace(booting, restarts=AGAIN.restarts + 1)
+    assert moved(rec(JobPhase.PROVING), JobFacts(requeued, True), 2) is JobSignal.FAILED_AGAIN
+    up = JobFacts(replace(AGAIN, start=at(300)), True)
+    assert isinstance(advance(rec(JobPhase.PROVING), up, OWN, at(301)), Wait)
+    assert moved(rec(JobPhase.PROVING), up, 330) is JobSignal.PROVED
+
+
 def test_slurm_refusing_for_good_is_told():
     no = step(StepKind.REQUEUE, Outcome.rejected("ESLURM_DISABLED"))
     assert moved(rec(JobPhase.STOPPING, steps=(no,)), JobFacts(FAILED, True)) is JobSignal.REFUSED

@@ -287,6 +287,38 @@ def test_slurmctlds_reason_over_ours_is_no_operators_and_is_replaced(phase):
     assert "again and again: gres/gpu" in answer.why
 
 
+def test_a_reason_that_slurmctld_removed_is_written_again():
+    """As it does when a drained node that its power saving has stopped registers."""
+    nameless = replace(FACTS, slurm=replace(OURS, reason=""))
+    drained = did(rec(NodePhase.REMEDYING), StepKind.DRAIN)
+    answer = advance(drained, nameless, OWN, at(1))
+    assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+
+
+POWERED_DOWN = replace(OURS, flags=frozenset({"DRAIN", "POWERED_DOWN"}))
+
+
+def test_a_node_that_is_powered_down_is_not_taken_for_one_that_came_back():
+    facts = replace(FACTS, slurm=POWERED_DOWN)
+    answer = advance(rec(NodePhase.REJOINING), facts, OWN, at(1))
+    assert isinstance(answer, Wait)
+    assert "POWER_UP" in answer.why
+
+
+@pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.REJOINING])
+def test_a_reboot_of_a_node_that_was_powered_down_since_is_not_called_in_vain(phase):
+    rebooting = did(replace(rec(phase), ladder=(Remedy.REBOOT, Remedy.REPLACE)), StepKind.REBOOT)
+    facts = replace(FACTS, slurm=POWERED_DOWN)
+    answer = moves(advance(rebooting, facts, OWN, deadline_of(rebooting, OWN)))
+    assert answer.signal is NodeSignal.DEADLINE
+
+
+def test_a_verified_node_that_is_powered_down_is_given_back():
+    silent = Assessment(generation(), Condition.UNKNOWN, at(0), why="agent-silent")
+    facts = replace(FACTS, slurm=POWERED_DOWN, assessment=silent)
+    assert advance(rec(NodePhase.VERIFYING), facts, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
+
+
 @pytest.mark.parametrize(
     "node",
     [replace(INVALID, flags=frozenset({"DRAIN"})), replace(INVALID, reason_by="ann")],
