@@ -192,6 +192,7 @@ class Observer:
         self._reads_parts = False
         self._whole_cost = math.inf
         self._signs: Signs = {}
+        self._absent: Mapping[NodeName, datetime] = {}
         self._hindered: datetime | None = LONG_AGO
 
     @property
@@ -276,6 +277,7 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            absent=self._note_absent(state, now),
             maintenance=find_maintenance(
                 self._slurm, self._live.policy.node.maintenance_lead_s, now
             ),
@@ -467,6 +469,13 @@ class Observer:
             self._reads_parts = True
             self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
         return self._whole_cost > self._whole_cheap_s and now <= self._whole_due
+
+    def _note_absent(self, state: State, now: datetime) -> Mapping[NodeName, datetime]:
+        """Since when each node that is treated is missing in Slurm, as far as that was read."""
+        if not self.slurm_trouble:
+            missing = state.open_nodes.keys() - self._slurm.nodes.keys()
+            self._absent = {name: self._absent.get(name, now) for name in missing}
+        return self._absent
 
     def _able(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""

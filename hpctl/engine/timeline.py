@@ -110,6 +110,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
     NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", Mark.DONE),
     NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", Mark.TROUBLE),
     NodeSignal.DEADLINE: ("Timed out, escalated to on-call", Mark.TROUBLE),
+    NodeSignal.NODE_GONE: ("Slurm has no node {node} any more", Mark.DONE),
     NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", Mark.DONE),
     NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
 }

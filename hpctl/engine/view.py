@@ -95,6 +95,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    absent: Mapping[NodeName, datetime] = field(default_factory=dict)
+    """Since when slurmctld does not list nodes that are treated: dynamic nodes can be deleted."""
     maintenance: Mapping[NodeName, Reservation] = field(default_factory=dict)
     """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
     placed: bool = False

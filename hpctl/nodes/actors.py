@@ -23,6 +23,7 @@ from hpctl.faults.hma_marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import answers
 from hpctl.faults.slurm_reasons import closed_by_slurm
+from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
 from hpctl.vocabulary.identity import Generation
@@ -34,6 +35,7 @@ from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import (
     Case,
     Do,
+    Look,
     Move,
     Next,
     Repeat,
@@ -65,7 +67,8 @@ class NodeFacts(Struct, frozen=True):
     slurmctld knows it; `results`: what the agent tells of it. `left_in`: the reservation of an
     earlier recovery's test, which holds the node still. `maintenance`: which maintenance
     reservation holds the node, in words; "" where none does. `stuck`: which of the `completing`
-    jobs has been so for too long, in words, where DOWN frees all of them.
+    jobs has been so for too long, in words, where DOWN frees all of them. `absent`: since when
+    slurmctld does not list the node; None where it does.
     """
 
     slurm: SlurmNode | None = None
@@ -92,6 +95,7 @@ class NodeFacts(Struct, frozen=True):
     left_in: str = ""
     maintenance: str = ""
     stuck: str = ""
+    absent: datetime | None = None
 
     @property
     def mark(self) -> str:
@@ -226,6 +230,22 @@ def overwritten(c: NodeCase) -> Next | None:
         why = f"slurmctld takes its Reason away again and again: {node.reason}"
         return Move(NodeSignal.NEEDS_HUMAN, why)
     return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+
+
+def find_deletion(c: NodeCase) -> Next | None:
+    """Wait for a node that slurmctld does not list, and end the recovery where it was deleted.
+
+    Dynamic nodes can be deleted at any time. One that is being replaced may be missing for as long
+    as that takes.
+    """
+    since, rec = c.facts.absent, c.rec
+    if since is None or rec.of_capacity or c.policy.attended:
+        return None
+    why = f"slurmctld has not listed the node since {since:%H:%M:%S} UTC"
+    limit = later(since, c.policy.node.doubt_window_s)
+    if may_be_under_way(rec):
+        return None if c.now < max(limit, c.deadline) else Move(NodeSignal.NODE_GONE, why)
+    return Wait(limit, why, Look.SLOWLY) if c.now < limit else Move(NodeSignal.NODE_GONE, why)
 
 
 def seized(c: NodeCase) -> Move | None:

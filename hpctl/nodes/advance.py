@@ -25,6 +25,7 @@ from hpctl.nodes.actors import (
     NodeCase,
     NodeFacts,
     attempt,
+    find_deletion,
     forgotten,
     left_to_others,
     marked,
@@ -72,7 +73,14 @@ def advance(
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
     if changed := maintenance.find_change(c):
         return changed
-    by_others = left_to_others(c) or marked(c) or forgotten(c) or overwritten(c) or seized(c)
+    by_others = (
+        find_deletion(c)
+        or left_to_others(c)
+        or marked(c)
+        or forgotten(c)
+        or overwritten(c)
+        or seized(c)
+    )
     answer = by_others or _withdraw(c) or _treat(c, testing)
     return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
 

@@ -41,6 +41,7 @@ def node_facts(
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
         test=_test(rec, view),
         left_in=_left_in(rec, view),
+        absent=view.absent.get(rec.node),
         maintenance=maintenance_text(held_by, now) if held_by else "",
     )
 

@@ -219,7 +219,11 @@ class CliScheduler(Reader):
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
-        send = rules.lift(record, nodes)
+        try:
+            known = self._known_of(record, ())
+        except Unavailable as error:
+            return _unavailable(error)
+        send = rules.lift(record, nodes, known)
         if isinstance(send, Outcome):
             return send
         sent = Outcome.accepted()
@@ -356,7 +360,9 @@ class CliScheduler(Reader):
             return _unavailable(error)
 
     def _known_of(self, record: JobRecord | None, exclude: Sequence[NodeName]) -> set[NodeName]:
-        wanted = {*exclude, *(record.job.excluded if record else ())}
+        wanted = set(exclude)
+        for job in (record.job, *record.components) if record is not None else ():
+            wanted.update(job.excluded)
         return set(self.nodes(sorted(wanted))) if wanted else set()
 
     def update(

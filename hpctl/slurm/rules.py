@@ -177,9 +177,11 @@ class Lift(Struct, frozen=True):
     mark: str | None
 
 
-def lift(record: JobRecord | None, nodes: Collection[NodeName]) -> tuple[Lift, ...] | Outcome:
+def lift(
+    record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
+) -> tuple[Lift, ...] | Outcome:
     """What to send so that a pending job may be given these nodes again, where hpctl excluded
-    them."""
+    them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -190,17 +192,18 @@ def lift(record: JobRecord | None, nodes: Collection[NodeName]) -> tuple[Lift, .
     if job.completing:
         return COMPLETING
     components = record.components or (job,)
-    lifts = [_lift(each, nodes) for each in components]
+    lifts = [_lift(each, nodes, known) for each in components]
     updates = tuple(update for update in lifts if update is not None)
     return updates or Outcome.accepted("it excludes none of them by hpctl's order")
 
 
-def _lift(job: SlurmJob, nodes: Collection[NodeName]) -> Lift | None:
+def _lift(job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName]) -> Lift | None:
     ours = job.excluded_by_hpctl
     if not set(ours).intersection(nodes):
         return None
-    kept = [name for name in ours if name not in nodes]
-    exclude = [name for name in job.excluded if name not in ours or name in kept]
+    kept = [name for name in ours if name not in nodes and name in known]
+    theirs = [name for name in job.excluded if name not in ours and name in known]
+    exclude = [*theirs, *kept]
     return Lift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
 
 

@@ -74,6 +74,7 @@ class NodeSignal(StrEnum):
     REPLACE_ASKED = "replace_asked"
     WITHDRAWN = "withdrawn"
     NEEDS_HUMAN = "needs_human"
+    NODE_GONE = "node_gone"
     DEADLINE = "deadline"
     OPERATOR_TOOK_OVER = "operator_took_over"
     OPERATOR_CANCELLED = "operator_cancelled"
@@ -85,6 +86,7 @@ _UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
 _ENDING: Final = {
     NodeSignal.NEEDS_HUMAN: NodePhase.ESCALATED,
     NodeSignal.DEADLINE: NodePhase.ESCALATED,
+    NodeSignal.NODE_GONE: NodePhase.CANCELLED,
     NodeSignal.OPERATOR_TOOK_OVER: NodePhase.CANCELLED,
     NodeSignal.OPERATOR_CANCELLED: NodePhase.CANCELLED,
 }

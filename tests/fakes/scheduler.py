@@ -147,7 +147,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = rules.lift(_record(mine), nodes)
+        send = rules.lift(_record(mine), nodes, self.nodes)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         (update,) = send

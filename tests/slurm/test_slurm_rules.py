@@ -172,7 +172,12 @@ def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgi
 )
 def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
     job = record(**PENDING, excluded=(A, B, C), admin_comment="site | hpctl:excluded=b,c")
-    assert rules.lift(job, nodes) == (rules.Lift("7", exclude, mark),)
+    assert rules.lift(job, nodes, {A, B, C}) == (rules.Lift("7", exclude, mark),)
+
+
+def test_a_lift_leaves_out_what_was_deleted_since():
+    job = record(**PENDING, excluded=(A, B, C), admin_comment="hpctl:excluded=b,c")
+    assert rules.lift(job, [C], {C}) == (rules.Lift("7", (), ""),)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
     ],
 )
 def test_a_lift_that_is_none(job, expected):
-    assert code(rules.lift(job, [A])) == expected
+    assert code(rules.lift(job, [A], {A})) == expected
 
 
 @pytest.mark.parametrize(
