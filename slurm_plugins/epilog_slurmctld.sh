@@ -14,7 +14,7 @@ wake=$HPCTL_STATE_DIR/wake
 # Only a FIFO, and opened not to block: with no daemon to read it (ENXIO), or one that reads no
 # more (EAGAIN), dd fails at once where the shell's own > would wait. The limit is for a file
 # system that hangs.
-[ -p "$wake" ] && printf ! |
+[ -p "$wake" ] && printf j |
     timeout --kill-after=1 1 dd of="$wake" oflag=nonblock conv=nocreat,notrunc status=none 2>/dev/null
 
 exit 0

@@ -16,6 +16,15 @@ from pathlib import Path
 from hpctl.toolkit.token_bucket import TokenBucket
 
 FIFO_NAME = "wake"
+_EVENT = b"!"
+_JOB_END = b"j"
+"""What EpilogSlurmctld writes for each job that ends."""
+_JOB_ENDS = 5
+"""So many ends of jobs wake the loop at once."""
+_JOB_END_S = 5.0
+"""After those, an end of a job wakes it once in this time: each such cycle reads all of Slurm, and
+users' jobs may end by the thousand. A failed run shows in slurmctld's log, and a recovery that
+waits for a job has cycles of its own."""
 
 
 class Waker:
@@ -31,20 +40,29 @@ class Waker:
             # Past the umask: the group is for slurmctld's user, who may write and not listen.
             self.path.chmod(0o620)
         self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+        self._job_ends = TokenBucket(_JOB_ENDS, 1 / _JOB_END_S)
 
     def poke(self) -> None:
         """Wake the loop. Safe from any thread and from a signal handler."""
         with contextlib.suppress(BlockingIOError):
-            os.write(self._fd, b"!")
+            os.write(self._fd, _EVENT)
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until poked or the time is over; True when poked."""
-        ready = self._ready(max(0.0, timeout_s))
-        if ready:
-            with contextlib.suppress(BlockingIOError):
-                while os.read(self._fd, 4096):
-                    pass
-        return ready
+        """Sleep until poked or the time is over; True when poked.
+
+        False, and perhaps early, where only jobs have ended, and too many of late.
+        """
+        return self._ready(max(0.0, timeout_s)) and self._take_pokes()
+
+    def _take_pokes(self) -> bool:
+        """Empty the FIFO; return whether what was in it is an event."""
+        pokes = bytearray()
+        with contextlib.suppress(BlockingIOError):
+            while some := os.read(self._fd, 4096):
+                pokes += some
+        if pokes.strip(_JOB_END):
+            return True
+        return self._job_ends.take(time.monotonic())
 
     def poked(self) -> bool:
         """Whether the next `wait` returns at once."""
@@ -91,7 +109,7 @@ def wake(state_dir: Path) -> bool:
     except OSError:
         return False
     try:
-        os.write(fd, b"!")
+        os.write(fd, _EVENT)
     except OSError:
         return False
     finally:
