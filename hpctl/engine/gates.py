@@ -393,7 +393,7 @@ GATES: tuple[GateRow, ...] = (
     GateRow("provider_acts", provider_acts),
     GateRow("provider_auto_recovery", provider_auto_recovery),
     GateRow("maintenance", maintenance),
-    GateRow("power_saving", power_saving, approvable=True, manual=False),
+    GateRow("power_saving", power_saving, manual=False),
     GateRow("foreign_drain", foreign_drain),
     GateRow("protected", protected),
     GateRow("not_allowed", not_allowed),
