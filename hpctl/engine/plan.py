@@ -228,11 +228,16 @@ def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candi
 def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[Candidate]:
     """Nodes that are drained in the name of a recovery that has seen them back in service.
 
-    Nobody else writes such a Reason. They are given back as by an operator's order: no budget is
+    Only hpctl writes such a Reason. They are given back as by an operator's order: no budget is
     spent on it, and all of them at once are one slurmctld's doing, and no mass event.
+
+    24.11 keeps the Reason of a node that was resumed, and may keep it where it drains the node
+    itself because slurmd registered with less than slurm.conf says: that drain is a new one.
     """
     found = []
     for node in view.scheduler.nodes.values():
+        if "INVALID_REG" in node.flags:
+            continue
         owner = reason_owner(node.reason) if node.reason and node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)

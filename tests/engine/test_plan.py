@@ -57,10 +57,12 @@ def test_a_faulty_node_opens_with_its_evidence():
     assert (event.findings, event.passed[-1]) == (faulty().findings, "observing")
 
 
-def given_back(reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL) -> View:
+def given_back(
+    reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL, *flags: str
+) -> View:
     """A node that bears the Reason of a recovery which is over."""
     over = [SignalSeen(at(-5), "n-1", signal, "") for signal in ended]
-    node = replace(slurm_node(1), flags=frozenset({"DRAIN"}), reason=reason)
+    node = replace(slurm_node(1), flags=frozenset({"DRAIN", *flags}), reason=reason)
     return view_of(scheduler=SchedulerView(at(0), {N1: node}, {}), log=[opened(), *over])
 
 
@@ -78,6 +80,10 @@ def test_nobody_elses_drain_is_lifted():
         assert node_opens(given_back(reason)) == []
     for end in ("operator_cancelled", "needs_human"):
         assert node_opens(given_back(ended=("cordon_seen", end))) == []
+
+
+def test_slurms_own_drain_that_keeps_our_reason_is_not_lifted():
+    assert node_opens(given_back("hpctl:n-1 xid 79", WELL, "INVALID_REG")) == []
 
 
 def test_a_node_that_slurm_does_not_know_is_no_candidate():
