@@ -68,8 +68,10 @@ def _job_decision(
         text = f"job {job.shown} ended with exit code {code}: it asked not to be run again"
         return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule, known_as=job.shown)
     if not job.recoverable:
-        why = "Requeue=0" if job.batch else "not a batch job"
-        text = f"job {job.shown} cannot be started again by Slurm ({why}); submit with --requeue"
+        text = (
+            f"job {job.shown} cannot be started again by Slurm ({job.why_unrecoverable});"
+            f" {job.advice_unrecoverable}"
+        )
         return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown)
     bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_treated(n))) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.

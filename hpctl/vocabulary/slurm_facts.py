@@ -213,6 +213,21 @@ class SlurmJob(Struct, frozen=True):
         """Slurm would run it again if told to: a batch job with Requeue=1."""
         return self.batch and self.requeue
 
+    @property
+    def why_unrecoverable(self) -> str:
+        """Why Slurm would not run it again, in a few words."""
+        return "Requeue=0" if self.batch else "not a batch job"
+
+    @property
+    def advice_unrecoverable(self) -> str:
+        """What its owner can do where Slurm would not run it again."""
+        if self.batch:
+            return "submit with --requeue"
+        return (
+            "Slurm starts batch jobs alone again: repeat the command, or submit a script with"
+            " `hpctl sbatch`"
+        )
+
 
 class Reservation(Struct, frozen=True):
     """A reservation of Slurm's. `maintenance`: it has the flag MAINT. A time is None where it could
