@@ -31,6 +31,9 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STREAM: Final = re.compile(r"(?: *\d+: )?(?:\[(?:rank|default|trainer)\d+\]:? ?)?")
 _RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b|^ *(\d+): ")
 _FRAME: Final = re.compile(r'  File "([^"]*)", line \d+, in (.+)')
+_SLURM: Final = re.compile(r"srun: |slurmstepd(?:-[\w.-]+)?: ")
+_UNPARSED: Final = re.compile(r'  File "([^"]*)", line (\d+)$')
+_SYNTAX: Final = re.compile(r"(SyntaxError|IndentationError|TabError): (.*)")
 _NAME: Final = re.compile(r"([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen |\.pyx$")
@@ -83,14 +86,24 @@ def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
     begun: dict[str, int] = {}
     frames: dict[str, list[tuple[str, str]]] = {}
     indented: dict[str, bool] = {}
+    unparsed: dict[str, tuple[int, str, str]] = {}
     for number, line in enumerate(lines):
+        if _SLURM.match(line):
+            continue  # of srun or slurmstepd, which write between the lines of the ranks
         prefix = _STREAM.match(line)
         stream = prefix[0] if prefix else ""
         text = line[len(stream) :]
         if text.startswith("Traceback (most recent call last)"):
             begun[stream], frames[stream], indented[stream] = number, [], False
         elif stream not in begun:
-            continue
+            # A program that Python cannot parse has no traceback: its file stands alone.
+            if found := _UNPARSED.match(text):
+                unparsed[stream] = (number, found[1], found[2])
+            elif stream in unparsed and (found := _SYNTAX.match(text)):
+                first, path, at = unparsed.pop(stream)
+                where = f"line {at} ({path.rpartition('/')[2]})"
+                own = not _LIBRARY.search(path)
+                yield Raised(first, number, found[1], found[2].strip(), where, own)
         elif found := _FRAME.match(text):
             frames[stream].append((found[1], found[2]))
             indented[stream] = True
@@ -265,13 +278,17 @@ def classify(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyw
 
 
 def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
-    """Whether the rank that ended first died of a signal and lost no peer before.
+    """Whether the rank that ended first ended by itself and lost no peer before.
 
-    A rank that loses a peer raises, or aborts itself; it is not killed and does not fault. Where
-    the first rank to end did so, and said nothing of a lost peer, the others lost it.
+    A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does
+    not fault and chooses no exit code. Where the first rank to end did so, and said nothing of a
+    lost peer, the others lost it.
     """
-    name = _signal(_shell_code(first.code)) if first.code is not None else ""
-    if first.rank is None or name not in _NO_ECHO:
+    if first.rank is None or first.code is None:
+        return False
+    code = _shell_code(first.code)
+    name = _signal(code)
+    if name not in _NO_ECHO and (name or not 1 < code < 128):
         return False
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
