@@ -224,7 +224,8 @@ def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainVie
         return _hold(w, rules, hold, parts)
     if of_target and not _shows_more(w, of_target[-1], target):
         return _recovery(w, rules, of_target[-1], parts)
-    if reports := _reports_of(w, target):
+    reports = _reports_of(w, target)
+    if reports and not _without_supervisor(w, reports[-1].report.job):
         return _of_supervisor(w, target, reports)
     if target in known_nodes(w):
         return _node(w, rules, identity.NodeName(target), parts)
@@ -405,6 +406,13 @@ def _reports_of(w: World, target: str) -> Sequence[JobReported]:
     return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
 
 
+def _without_supervisor(w: World, number: identity.JobId) -> bool:
+    """Whether a job is one that Slurm knows and that no supervisor is in: its script reports."""
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    registered = read_comment(job.comment) if job is not None else None
+    return registered is not None and not registered.supervised
+
+
 def _told(reports: Sequence[JobReported], shown: str) -> tuple[Line, ...]:
     """The reports of a job's supervisors as lines. `shown`: the job's id."""
     return tuple(report_line(report, shown) for report in reports)
@@ -535,7 +543,16 @@ def _hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> Expla
         next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_told(_reports_of(w, hold.target), hold.shown),
+        trouble=_trouble_of(w, hold),
     )
+
+
+def _trouble_of(w: World, hold: HoldNoted) -> TroubleView | None:
+    """What a job's run that is not treated ended of, where its script or supervisor told."""
+    told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
+    if not told or told[-1].why not in hold.why:
+        return None
+    return trouble_view(told[-1])
 
 
 def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) -> ExplainView:
@@ -733,7 +750,18 @@ def job_view(
         facts.append(f"it was {preemption_text(lost)}")
     elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
         facts.append(notes[-1].why)
-    if registered is None:
+    reported = next(
+        (e.report for e in reversed(_reports_of(w, str(job.id))) if e.report.trouble), None
+    )
+    this_run = reported is not None and reported.restarts == job.restarts
+    trouble = reported.trouble if reported is not None and this_run else None
+    if job.state in slurm_facts.ENDED:
+        facts += [trouble.why] if trouble is not None else []
+        then = Awaited("nothing: it has ended, and hpctl does not start it again")
+    elif not job.recoverable:
+        facts.append(_unprotected(job))
+        then = Awaited(f"nothing of hpctl's. {sentence(job.advice_unrecoverable)}")
+    elif registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
@@ -751,12 +779,13 @@ def job_view(
         headline="; ".join(filter(None, facts)) + ".",
         story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
         next=then,
+        trouble=trouble_view(trouble),
     )
 
 
 def _unprotected(job: slurm_facts.SlurmJob) -> str:
     if not job.recoverable:
-        why = "Requeue=0" if job.batch else "not a batch job"
+        why = job.why_unrecoverable
         return f"it is not protected: Slurm cannot start it again ({why})"
     return (
         "it is protected from faults of its nodes alone: hpctl requeues it away from them; it did"

@@ -9,7 +9,8 @@ Three places run this code:
 - In the user's shell: `sbatch` adds the preamble and the registration to a script; `hangs`, `logs`
   and `policy_command` are commands for looking and rehearsing (`rehearsal`); `spank` answers the
   SPANK plugin.
-- In the job, as its owner: `run` supervises steps; `elastic` restarts ranks inside one step;
+- In the job, as its owner: `run` supervises steps, and reads why a script without it failed
+  (`run/script_end.py`); `elastic` restarts ranks inside one step;
   `logs` judges log lines; `crash` classifies how a program ended.
 - In the daemon: `plan` names the jobs that a faulty node hit (`plan_hits`) and the runs that
   failed by themselves (`run_cases`, behind `run_gates`); `facts` and `advance` move each open

@@ -10,7 +10,7 @@ stand before a node's; the last speaks for all the others, as there.
 | what is seen | the trouble |
 |---|---|
 | its supervisor wishes a requeue or a hold | the one that it told |
-| FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | read from state and exit code |
+| FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | its script's, else by state and exit code |
 | RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
 | back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
 | RUNNING, wrapped by nobody, and standing still (`jobs.hangs`) | HANG, answered by `hangs` |
@@ -66,15 +66,24 @@ def history(
         for r in state.jobs.values()
         if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
-    counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
+    counted = {_identity(r.trouble) for r in recoveries} | {_identity(now)}
+    runs = {r.attempt.restarts for r in recoveries}
     found = [Past(find_trouble(r), find_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
-        if trouble is None or trouble in counted or (before is not None and event.at >= before):
+        if event.report.tells_cause and event.report.restarts in runs:
+            continue  # the recovery of that run has it, or knows better
+        told = _identity(trouble)
+        if trouble is None or told in counted or (before is not None and event.at >= before):
             continue
-        counted.add(trouble)
+        counted.add(told)
         found.append(Past(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
+
+
+def _identity(trouble: Trouble | None) -> Trouble | None:
+    """A trouble without the progress, which the daemon adds to one that a script told."""
+    return None if trouble is None else replace(trouble, progress=None)
 
 
 def run_decisions(
@@ -156,8 +165,9 @@ def _decision(
     if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
         return hold("asked_not_to", f"exit code {code}: it asked not to be run again")
     if not job.recoverable:
-        reason = "Requeue=0" if job.batch else "not a batch job"
-        return hold("not_recoverable", f"Slurm cannot start it again ({reason})")
+        cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
+        reason = f"{case.trouble.why}; {cannot}; {job.advice_unrecoverable}"
+        return hold("not_recoverable", reason)
     answer = _settled(_answer(job, case, ruled.policy, view, now), case, policy, now)
     if answer.action is Action.END and job.state in ENDED_BADLY:
         return hold(ENDED_GATE, f"it is not restarted and stays {job.state}: {answer.why}")

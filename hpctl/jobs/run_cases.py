@@ -78,7 +78,7 @@ def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         if wish is not None:
             return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
-            return RunCase(job.attempt, _ended_badly(job, view, now), _given_up(job, view))
+            return RunCase(job.attempt, _ended(job, job.restarts, view, now), _given_up(job, view))
         if headless(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
             trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
@@ -128,7 +128,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
     elif job.reason == FAILED_REASON:
-        trouble = _ended_badly(job, view, now)
+        trouble = _ended(job, attempt.restarts, view, now)
     else:
         return None
     return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
@@ -147,6 +147,22 @@ def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
     since, till = later(job.submit, -_REGISTERS_S), later(job.submit, 1)
     booted = later(job.submit, -_BOOTS_S) < node.boot_time <= till
     return booted and since < node.slurmd_start <= till
+
+
+def _ended(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
+    """What a run of a job ended of: what its script has read in its log, where Slurm does not know
+    better, else what Slurm's state and exit code say. `restarts`: which run."""
+    seen = _ended_badly(job, view, now)
+    event = last_report(job.id, restarts, view)
+    told = event.report.trouble if event is not None and event.report.tells_cause else None
+    if told is None or seen.kind in (Kind.NODE, Kind.CORRUPTION):
+        return seen
+    if seen.kind is Kind.HOST_MEMORY and told.kind is not Kind.HOST_MEMORY:
+        # Slurm counts the kills of the kernel; the log names the rank that was killed.
+        place = f" on {told.node}" if told.node is not None else ""
+        why = f"rank {told.rank}{place}: {seen.why}" if told.rank is not None else seen.why
+        return replace(seen, why=why, node=told.node, rank=told.rank, evidence=told.evidence)
+    return replace(told, progress=seen.progress if told.progress is None else told.progress)
 
 
 def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:

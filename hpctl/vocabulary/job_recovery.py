@@ -195,6 +195,7 @@ _WISHES = {Action.REQUEUE: Wish.REQUEUE, Action.HOLD: Wish.HOLD}
 class JobReport(Struct, frozen=True):
     """One word of one run of a job. `restarts` is its SLURM_RESTART_COUNT.
 
+    The script of a job without a supervisor tells by it why it ended (`tells_cause`).
     `trouble` None is a mere sign of life. `action` and `why` are what the supervisor did, or is
     about to do, about it. `exclude` and `after_s` belong to the wish. `progress` is the step of
     the newest complete checkpoint, where the supervisor knows it.
@@ -212,6 +213,12 @@ class JobReport(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         bounds.clean(self, "why")
+
+    @property
+    def tells_cause(self) -> bool:
+        """Whether it only tells of what a run ended, as the script of a job without a supervisor
+        does: nothing was done about it, and nothing is asked for."""
+        return self.trouble is not None and self.action is Action.NONE and self.wish is Wish.NONE
 
     @classmethod
     def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:

@@ -21,6 +21,7 @@ ALLOWED = {
     "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/hangs/flight_files.py": 1,
+    "hpctl/jobs/run/script_end.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
     "hpctl/wire/job_report_client.py": 1,
     "hpctl/progress.py": 1,

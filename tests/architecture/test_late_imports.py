@@ -18,6 +18,7 @@ LATE = {
     "hpctl/detection/triage.py": "a command imports what it needs when it is called",
     "hpctl/checkpoints/advise.py": "a command imports what it needs when it is called",
     "hpctl/sandbox/training/__main__.py": "a command imports what it needs when it is called",
+    "hpctl/jobs/run/script_end.py": "a job that Slurm ends is not kept waiting",
     "hpctl/toolkit/*.py": "every command starts with it; rich and YAML are slow to import",
     "hpctl/clusters/arguments.py": "options of commands, which `--help` imports",
     "hpctl/jobs/arguments.py": "options of commands, which `--help` imports",

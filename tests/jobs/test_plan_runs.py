@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.jobs.plan import run_decisions
+from hpctl.jobs.plan import history, run_decisions
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobReport, Wish
 from hpctl.vocabulary.policy import Mode, Policy
@@ -128,6 +128,63 @@ def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
     assert (found.action, found.attempt) == (Action.REQUEUE, FAILED.attempt)
     assert (found.cause, found.bad_nodes) == ("", ())
     assert found.why.startswith(why)
+
+
+CAUSE = "rank 1 on n2: ValueError in train (train.py): bad batch"
+
+
+def told(restarts=0, seconds=-2, kind=Kind.CRASH, **changes):
+    """What the script of a job without a supervisor tells at its end."""
+    trouble = Trouble(kind, at(seconds), CAUSE, "ValueError", "n2", 1, exit_code=1)
+    return JobReported(at(seconds), JobReport(7, restarts, replace(trouble, **changes)))
+
+
+SAVED = JobReported(at(-60), JobReport(7, 0, progress=40))
+
+
+def test_what_the_script_told_goes_before_its_exit_code():
+    killed = replace(FAILED, exit_code="143:0")
+    found = opens(killed, [SAVED, told()])
+    assert found.trouble == replace(told().report.trouble, progress=40)
+    assert found.why.startswith(CAUSE)
+    assert found.action is Action.REQUEUE
+    other = opens(replace(killed, restarts=1), [told()])
+    assert "signal 15 from outside" in other.trouble.why, "that was another run"
+    queued = opens(replace(QUEUED, reason="NonZeroExitCode", exit_code="143:0"), [told()])
+    assert queued.trouble.why == CAUSE
+    asked = holds(killed, [told(kind=Kind.FINAL, exit_code=93)])
+    assert asked.gate == "asked_not_to"
+
+
+def test_slurm_s_own_word_goes_before_the_script_s():
+    lost = opens(replace(FAILED, state="NODE_FAIL", exit_code="0:1"), [told()])
+    assert lost.trouble.kind is Kind.NODE
+    full = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=Kind.KILLED)])
+    assert full.trouble.kind is Kind.HOST_MEMORY
+    assert full.trouble.why == "rank 1 on n2: Slurm killed it for its memory"
+    assert (full.trouble.node, full.trouble.rank) == ("n2", 1)
+    counted = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=Kind.HOST_MEMORY)])
+    assert counted.trouble.why == CAUSE
+
+
+def test_what_a_script_told_counts_once():
+    first = told(0, -60)
+    trouble = replace(first.report.trouble, progress=40)
+    log = [SAVED, first, *crashed(0, -60)]
+    log[2] = replace(log[2], trouble=trouble)
+    past = history(view_of(log=log).state, 7)
+    assert [(p.trouble, p.action) for p in past] == [(trouble, Action.REQUEUE)]
+    now = replace(told(1).report.trouble, progress=40)
+    past = history(view_of(log=[*log, told(1)]).state, 7, now=now)
+    assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
+    found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, told(1)])
+    assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE}")
+
+
+def test_a_job_that_cannot_start_again_is_told_why_it_ended_and_what_to_do():
+    found = holds(replace(FAILED, requeue=False), [told()])
+    assert found.why.startswith(f"{CAUSE}; Slurm cannot start it again (Requeue=0)")
+    assert found.why.endswith("submit with --requeue")
 
 
 def test_the_first_restart_does_not_wait_and_the_next_does():

@@ -12,6 +12,7 @@
 | anything else | a crash, classified by code and log |
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
@@ -26,6 +27,8 @@ from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
 
 _EMPTY = ResumePoint()
+_BEGINS = re.compile(r":| did not come ")
+"""What follows the rank where a sentence is about it."""
 _ABORTED = "SIGABRT"
 """The signature of a rank that aborted itself, as torch's watchdog does after a timeout."""
 TAIL_LINES = 40
@@ -84,6 +87,16 @@ def judge(
         progress=evidence.after.step if trouble.progress is None else trouble.progress,
         evidence=trouble.evidence or excerpt(evidence.tail),
     )
+
+
+def name_node(trouble: Trouble) -> Trouble:
+    """Return a trouble whose words name the node of the rank that they begin with."""
+    rank = f"rank {trouble.rank}"
+    if trouble.rank is None or trouble.node is None or not _BEGINS.match(trouble.why, len(rank)):
+        return trouble
+    if not trouble.why.startswith(rank):
+        return trouble
+    return replace(trouble, why=f"{rank} on {trouble.node}{trouble.why.removeprefix(rank)}")
 
 
 def _trouble(

@@ -70,6 +70,20 @@ class StepOutput(Struct):
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     engine: Engine | None = None
 
+    def hear(self, block: bytes) -> list[srun.SrunLine]:
+        """Take in whole lines of output, and return srun's among them."""
+        found = list(srun.lines(block))
+        last = block.split(b"\n")[:-1][-(self.tail.maxlen or TAIL) :]
+        self.tail.extend(line.decode("utf-8", "replace")[:LONGEST] for line in last)
+        self.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
+        self.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
+        return found
+
+
+def without_own(block: bytes) -> bytes:
+    """Whole lines of output without those that hpctl wrote."""
+    return _OWN.sub(b"", block) if LOG_PREFIX.encode() in block else block
+
 
 class OutputListener(Protocol):
     """Hears what stands in a job's output. Called from a thread; must not wait."""
@@ -197,17 +211,12 @@ class OutputReader:
         return whole
 
     def _take(self, block: bytes) -> None:
-        if LOG_PREFIX.encode() in block:
-            block = _OWN.sub(b"", block)
+        block = without_own(block)
         if not block:
             return
-        found = list(srun.lines(block))
-        last = [line.decode("utf-8", "replace")[:LONGEST] for line in block.split(b"\n")[-TAIL:-1]]
         with self._lock:
             heard = self.heard
-            heard.tail.extend(last)
-            heard.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
-            heard.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
+            found = heard.hear(block)
             verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in progress_notes.in_log(block):

@@ -115,11 +115,8 @@ class RunSettings:
     def gpus(self, in_slurm: int) -> GpuGrant:
         """What the job's environment says of its GPUs. `in_slurm` is the number that a node has by
         Slurm, 0 where Slurm counts none."""
-        listed = tuple(filter(None, self.environ.get("SLURM_JOB_GPUS", "").split(",")))
-        counted = natural(self.environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
-        # Where Slurm counts no GPUs at all, a job has those of its nodes without asking.
-        granted = counted or (0 if in_slurm else None)
-        return GpuGrant(_visible_devices(self.srun, self.environ), granted, listed)
+        visible = _visible_devices(self.srun, self.environ)
+        return find_gpu_grant(self.environ, visible, in_slurm)
 
     def account(self, attempt: int) -> Path | None:
         """Where the launcher of an attempt writes what it did."""
@@ -180,6 +177,19 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
         places=resume_places(environ),
         own=tuple(own),
     )
+
+
+def find_gpu_grant(environ: Mapping[str, str], visible: str | None, in_slurm: int) -> GpuGrant:
+    """Return what a job's environment says of its GPUs.
+
+    `visible` is CUDA_VISIBLE_DEVICES of its ranks. `in_slurm` is the number of GPUs that a node has
+    by Slurm, 0 where Slurm counts none or nobody knows.
+    """
+    listed = tuple(filter(None, environ.get("SLURM_JOB_GPUS", "").split(",")))
+    counted = natural(environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
+    # Where Slurm counts no GPUs at all, a job has those of its nodes without asking.
+    granted = counted or (0 if in_slurm else None)
+    return GpuGrant(visible, granted, listed)
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

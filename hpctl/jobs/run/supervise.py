@@ -344,6 +344,7 @@ class StepSupervisor:
             trouble = self.steps.explain_timeout(trouble)
             if trouble.rank is not None and trouble.node is None:
                 trouble = replace(trouble, node=node_of(trouble.rank, evidence.ends))
+        trouble = ending.name_node(trouble)
         if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()

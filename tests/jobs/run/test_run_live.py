@@ -182,5 +182,6 @@ kill -ABRT $$
     trouble = treated["trouble"]
     assert (trouble["kind"], trouble["rank"]) == ("hang", 1), log
     assert trouble["node"] == (job.dir / "seen.1.1").read_text().split()[0]
-    assert trouble["why"].startswith("rank 1 did not come to collective 5 of default_pg")
+    where = f"rank 1 on {trouble['node']}"
+    assert trouble["why"].startswith(f"{where} did not come to collective 5 of default_pg")
     assert trouble["evidence"].startswith("flight recorder (2 dumps)")

@@ -1,0 +1,151 @@
+"""Why a script failed, by what it wrote: the reading that `hpctl run` does, after the fact.
+
+What `hpctl run` hears of a step while it runs stands in the log afterwards: the lines of srun and
+the last lines of the ranks. Both become the Evidence that `ending` judges, so that a rank's
+exception has the same words in a job with plain srun or torchrun.
+"""
+
+import json
+import re
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.jobs.crash import classify
+from hpctl.jobs.run import ending
+from hpctl.jobs.run.history import log_line
+from hpctl.jobs.run.output import StepOutput, without_own
+from hpctl.jobs.run.settings import find_gpu_grant
+from hpctl.jobs.run.srun import node_of
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.policy_file import from_json, merged
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.wire.job_report_client import send_report
+
+TAIL: Final = 500
+"""Lines of the log's end that are judged."""
+_OTHER_JOBS: Final = re.compile(rb"^slurmstepd\S*: error: \*\*\* JOB .*\n", re.MULTILINE)
+"""That Slurm ended a job: not this one, whose script ended by itself."""
+_LAUNCHER: Final = "torch.distributed.elastic"
+_ROOT_CAUSE: Final = "Root Cause (first observed failure):"
+_HOST: Final = re.compile(r"^ {1,8}host {1,8}: ([\w.-]{1,253})$")
+_RANK: Final = re.compile(r"^ {1,8}rank {1,8}: (\d{1,7}) \(local_rank: \d{1,7}\)$")
+
+
+def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
+    """Write into the log why the script ended, and tell the daemon. `block` is what it wrote."""
+    now = datetime.now(UTC)
+    trouble = find_cause(code, block, environ, now)
+    if trouble is None:
+        return
+    text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why}"
+    print(printable(log_line(now, text)), file=sys.stderr, flush=True)
+    job, restarts = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_RESTART_COUNT") or "0"
+    if job.isdecimal() and restarts.isdecimal():
+        send_report(JobReport(JobId(int(job)), int(restarts), trouble))
+
+
+def find_cause(
+    code: int, block: bytes, environ: Mapping[str, str], now: datetime
+) -> Trouble | None:
+    """Return why a script ended with `code`; None where its log says no more than the code."""
+    heard = StepOutput(tail=deque(maxlen=TAIL))
+    heard.hear(_OTHER_JOBS.sub(b"", without_own(block)))
+    restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
+    evidence = ending.Evidence(
+        code,
+        ends=heard.ends,
+        failed=heard.failed,
+        tail=list(heard.tail),
+        again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
+        gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
+    )
+    policy = _policy(environ)
+    trouble = ending.judge(evidence, policy, now, classify)
+    if trouble is None:
+        return None
+    if not heard.ends and not heard.failed and trouble.rank is None:
+        silent = classify(code, (), at=now, policy=policy, again=evidence.again)
+        if trouble.signature == silent.signature:
+            return None
+    return _with_place(trouble, evidence, environ)
+
+
+def _policy(environ: Mapping[str, str]) -> RunPolicy:
+    """The job's own policy, which says what its exit codes mean."""
+    text = environ.get("HPCTL_POLICY", "")
+    try:
+        return merged([from_json(json.loads(text))] if text else [])
+    except ValueError:
+        return merged([])
+
+
+def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[str, str]) -> Trouble:
+    """The trouble with a node of this job, where the log tells one.
+
+    A program knows its host by another name than Slurm does, or by none.
+    """
+    nodes, tail, ends = _nodes(environ), evidence.tail, evidence.ends
+    rank = trouble.rank
+    places = [trouble.node]
+    if any(_LAUNCHER in line for line in tail):
+        reported = _hosts_by_rank(tail)
+        places.insert(0, reported.get(rank) if rank is not None else None)
+        places.append(_agent_of(trouble, reported, evidence, nodes))
+    elif rank is not None:
+        places.append(node_of(rank, ends))
+    if len(nodes) == 1:
+        places.append(nodes[0])
+    node = next((node for node in places if node in nodes), None)
+    return ending.name_node(replace(trouble, node=node))
+
+
+def _agent_of(
+    trouble: Trouble,
+    reported: Mapping[int, NodeName],
+    evidence: ending.Evidence,
+    nodes: Sequence[NodeName],
+) -> NodeName | None:
+    """The node of a rank by srun's tasks, which are torchrun's agents; None where that is open.
+
+    The first agent to end is the one whose rank failed. A rank that others wait for is not of an
+    agent that reports them, so of two nodes it is on the other one.
+    """
+    first = evidence.ends[0].node if evidence.ends else None
+    if trouble.kind not in (Kind.NETWORK, Kind.HANG):
+        return first
+    one_reports = sum(_ROOT_CAUSE in line for line in evidence.tail) == 1
+    if trouble.rank is None or not one_reports:
+        return None
+    if trouble.rank in reported:
+        return first
+    others = [node for node in nodes if node != first]
+    return others[0] if first in nodes and len(others) == 1 else None
+
+
+def _nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
+    try:
+        return tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    except HostlistError:
+        return ()
+
+
+def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
+    """The hosts that torchrun's reports name for ranks, by their short names."""
+    found: dict[int, NodeName] = {}
+    host = ""
+    for line in lines:
+        if match := _HOST.match(line):
+            host = match[1]
+        elif (match := _RANK.match(line)) and host:
+            found[int(match[1])] = NodeName(host.partition(".")[0])
+    return found
