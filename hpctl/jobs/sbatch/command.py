@@ -24,7 +24,7 @@ from hpctl.jobs.sbatch.options import (
     hpctl_options,
     parse_command_line,
 )
-from hpctl.jobs.sbatch.submit import Submission, plan
+from hpctl.jobs.sbatch.submit import EffectiveOptions, Submission, log_directories, plan
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
@@ -96,7 +96,8 @@ def sbatch(arguments: tuple[str, ...]) -> None:
 
     A few shell lines go into the copy that is submitted. At every start they export
     HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where a checkpoint is complete,
-    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch begins anew.
+    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch begins anew. When the script fails, they read in its log
+    why.
     """
     line = parse_command_line(arguments)
     program = found(line)
@@ -116,11 +117,14 @@ def planned(line: CommandLine, program: str) -> tuple[options.BatchScript | None
     """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _script(line)
     asked = hpctl_options(line.own, script.own if script else {}, os.getcwd())
-    return script, plan(line, script, asked, _around(program, line, asked))
+    return script, plan(line, script, asked, _around(program, line, asked, script))
 
 
-def _around(program: str, line: CommandLine, asked: HpctlOptions) -> SubmitContext:
+def _around(
+    program: str, line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None
+) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
+    logs = log_directories(EffectiveOptions(line, script, os.environ), os.getcwd())
     elsewhere = {"clusters", "requeue", "no-requeue"} & line.given.keys()
     where = asked.checkpoint_dir
     return SubmitContext(
@@ -130,6 +134,7 @@ def _around(program: str, line: CommandLine, asked: HpctlOptions) -> SubmitConte
         expedite=not elsewhere and context.expedited_requeue(program),
         filesystem=context.filesystem(where) if where is not None else "",
         unknown=_unknown(where) if where is not None and asked.resume else "",
+        missing=tuple(each for each in logs if not os.path.isdir(each[1])),
     )
 
 

@@ -24,7 +24,8 @@ class SubmitContext(Struct, frozen=True):
 
     `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
-    `unknown` says what is there in no known format.
+    `unknown` says what is there in no known format. `missing` are the directories of --output and
+    --error that this machine does not have, with the option.
     """
 
     runtime: Runtime
@@ -33,6 +34,7 @@ class SubmitContext(Struct, frozen=True):
     expedite: bool = False
     filesystem: str = ""
     unknown: str = ""
+    missing: tuple[tuple[str, str], ...] = ()
 
 
 ASK_S = 5.0

@@ -18,6 +18,9 @@ They run as the user, on a compute node, at every start of the job, under whatev
   cannot read its checkpoint directory could not save there either. 93 is the code that NVIDIA's
   resiliency extension uses for "do not requeue". HPCTL_RESUME=scratch in the job's environment
   overrides it.
+
+Without `hpctl run` the script's EXIT trap has hpctl read in the log why a run ended with another
+code than 0 (`hpctl.jobs.run.script_end`). The exit code stays what it was.
 """
 
 import json
@@ -44,6 +47,9 @@ LOOK_S = 120
 """How long a look at directories may take before it counts as no answer."""
 FETCH_S = 3600
 """The same where the newest may be in S3, and is then copied into the checkpoint directory."""
+
+READER = "hpctl.jobs.run.script_end"
+"""The module that reads why a script ended."""
 
 _EXPORTED = "    : exports\n"
 _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
@@ -80,9 +86,28 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
         "UNSTARTED": str(NOT_FOUND_EXIT_CODE),
         "LEVEL": job.preflight,
         "SIGNALS": " ".join(signals),
+        "READ_END": shlex.quote(_read_end(path)),
     }
-    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["end"])
+    text += sections["end"]
+    if not job.supervised:
+        text += sections["ended"]
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["last"])
     return text.replace(_EXPORTED, _exports(job))
+
+
+def _read_end(path: str) -> str:
+    """The EXIT trap: hpctl reads why the script failed, and its exit code is kept.
+
+    `path`: the assignment of PYTHONPATH where one is needed.
+    """
+    reader = f'"$HPCTL_PYTHON" {shlex.join(SAFE_PATH)} {READER} "$hpctl_code"'
+    return (
+        "hpctl_code=$?\n"
+        'if [ "$hpctl_code" -ne 0 ] && [ -n "${HPCTL_PYTHON:-}" ]; then\n'
+        f"    {path}{reader} </dev/null || :\n"
+        "fi\n"
+        'exit "$hpctl_code"'
+    )
 
 
 @cache

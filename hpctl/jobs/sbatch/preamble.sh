@@ -87,4 +87,10 @@ unset hpctl_limit hpctl_pause hpctl_line
 # SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
 # programs that the shell starts still get its default action.
 trap : @SIGNALS@
+#@ ended
+# Where this run's output begins in its log, and what reads there why the run ended.
+HPCTL_LOG_START=$(stat -Lc %d:%i:%s "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null) || :
+export HPCTL_LOG_START
+trap @READ_END@ EXIT
+#@ last
 # --- end: put in by hpctl sbatch ---

@@ -9,7 +9,9 @@ not found proves nothing. So nothing in its text refuses a job.
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
@@ -65,9 +67,8 @@ def plan(
     draft.spare_nodes()
     draft.signal()
     draft.examine()
-    if not draft.registration.fields():
-        draft.notes.append("no --checkpoint-dir: a requeued run starts at the script's beginning")
-        return draft.submission(line, None)
+    if body.shell not in SHELLS and not draft.needs_lines:
+        return draft.submission(line, None, registers=True)
     refuse_non_shell(body)
     places = [("tier", tier) for tier in hpctl.tiers]
     if hpctl.checkpoint_dir is not None:
@@ -110,7 +111,7 @@ class _Draft:
     def spare_nodes(self) -> None:
         """K nodes more, and a job that outlives the loss of one."""
         asked = node_range(self.options.value("nodes") or "")
-        if asked is not None and asked[1] is not None and self.registration.fields():
+        if asked is not None and asked[1] is not None:
             # What the job may run on is what it asked of Slurm, unless its policy is narrower.
             self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
         if not self.spares:
@@ -173,6 +174,11 @@ class _Draft:
         """Warnings about the options, the script and the checkpoint directory."""
         directory = self.hpctl.checkpoint_dir
         self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
+        self.warnings += [
+            f"--{option}: the directory {directory} does not exist on this machine; Slurm does not"
+            " create it: where a node has none, the job fails and leaves no log"
+            for option, directory in self.context.missing
+        ]
         self.warnings += script_warnings(self.body)
         self.warnings += [
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
@@ -196,8 +202,15 @@ class _Draft:
             )
 
     @property
+    def needs_lines(self) -> bool:
+        """Whether something was asked for that only shell lines in the script can do."""
+        registration = self.registration
+        asked = registration.ckpt or registration.preflight or registration.supervised
+        return bool(asked or registration.save_signal or registration.spares)
+
+    @property
     def registration(self) -> Registration:
-        """What is registered; without any field the job is one of plain sbatch's."""
+        """What is registered. Every job of `hpctl sbatch` is, also without any field."""
         save = self.hpctl.save_signal
         return Registration(
             ckpt=self.hpctl.checkpoint_dir or "",
@@ -213,15 +226,52 @@ class _Draft:
     def rewritten(self) -> BatchScript:
         """The script with the preamble in it."""
         text = preamble.render(self.context.runtime, self.registration, resume=self.hpctl.resume)
-        lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
+        body = self.body
+        if not self.restart.has_supervisor:
+            body = self._with_readable_end()
+        lines = tuple(body.with_inserted(text).splitlines(keepends=True))
         return replace(self.body, lines=lines)
 
-    def submission(self, line: CommandLine, copy: BatchScript | None) -> Submission:
-        """What comes out of it all."""
+    def _with_readable_end(self) -> BatchScript:
+        """The script without the last command's `exec`: after it no shell is left to read why the
+        program ended. A program that gets a signal as the batch shell keeps it."""
+        signal = self.options.value("signal") or ""
+        flags, colon, _ = signal.partition(":")
+        to_shell = "B" in flags and bool(colon)
+        to_shell = to_shell or any(option.startswith("--signal=B:") for option in self.before)
+        number = last_exec(self.body)
+        if to_shell or not number:
+            return self.body
+        lines = list(self.body.lines)
+        lines[number - 1] = _EXEC.sub("", lines[number - 1], count=1)
+        return replace(self.body, lines=tuple(lines))
+
+    def _note_restarts(self, *, readable: bool) -> None:
+        """Say what this job does not get."""
+        if self.hpctl.checkpoint_dir is None and self.hpctl.resume:
+            self.notes.append(
+                "no --checkpoint-dir: every restart begins at the script's beginning;"
+                " --policy with `restarts: 0` leaves a job that crashes as it ended"
+            )
+        if self.restart.has_supervisor:
+            return
+        if not readable:
+            self.notes.append(
+                f"{self.body.name} is no sh script: why it ends is not read from its log"
+            )
+            return
+        self.notes += unread_ends(self._with_readable_end())
+
+    def submission(
+        self, line: CommandLine, copy: BatchScript | None, *, registers: bool = False
+    ) -> Submission:
+        """What comes out of it all. `registers`: the job is registered without a copy, too."""
         added = [*self.before, *self.after]
-        registered = self.registration if copy is not None else None
+        registered = self.registration if registers or copy is not None else None
         if registered is not None:
-            self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
+            self._note_restarts(readable=copy is not None)
+            fields = ", ".join(registered.fields()) or "its cluster's policy"
+            self.notes.append(f"registered in the job's Comment: {fields}")
             comment = self.options.value("comment") or ""
             self.after.append(f"--comment={write_comment(registered, comment)}")
             if comment:
@@ -373,6 +423,17 @@ _PIPED = re.compile(r"[^|]\|&?\s*[^|\s]")
 _ENDS_WELL = re.compile(
     r"(exit\s+0|true|:|(echo|printf|date|sleep|rm|cp|mv|ls|cat|sync|touch|mkdir|hostname)(\s.*)?)$"
 )
+_STARTS = re.compile(
+    r"(?:\w+=\S*\s+)*(?:srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|hpctl\s+run)\s"
+)
+_LOOKS = re.compile(r"\$\?|\|\||&&|&\s*$|\bwait\b|\bexit\s")
+"""What takes an exit code into account, or runs a program beside others."""
+_NO_END = re.compile(r"^(?:fi|done|esac|\}|\)|else|return|exit|wait|set|trap)\b|^[})]|[\"'`\\]$")
+_PROGRAM = re.compile(
+    r"(?:\w+=\S*\s+)*(?:exec|python[\d.]*|bash|sh|source|\.|time|timeout|env|nohup|singularity"
+    r"|apptainer|docker|enroot|podman|uv|conda|poetry|make|julia|node|hpctl)\s|[\w./$\{-]*/|\S+\.sh\b|\$"
+)
+"""Commands that may be the job's own program."""
 _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.MULTILINE)
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
@@ -457,12 +518,98 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
     if last == "wait" and background:
         yield number, "`wait` alone ends with 0 whatever it waited for; write `wait $pid`"
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
-    if _ENDS_WELL.match(last) and not strict and not _LAUNCH.search(last):
+    if strict or _LAUNCH.search(last):
+        return
+    if _ENDS_WELL.match(last) or _hides(lines, script):
         yield (
             number,
             f"the script ends with `{last[:40]}`, which hides the exit code of what it"
             " started: a crash would look like success; add `set -e` at the top",
         )
+
+
+def _hides(lines: list[tuple[int, str]], script: BatchScript) -> bool:
+    """Whether the last command is one of its own, after the program, that looks at no exit code.
+
+    A program, a script or a function of the script may be what the job is about: those do not
+    count, nor the end of a compound command, a text for a program, or a quote.
+    """
+    last = lines[-1][1]
+    if "<<" in script.text or _NO_END.search(last) or _PROGRAM.match(last):
+        return False
+    word = re.split(r"[\s;]", last, maxsplit=1)[0]
+    if re.search(rf"^\s*(?:function\s+)?{re.escape(word)}\s*\(\)", script.text, re.MULTILINE):
+        return False
+    launched = [at for at, (_, text) in enumerate(lines) if _STARTS.match(text)]
+    if not launched:
+        return False
+    after = [text for _, text in lines[launched[-1] :]]
+    return not any(_LOOKS.search(text) for text in after)
+
+
+_EXEC = re.compile(
+    r"^exec\s+(?=(?:srun|mpirun|mpiexec|torchrun|deepspeed|accelerate|python[\d.]*)\s)"
+)
+_EXIT_TRAP = re.compile(r"^trap\s+(?!-\s).*\s(?:EXIT|0)\b")
+
+
+def last_exec(script: BatchScript) -> int:
+    """The line of an `exec` of a program that ends the script, 0 where there is none.
+
+    Only at a line's beginning and with all its quotes closed: what is quoted runs elsewhere.
+    """
+    lines = list(commands(script))
+    if not lines:
+        return 0
+    number, text = lines[-1]
+    if not _EXEC.match(script.lines[number - 1]):
+        return 0
+    words = _split_words(text)
+    return number if words and words[-1] != "&" else 0
+
+
+def _split_words(text: str) -> list[str]:
+    """The words of a command; none where a quote in it is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def unread_ends(script: BatchScript) -> list[str]:
+    """What keeps hpctl from reading in the job's log why a run ended."""
+    found: list[str] = []
+    for number, text in commands(script):
+        where = f"{script.name}:{number}"
+        if _EXEC.match(text) and _split_words(text):
+            found.append(
+                f"{where}: `exec` replaces the shell, so why this program ends is not read from the"
+                " log; leave exec out"
+            )
+        elif _EXIT_TRAP.match(text):
+            found.append(
+                f"{where}: this EXIT trap replaces hpctl's, so why the run ends is not read from"
+                " the log"
+            )
+    return found
+
+
+def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]]:
+    """The directories of --output and --error: option and path, as far as it holds no `%`."""
+    base = os.path.join(cwd, options.value("chdir") or "")
+    found: list[tuple[str, str]] = []
+    for option in ("output", "error"):
+        value = options.value(option)
+        parent = os.path.dirname(value) if value else ""
+        if not parent:
+            continue
+        kept: list[str] = []
+        for part in parent.split("/"):
+            if "%" in part:
+                break
+            kept.append(part)
+        found.append((option, os.path.normpath(os.path.join(base, "/".join(kept) or "/"))))
+    return found
 
 
 def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) -> list[str]:

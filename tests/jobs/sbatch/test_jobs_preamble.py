@@ -211,3 +211,51 @@ def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     assert out[-1] == f'{job.tmp}/nvme {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
     assert "hpctl: fast saves: off: this is no job of hpctl sbatch with --fast-dir" in err
     assert "lost with their node" in err
+
+
+def reader(job: Job) -> Path:
+    """Have a program that writes down how it is called stand for hpctl's interpreter."""
+    called = job.tmp / "called"
+    fake = job.tmp / "reader"
+    fake.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >>{called}\nexit 5\n')
+    fake.chmod(0o755)
+    job.python = str(fake)
+    job.parts = {"ckpt": ""}
+    return called
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("tail", "code", "read"),
+    [
+        ("true\n", 0, ""),
+        ("exit 0\n", 0, ""),
+        ("sh -c 'exit 7'\n", 7, "7\n"),
+        ("exit 143\n", 143, "143\n"),
+        ("unset HPCTL_PYTHON\nexit 3\n", 3, ""),
+        ("sh -c 'kill -9 $$'\n", 137, "137\n"),
+    ],
+)
+@pytest.mark.parametrize("flags", ["-eu", "-"])
+def test_the_end_is_read_where_it_failed_and_the_exit_code_is_kept(
+    job, shell, tail, code, read, flags
+):
+    called = reader(job)
+    found, _, _ = job.run(shell=shell, flags=flags, tail=tail)
+    assert found == code
+    assert (called.read_text() if called.exists() else "") == read
+
+
+def test_where_the_run_begins_in_its_log_is_noted(job):
+    reader(job)
+    log = job.tmp / "job.log"
+    log.write_text("what the run before wrote\n")
+    job.run(tail=f'echo "$HPCTL_LOG_START" >{job.tmp}/noted\n')
+    assert len((job.tmp / "noted").read_text().split()) == 2
+
+
+def test_with_a_supervisor_the_end_is_the_supervisor_s_to_read(job):
+    called = reader(job)
+    job.parts = {"ckpt": "", "supervised": True}
+    assert job.run(tail="exit 7\n")[0] == 7
+    assert not called.exists()

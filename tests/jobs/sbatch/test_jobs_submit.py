@@ -79,7 +79,9 @@ def refused(options: str = "", text: str = PLAIN) -> HpctlError:
 
 @pytest.mark.parametrize(("options", "text", "environment", "absent"), CASES["what the user set"])
 def test_what_the_user_set_is_left(options, text, environment, absent):
-    added = submit(options, text, environment).options[: -len(options.split()) or None]
+    got, given = submit(options, text, environment).options, len(options.split())
+    assert got[-1] == "--comment=hpctl:{}"
+    added = got[: -1 - given]
     assert absent not in added
     assert len(added) == 1
     assert not any(absent in note for note in submit(options, text, environment).notes)
@@ -131,7 +133,7 @@ def test_bad_directives_name_the_line_and_the_fix(line, hint):
 
 def test_a_late_directive_is_pointed_at():
     got = submit("", "#!/bin/sh\ntrue\n#HPCTL --checkpoint-dir /c\n")
-    assert got.text is None
+    assert got.registered == Registration()
     assert any(each.startswith("job.sh:3: #HPCTL after the first") for each in got.warnings)
 
 
@@ -165,7 +167,59 @@ def test_wrap_becomes_a_script():
     assert head == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
     assert rest.endswith("\nsrun a b\n")
     plain = submit("-N2 --wrap 'srun a b'")
-    assert (plain.copy, plain.options[-2:]) == (None, ("-N2", "--wrap=srun a b"))
+    assert plain.copy.text.endswith("\nsrun a b\n")
+    assert plain.registered == Registration()
+
+
+def test_a_job_without_a_checkpoint_directory_is_registered_and_told_what_a_restart_does():
+    got = submit("", STEP)
+    assert got.options[-1] == "--comment=hpctl:{}"
+    assert read_comment("hpctl:{}") == got.registered == Registration()
+    assert any("every restart begins at the script's beginning" in note for note in got.notes)
+    assert "trap '" in got.text
+    own = submit("--no-resume", STEP)
+    assert own.registered == Registration()
+    assert not any("begins at the script's beginning" in note for note in own.notes)
+
+
+def test_a_script_of_another_language_is_registered_as_it_is():
+    got = submit("", "#!/usr/bin/env python3\nimport train\n")
+    assert (got.copy, got.registered) == (None, Registration())
+    assert any("why it ends is not read from its log" in note for note in got.notes)
+    assert "python3 script" in str(refused("--save-signal USR1", "#!/usr/bin/env python3\nx\n"))
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "kept"),
+    [
+        ("", "exec srun python x.py", "srun python x.py"),
+        ("", "exec python3 x.py \\\n  --lr 1", "python3 x.py \\\n  --lr 1"),
+        ("--save-signal USR1", "exec srun python x.py", "srun python x.py"),
+        ("--save-signal USR1", "exec python x.py", "exec python x.py"),
+        ("--signal=B:USR1@60", "exec srun x", "exec srun x"),
+        ("", "exec >log 2>&1\nsrun x", "exec >log 2>&1\nsrun x"),
+        ("", "srun bash -c '\nexec python x.py'", "srun bash -c '\nexec python x.py'"),
+        ("", "exec hpctl run -- x", "exec hpctl run -- x"),
+    ],
+)
+def test_the_shell_stays_to_read_why_the_program_ends(options, body, kept):
+    assert submit(options, f"#!/bin/bash\n{body}\n").text.endswith(
+        f"put in by hpctl sbatch ---\n{kept}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("if a; then\n  exec srun x\nfi\n", "job.sh:3: `exec` replaces the shell"),
+        ("trap 'rm -rf tmp' EXIT\nsrun x\n", "job.sh:2: this EXIT trap replaces hpctl's"),
+    ],
+)
+def test_what_keeps_a_run_s_end_from_being_read_is_told(body, says):
+    got = submit("", f"#!/bin/bash\n{body}")
+    assert next(note for note in got.notes if note.startswith("job.sh:")).startswith(says)
+    supervised = submit("", "#!/bin/bash\ntrap x EXIT\nhpctl run -- y\n")
+    assert not any(note.startswith("job.sh:") for note in supervised.notes)
 
 
 def test_spares_are_added_to_the_nodes():

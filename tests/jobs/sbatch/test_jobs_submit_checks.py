@@ -85,6 +85,22 @@ def test_every_place_where_a_user_speaks_counts():
     assert not of_options("", "#!/bin/sh\n#SBATCH --time 5\n", SBATCH_TIMELIMIT="60")
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("", []),
+        ("--output=x.log", []),
+        ("-o /l/logs/%j.out", [("output", "/l/logs")]),
+        ("-o logs/%x/%j.out -e err/a", [("output", "/home/u/logs"), ("error", "/home/u/err")]),
+        ("--chdir=/fsx --output=logs/a", [("output", "/fsx/logs")]),
+    ],
+)
+def test_the_directories_of_a_job_s_logs(options, found):
+    line = parse_command_line([*options.split(), "job.sh"])
+    asked = EffectiveOptions(line, sbatch_options.read("job.sh", PLAIN), {})
+    assert submit.log_directories(asked, "/home/u") == found
+
+
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text, seconds):
     assert submit.time_limit_s(text) == seconds
