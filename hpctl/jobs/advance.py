@@ -113,7 +113,7 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     later_run = job.restarts > rec.attempt.restarts
     if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
-    if _runs_uncounted(rec, job):
+    if _runs_uncounted(rec, facts, job):
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     # A run that is there and runs is left alone: its node may be somebody else's by now.
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
@@ -124,7 +124,7 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     return None
 
 
-def _runs_uncounted(rec: JobRecovery, job: SlurmJob) -> bool:
+def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     """Whether the next run began without a count: slurmctld was killed before it had saved that the
     former one ran, so it came back with the job in the queue and never having run."""
     if rec.phase not in (JobPhase.RELEASED, JobPhase.STARTING) or job.state != "RUNNING":
@@ -132,7 +132,8 @@ def _runs_uncounted(rec: JobRecovery, job: SlurmJob) -> bool:
     queued = max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
     if queued is None or job.start is None or job.restarts != rec.attempt.restarts:
         return False
-    return job.start >= queued.replace(microsecond=0) and not set(job.nodes) & set(rec.bad_nodes)
+    bad = set(rec.bad_nodes).difference(facts.forgive)
+    return job.start >= queued.replace(microsecond=0) and bad.isdisjoint(job.nodes)
 
 
 def _hit(c: _Case) -> Next:

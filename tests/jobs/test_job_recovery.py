@@ -369,19 +369,21 @@ def test_the_second_counts_from_the_order_that_ended_the_run(changes, ready):
 
 
 @pytest.mark.parametrize(
-    ("phase", "job", "runs_again"),
+    ("phase", "start", "nodes", "healed", "runs_again"),
     [
-        (JobPhase.STARTING, {"start": at(6), "nodes": ("n2",)}, True),
-        (JobPhase.RELEASED, {"start": at(6), "nodes": ("n2",)}, True),
-        (JobPhase.STARTING, {"start": at(4), "nodes": ("n2",)}, False),
-        (JobPhase.STARTING, {"start": at(6), "nodes": ("n1",)}, False),
-        (JobPhase.STOPPING, {"start": at(6), "nodes": ("n2",)}, False),
+        (JobPhase.STARTING, 6, ("n2",), (), True),
+        (JobPhase.RELEASED, 6, ("n2",), (), True),
+        (JobPhase.STARTING, 4, ("n2",), (), False),
+        (JobPhase.STARTING, 6, ("n1",), (), False),
+        (JobPhase.STARTING, 6, ("n1",), ("n1",), True),
+        (JobPhase.STOPPING, 6, ("n2",), (), False),
     ],
 )
-def test_a_run_that_slurmctld_forgot_to_count_is_seen(phase, job, runs_again):
+def test_a_run_that_slurmctld_forgot_to_count_is_seen(phase, start, nodes, healed, runs_again):
     """slurmctld was killed before it had saved that the hit run was a run."""
     queued = Trail(at(5), JobSignal.QUEUED, JobPhase.RELEASED, "")
-    facts = JobFacts(replace(RUNNING, **job), cordoned=True)
+    running = replace(RUNNING, start=at(start), nodes=nodes)
+    facts = JobFacts(running, cordoned=True, forgive=healed)
     answer = advance(rec(phase, trail=(queued,)), facts, OWN, at(10))
     seen = isinstance(answer, Move) and answer.signal == JobSignal.RUNNING_SEEN
     assert seen is runs_again

@@ -53,7 +53,7 @@ def test_a_restart_of_slurmctld_in_mid_recovery(live: Chaos):
     job, victim = running_job(live)
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
-    until(lambda: live.job(job).restarts == 1, 20, "it is requeued")
+    until(lambda: live.job(job).restarts == 1, 60, "it is requeued")
     live.sandbox.signal_service("slurmctld", "SIGKILL")
     live.sandbox.start_service("slurmctld")
     live.sandbox.inject_api("clear")
@@ -76,7 +76,7 @@ def test_a_restart_of_slurmctld_in_mid_recovery(live: Chaos):
 def test_a_reconfigure_in_mid_recovery(live: Chaos):
     job, victim = running_job(live)
     live.xid(victim)
-    until(lambda: bool(live.of(victim)), 20, "a recovery opens")
+    until(lambda: bool(live.of(victim)), 60, "a recovery opens")
     for _ in range(3):
         reconfigure(live)
     until(lambda: live.running(job, 1), 60, "it runs again")
@@ -95,13 +95,13 @@ def test_a_changed_reason_takes_the_node_over(live: Chaos):
     job, victim = running_job(live)
     live.sandbox.inject_api("throttle")
     live.xid(victim)
-    until(lambda: live.job(job).restarts == 1, 20, "its job is requeued")
+    until(lambda: live.job(job).restarts == 1, 60, "its job is requeued")
     instance = live.instance(victim)
     admin(live, victim, "State=DRAIN", "Reason=rack moves on Monday")
-    until(lambda: live.last(victim).ended, 40, "hpctl lets go")
+    until(lambda: live.last(victim).ended, 60, "hpctl lets go")
     live.sandbox.inject_api("clear")
     assert live.last(victim).phase == "cancelled"
-    until(lambda: live.running(job, 1), 40, "the job runs elsewhere")
+    until(lambda: live.running(job, 1), 60, "the job runs elsewhere")
     stays(lambda: "rack moves" in live.node(victim).reason, 3, "the Reason stays")
     assert live.accepted(instance) == 0
     end(live, job)
@@ -118,13 +118,13 @@ def test_a_drain_during_the_replacement_stays(live: Chaos):
     (victim,) = live.victims(1)
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
-    until(lambda: live.phase(victim) == "remedying", 20, "it is being replaced")
+    until(lambda: live.phase(victim) == "remedying", 60, "it is being replaced")
     admin(live, victim, "State=DRAIN", "Reason=keep it out")
     live.sandbox.inject_api("clear")
     until(lambda: live.last(victim).ended, 60, "hpctl lets go")
     stays(lambda: live.node(victim).drained, 3, "it stays drained")
     assert "keep it out" in live.node(victim).reason
-    until(lambda: live.node(victim).responding, 40, "the new instance registers")
+    until(lambda: live.node(victim).responding, 60, "the new instance registers")
     admin(live, victim, "State=RESUME")
 
 
@@ -140,10 +140,10 @@ def test_a_reboot_of_an_administrator_is_left_alone(live: Chaos):
     live.mark(node)
     ask = ["scontrol", "reboot", "ASAP", "nextstate=resume", "reason=kernel", node]
     live.sandbox.run(ask)
-    until(lambda: live.node(node).drained, 20, "Slurm drains it")
+    until(lambda: live.node(node).drained, 60, "Slurm drains it")
     stays(lambda: live.running(job), 3, "the job goes on")
     assert live.of(node) == []
     assert reason_owner(live.node(node).reason) is None
     live.sandbox.run(["scontrol", "cancel_reboot", node])
-    until(lambda: not live.node(node).drained, 20, "Slurm opens it")
+    until(lambda: not live.node(node).drained, 60, "Slurm opens it")
     end(live, job)

@@ -42,18 +42,18 @@ def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live:
     """Other tasks wait for their first run, so that squeue joins this one with them."""
     array = live.submit("sleep 600", "--array=1-3", "--nodes=1", header=SLEEPER)
     more = live.submit("sleep 600", "--array=1-3", "--nodes=1", header=SLEEPER)
-    until(lambda: find_task(live, array, 3)[1] == "R", 20, "three tasks run")
-    until(lambda: find_task(live, more, 1)[1] == "R", 20, "the first task of the other runs")
+    until(lambda: find_task(live, array, 3)[1] == "R", 60, "three tasks run")
+    until(lambda: find_task(live, more, 1)[1] == "R", 60, "the first task of the other runs")
     job, _, victim = find_task(live, more, 1)
     live.xid(victim)
-    until(lambda: live.state().open_jobs.get(job) is not None, 20, "a recovery opens")
-    until(lambda: "1-3" in list_tasks(live, more), 20, "squeue joins it with the others")
+    until(lambda: live.state().open_jobs.get(job) is not None, 60, "a recovery opens")
+    until(lambda: "1-3" in list_tasks(live, more), 60, "squeue joins it with the others")
     # The other array holds all other nodes.
     live.sandbox.run(["scancel", str(array)])
-    until(lambda: live.running(job, 1), 40, "the task runs again")
+    until(lambda: live.running(job, 1), 60, "the task runs again")
     (recovery,) = [r for r in live.job_recoveries() if r.attempt.job == job]
     assert recovery.bad_nodes == (victim,)
-    until(lambda: live.state().jobs[recovery.id].phase == "resumed", 20, "its recovery ends")
+    until(lambda: live.state().jobs[recovery.id].phase == "resumed", 60, "its recovery ends")
     live.sandbox.run(["scancel", str(more)])
 
 
@@ -70,7 +70,7 @@ def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live:
 def test_several_tasks_that_are_hit_keep_the_limit_of_their_array(live: Chaos):
     body = "[ $SLURM_ARRAY_TASK_ID -gt 2 ] && exec sleep 2; exec sleep 600"
     array = live.submit(body, "--array=1-4%2", "--nodes=1", header=SLEEPER)
-    until(lambda: find_task(live, array, 2)[1] == "R", 20, "two tasks run")
+    until(lambda: find_task(live, array, 2)[1] == "R", 60, "two tasks run")
     victims = {task: find_task(live, array, task)[2] for task in (1, 2)}
     jobs = {task: find_task(live, array, task)[0] for task in (1, 2)}
     waits = f"Job {array}_4 of {array}_[3-4%2] ("

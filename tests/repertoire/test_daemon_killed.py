@@ -73,7 +73,7 @@ def test_the_job_runs_once_the_node_and_the_daemon_are_back(live: Chaos, phase: 
     resume(live, victim)
     live.sandbox.start_daemon()
     # Where nothing had stopped the job yet, it is called off and runs on.
-    until(lambda: live.running(job) and job not in live.state().open_jobs, 30, "it runs")
+    until(lambda: live.running(job) and job not in live.state().open_jobs, 60, "it runs")
     assert live.job(job).excluded == ()
     assert live.job(job).admin_comment == ""
 
@@ -85,7 +85,7 @@ def test_the_job_runs_once_the_node_and_the_daemon_are_back(live: Chaos, phase: 
 )
 def test_the_job_runs_without_any_daemon(live: Chaos) -> None:
     job, victim = fail_whole_cluster(live, JobPhase.STARTING)
-    until(lambda: last_step(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None, 5, "x")
+    until(lambda: last_step(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None, 60, "x")
     assert live.job(job).excluded == ()
     resume(live, victim)
     until(lambda: live.running(job, 1), 90, "it runs again")
@@ -102,7 +102,7 @@ def exclude_and_kill(live: Chaos) -> tuple[int, str, str]:
     job = live.start("sleep 600", f"--exclude={owners}", header=HEADER)
     assert live.job(job).nodes == (victim,)
     live.xid(victim)
-    until(lambda: victim in live.job(job).excluded, 20, "hpctl excludes the node")
+    until(lambda: victim in live.job(job).excluded, 60, "hpctl excludes the node")
     live.sandbox.kill_daemon()
     seen = live.job(job)
     assert set(seen.excluded) == {victim, owners}
@@ -113,7 +113,7 @@ def exclude_and_kill(live: Chaos) -> tuple[int, str, str]:
 
 def runs_on(live: Chaos, job: int, node: str) -> None:
     """Wait until a job runs on a node."""
-    until(lambda: live.running(job, 1), 20, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     assert live.job(job).nodes == (node,)
 
 
@@ -161,13 +161,13 @@ def test_what_an_earlier_daemon_left_is_repaired(live: Chaos) -> None:
     victim = live.sandbox.nodes[0]
     run = live.sandbox.run
     run(["scontrol", "requeue", str(job)])
-    until(lambda: live.job(job).restarts == 1 and not live.job(job).completing, 20, "it waits")
+    until(lambda: live.job(job).restarts == 1 and not live.job(job).completing, 60, "it waits")
     mark = f"AdminComment=site note | hpctl:excluded={victim}"
     time.sleep(1.1)
     run(["scontrol", "update", f"jobid={job}", f"ExcNodeList={victim}", mark, "StartTime=now"])
-    until(lambda: live.job(job).reason == "BadConstraints", 20, "Slurm holds it")
+    until(lambda: live.job(job).reason == "BadConstraints", 60, "Slurm holds it")
     live.sandbox.start_daemon()
-    until(lambda: live.running(job, 1), 20, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     assert live.job(job).admin_comment == "site note"
 
 
@@ -204,8 +204,8 @@ def test_the_page_lifts_everything_by_hand(live: Chaos) -> None:
     for order in (slurm.drain, slurm.down):
         assert order({NodeName(node): reason})[node].kind is OutcomeKind.ACCEPTED
     lift(live, "DRAIN", NODE=node)
-    until(lambda: live.node(node).in_service, 10, "the node is in service")
-    until(lambda: live.node(node).state == "IDLE", 20, "the node is idle")
+    until(lambda: live.node(node).in_service, 60, "the node is in service")
+    until(lambda: live.node(node).state == "IDLE", 60, "the node is idle")
     for row, name, own in (
         ("a reservation for a test", "hpctl-accept-n-12345678-1", True),
         ("a reservation for spares", "hpctl-spares-g", False),
@@ -219,11 +219,11 @@ def test_the_page_lifts_everything_by_hand(live: Chaos) -> None:
     )
     assert slurm.test(test).kind is OutcomeKind.ACCEPTED
     lift(live, "a test job", NAME=name)
-    until(lambda: not run(["squeue", "-h", f"--name={name}"]).stdout, 20, "the test is cancelled")
+    until(lambda: not run(["squeue", "-h", f"--name={name}"]).stdout, 60, "the test is cancelled")
     held = live.submit("sleep 600", "--begin=now+1hour", header=HEADER)
     assert slurm.hold(JobId(held), "hpctl: a budget is spent").kind is OutcomeKind.ACCEPTED
     lift(live, "a user's hold", JOB=str(held))
     lift(live, "Comment", JOB=str(held))
     lift(live, "StartTime", JOB=str(held))
-    until(lambda: live.running(held), 20, "it is neither held nor put off")
+    until(lambda: live.running(held), 60, "it is neither held nor put off")
     assert live.job(held).comment == ""

@@ -161,7 +161,7 @@ def test_a_node_that_is_lost_is_no_end_of_the_program(live: Chaos) -> None:
     job = live.start("sleep 600", comment(restarts=0), header=HEADER + "#SBATCH --exclusive\n")
     (victim,) = live.job(job).nodes
     live.xid(victim)
-    until(lambda: live.running(job, 1), 40, "it runs elsewhere")
+    until(lambda: live.running(job, 1), 60, "it runs elsewhere")
     live.sandbox.run(["scancel", str(job)])
     live.returned(victim)
 

@@ -35,16 +35,16 @@ def hit(live: Chaos, job: int) -> str:
 def test_a_suspended_job_is_held_when_its_node_is_lost(live: Chaos):
     job = live.start("sleep 600", header=HEADER)
     live.sandbox.run(["scontrol", "suspend", str(job)])
-    until(lambda: live.job(job).state == "SUSPENDED", 20, "it is suspended")
+    until(lambda: live.job(job).state == "SUSPENDED", 60, "it is suspended")
     victim = hit(live, job)
-    until(lambda: live.job(job).restarts == 1, 20, "it is requeued")
+    until(lambda: live.job(job).restarts == 1, 60, "it is requeued")
     live.returned(victim)
     stays(lambda: live.job(job).reason == "JobHeldAdmin", 2, "it stays held")
     said = live.explained(str(job))
     assert f"Waiting for: `scontrol release {job}`" in said
     live.sandbox.run(["scontrol", "release", str(job)])
     live.sandbox.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -59,18 +59,18 @@ def test_a_suspended_job_is_held_when_its_node_is_lost(live: Chaos):
 def test_a_hold_in_mid_recovery_stays(live: Chaos, verb: str):
     """A job on every node waits for a node, so that the hold finds it in the queue."""
     job = live.submit("sleep 600", "--nodes=4", header=HEADER)
-    until(lambda: live.running(job), 20, "it runs")
+    until(lambda: live.running(job), 60, "it runs")
     victim = live.job(job).nodes[0]
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
-    until(lambda: live.job(job).state == "PENDING", 20, "it waits")
-    until(lambda: live.of_job(job)[0].phase == "starting", 20, "hpctl has let it start")
+    until(lambda: live.job(job).state == "PENDING", 60, "it waits")
+    until(lambda: live.of_job(job)[0].phase == "starting", 60, "hpctl has let it start")
     live.sandbox.run(["scontrol", verb, str(job)])
     live.sandbox.inject_api("clear")
     live.returned(victim)
     stays(lambda: live.job(job).reason.startswith("JobHeld"), 3, "it stays held")
     live.sandbox.run(["scontrol", "release", str(job)])
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -105,7 +105,7 @@ def test_a_dependent_job_waits_for_the_restarted_one(live: Chaos, dependency: st
     wanted = f"--dependency={dependency.format(job=job)}"
     following = live.submit("exit 0", wanted, *options, header=HEADER)
     victim = hit(live, job)
-    until(lambda: live.job(job).restarts == 1, 20, "it is requeued")
+    until(lambda: live.job(job).restarts == 1, 60, "it is requeued")
     until(lambda: live.job(following).state == "COMPLETED", 60, "the dependent job ends")
     first, second = live.job(job), live.job(following)
     assert (first.state, first.restarts) == ("COMPLETED", 1)
@@ -124,10 +124,10 @@ def test_a_dependent_job_waits_for_the_restarted_one(live: Chaos, dependency: st
 def test_a_corresponding_task_waits_for_the_restarted_one(live: Chaos):
     body = "[ $SLURM_RESTART_COUNT ] && exit 0; [ $SLURM_ARRAY_TASK_ID = 2 ] && exit 0; sleep 600"
     array = live.submit(body, "--array=1-2", header=HEADER)
-    until(lambda: task(live, array, 1).state == "RUNNING", 20, "its first task runs")
+    until(lambda: task(live, array, 1).state == "RUNNING", 60, "its first task runs")
     wanted = f"--dependency=aftercorr:{array}"
     following = live.submit("exit 0", wanted, "--array=1-2", header=HEADER)
-    until(lambda: task(live, following, 2).state == "COMPLETED", 40, "the second pair is done")
+    until(lambda: task(live, following, 2).state == "COMPLETED", 60, "the second pair is done")
     (victim,) = task(live, array, 1).nodes
     live.xid(victim)
     until(lambda: task(live, following, 1).state == "COMPLETED", 60, "the first pair is done")

@@ -51,12 +51,12 @@ def test_the_whole_job_leaves_the_faulty_node_of_a_component(live: Chaos, compon
     assert live.job(job).components == (job, job + 1)
     victim = nodes_of(live, job, component)[0]
     live.xid(victim)
-    until(lambda: live.running(job, 1), 40, "all components run again before Slurm's delay is over")
+    until(lambda: live.running(job, 1), 60, "all components run again before Slurm's delay is over")
     assert len(set(live.job(job).nodes) - {victim}) == 3
     assert [victim in names for names in excluded(live, job)] == [True, True]
     (recovery,) = live.of_job(job)
     assert recovery.bad_nodes == (victim,)
-    until(lambda: live.of_job(job)[0].phase == "resumed", 20, "its recovery ends")
+    until(lambda: live.of_job(job)[0].phase == "resumed", 60, "its recovery ends")
     for name in (f"{job}", f"{job}+1", f"{job + 1}"):
         said = live.explained(name)
         assert f"Job {job} (" in said, said
@@ -78,7 +78,7 @@ def test_a_component_that_may_not_be_requeued_leaves_the_job_to_its_owner(live: 
     job = live.start("sleep 600", header=header)
     (victim,) = nodes_of(live, job, 0)
     live.xid(victim)
-    until(lambda: str(job) in live.state().holds, 20, "hpctl says that it cannot")
+    until(lambda: str(job) in live.state().holds, 60, "hpctl says that it cannot")
     assert "Requeue=0" in live.explained(f"{job}+1")
     assert live.of_job(job) == []
     live.sandbox.run(["scancel", str(job)])

@@ -52,7 +52,7 @@ def test_a_fault_in_maintenance_moves_the_job_and_leaves_the_node(live: Chaos):
     (node,) = live.job(job).nodes
     reserve(live, "bios", node)
     live.xid(node)
-    until(lambda: live.running(job, 1), 30, "the job runs elsewhere")
+    until(lambda: live.running(job, 1), 60, "the job runs elsewhere")
     assert node not in live.job(job).nodes
     hold = live.state().holds[node]
     assert hold.gate == "maintenance"
@@ -75,9 +75,9 @@ def test_a_recovery_waits_for_the_end_of_a_reservation_that_begins_meanwhile(liv
     (node,) = live.victims(1)
     instance = live.instance(node)
     live.xid(node)
-    until(lambda: live.phase(node) == "vacated", 20, "it is drained")
+    until(lambda: live.phase(node) == "vacated", 60, "it is drained")
     reserve(live, "cables", node)
-    until(lambda: live.last(node).in_maintenance, 10, "the recovery has seen the reservation")
+    until(lambda: live.last(node).in_maintenance, 60, "the recovery has seen the reservation")
     stays(lambda: not live.asked(instance, REPLACE), 8, "its instance is left alone")
     assert live.last(node).phase == "vacated"
     assert live.state().holds[node].gate == "maintenance"
@@ -97,7 +97,7 @@ def test_a_reservation_about_to_begin_is_not_raced(live: Chaos):
     (node,) = live.victims(1)
     reserve(live, "soon", node, start="now+2minutes")
     live.xid(node)
-    until(lambda: node in live.state().holds, 20, "the gate blocks it")
+    until(lambda: node in live.state().holds, 60, "the gate blocks it")
     assert "soon begins at" in live.explained(node)
     assert untouched(live, node)
     release(live, "soon")

@@ -39,7 +39,7 @@ def interactive(live: Chaos, *command: str) -> Iterator[int]:
         return [job.id for job in jobs if job.name == name and job.state == "RUNNING"]
 
     try:
-        until(lambda: bool(found()), 20, "it runs")
+        until(lambda: bool(found()), 60, "it runs")
         yield found()[0]
     finally:
         process.kill()
@@ -50,8 +50,8 @@ def waits_for(live: Chaos, job: int, why: str) -> str:
     """Break a job's first node; see that the job runs on and that hpctl says why."""
     victim = live.job(job).nodes[0]
     live.xid(victim)
-    until(lambda: live.node(victim).drained, 20, "the node is drained")
-    until(lambda: why in live.explained(str(job)), 20, "hpctl says why")
+    until(lambda: live.node(victim).drained, 60, "the node is drained")
+    until(lambda: why in live.explained(str(job)), 60, "hpctl says why")
     assert not live.node(victim).down
     assert live.running(job)
     assert live.of_job(job) == []

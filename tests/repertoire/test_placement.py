@@ -21,8 +21,8 @@ def live():
 
 def resumed(live: Chaos, job: int, victim: str) -> None:
     """Wait for a job to run again and for its recovery to end."""
-    until(lambda: live.running(job, 1), 40, f"job {job} runs again")
-    until(lambda: live.of_job(job)[0].phase == "resumed", 20, "its recovery ends")
+    until(lambda: live.running(job, 1), 60, f"job {job} runs again")
+    until(lambda: live.of_job(job)[0].phase == "resumed", 60, "its recovery ends")
     assert live.of_job(job)[0].bad_nodes == (victim,)
 
 
@@ -59,7 +59,7 @@ def test_a_pinned_job_waits_for_the_replacement_of_its_node(live: Chaos):
     job = live.start("sleep 600", "--exclusive", f"--nodelist={victim}", header=HEADER)
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
-    until(lambda: "(Slurm: " in live.explained(str(job)), 20, "explain says why it waits")
+    until(lambda: "(Slurm: " in live.explained(str(job)), 60, "explain says why it waits")
     live.sandbox.inject_api("clear")
     resumed(live, job, victim)
     assert live.job(job).nodes == (victim,)
@@ -109,7 +109,7 @@ def test_a_job_in_a_reservation_stays_in_it(live: Chaos):
     live.returned(victim)
     assert set(live.scheduler.reservations()["mine"].nodes) == set(some)
     live.sandbox.run(["scancel", str(job)])
-    until(lambda: not live.job(job).running, 20, "it ends")
+    until(lambda: not live.job(job).running, 60, "it ends")
     live.sandbox.run(["scontrol", "delete", "ReservationName=mine"])
 
 
@@ -137,7 +137,7 @@ def test_a_licence_is_taken_again(live: Chaos):
     owner="The job runs again by itself.",
 )
 def test_a_job_on_all_nodes_waits_for_the_replacement(live: Chaos):
-    until(live.all_idle, 40, "all nodes are idle")
+    until(live.all_idle, 60, "all nodes are idle")
     victim = live.sandbox.nodes[0]
     job = live.start("sleep 600", "--exclusive", "--nodes=4", header=HEADER)
     live.xid(victim)

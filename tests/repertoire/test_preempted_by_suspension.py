@@ -27,9 +27,9 @@ def suspended(live: Chaos) -> tuple[int, int, str]:
     fillers = [live.start("sleep 600", "--partition=high", header=HEADER) for _ in range(2)]
     low = live.start("sleep 600", "--partition=low", header=HEADER)
     high = live.start("sleep 600", "--partition=high", header=HEADER)
-    until(lambda: live.job(low).state == "SUSPENDED", 20, "it is suspended")
+    until(lambda: live.job(low).state == "SUSPENDED", 60, "it is suspended")
     live.sandbox.run(["scancel", *map(str, fillers)])
-    until(lambda: not any(live.job(job).completing for job in fillers), 20, "two nodes are free")
+    until(lambda: not any(live.job(job).completing for job in fillers), 60, "two nodes are free")
     (node,) = live.job(low).nodes
     assert live.job(high).nodes == (node,)
     return low, high, node

@@ -63,8 +63,8 @@ def test_five_preemptions_in_a_row_are_told_and_count_for_nothing(live: Chaos):
 def starts_seen(live: Chaos, partition: str) -> int:
     """Start a job that the daemon has seen run."""
     job = live.submit("sleep 600", f"--partition={partition}", header=HEADER)
-    until(lambda: live.running(job), 20, "it runs")
-    until(lambda: live.daemon_sees(job), 20, "the daemon sees it run")
+    until(lambda: live.running(job), 60, "it runs")
+    until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
     return job
 
 
@@ -78,7 +78,7 @@ def starts_seen(live: Chaos, partition: str) -> int:
 def test_explain_names_the_job_that_started_on_the_nodes(live: Chaos):
     low = starts_seen(live, "low")
     high = live.submit("sleep 600", "--partition=high", header=HEADER)
-    until(lambda: live.job(low).restarts == 1 and live.running(high), 20, "it is preempted")
+    until(lambda: live.job(low).restarts == 1 and live.running(high), 60, "it is preempted")
     by = f"job {high} of root (partition high) started on its nodes then"
     until(lambda: by in live.explained(str(low)), 60, "explain names the other job")
     assert "it was preempted at" in live.explained(str(low))
@@ -95,7 +95,7 @@ def test_a_requeue_by_an_operator_is_not_called_a_preemption(live: Chaos):
     job = starts_seen(live, "low")
     following = live.submit("sleep 600", "--partition=low", header=HEADER)
     live.sandbox.run(["scontrol", "requeue", str(job)])
-    until(lambda: live.running(following), 20, "the other job starts")
+    until(lambda: live.running(following), 60, "the other job starts")
     by = f"job {following} of root (partition low) started on its nodes then"
     until(lambda: by in live.explained(str(job)), 60, "explain names the other job")
     said = live.explained(str(job))
@@ -114,7 +114,7 @@ def test_a_requeue_by_an_operator_is_not_called_a_preemption(live: Chaos):
 def test_a_job_that_preemption_cancels_stays_ended(live: Chaos):
     job = starts_seen(live, "cancel")
     high = live.submit("sleep 600", "--partition=high", header=HEADER)
-    until(lambda: live.job(job).state == "PREEMPTED" and live.running(high), 20, "it ends")
+    until(lambda: live.job(job).state == "PREEMPTED" and live.running(high), 60, "it ends")
     by = f"job {high} of root (partition high)"
     until(lambda: by in live.explained(str(job)), 60, "explain names the other job")
     assert "it was preempted at" in live.explained(str(job))

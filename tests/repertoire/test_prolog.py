@@ -47,7 +47,7 @@ def fault(live: Chaos, node: str) -> None:
     """A GPU of the node is lost; hpctl is paused, as if it were late."""
     live.hpctl("pause")
     live.xid(node)
-    until(lambda: node in live.state().holds, 20, "the daemon knows of the fault, and waits")
+    until(lambda: node in live.state().holds, 60, "the daemon knows of the fault, and waits")
 
 
 def prologs(live: Chaos) -> str:
@@ -89,10 +89,10 @@ def test_hpctls_prolog_keeps_a_job_off_a_faulty_node(unheld: Chaos):
     node = broken(live)
     fault(live, node)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.node(node).reason == "Prolog error", 20, "Slurm drains the node")
+    until(lambda: live.node(node).reason == "Prolog error", 60, "Slurm drains the node")
     assert f"{job} {node} 1 hpctl: " in prologs(live)
     live.hpctl("resume")
-    until(lambda: live.running(job, 1), 20, "it runs elsewhere, without Slurm's 121 s")
+    until(lambda: live.running(job, 1), 60, "it runs elsewhere, without Slurm's 121 s")
     assert node not in live.job(job).nodes
     recovery = live.returned(node)
     assert any("Prolog error" in finding.evidence for finding in recovery.findings)
@@ -129,9 +129,9 @@ def test_hpctls_prolog_lets_a_job_start_that_slurm_would_hold(held: Chaos):
     node = broken(live)
     fault(live, node)
     job = live.start("sleep 600", header=HEADER)
-    until(lambda: f"{job} {node} 0 hpctl: " in prologs(live), 20, "its Prolog says why it starts")
+    until(lambda: f"{job} {node} 0 hpctl: " in prologs(live), 60, "its Prolog says why it starts")
     live.hpctl("resume")
-    until(lambda: live.running(job, 1), 30, "it runs elsewhere")
+    until(lambda: live.running(job, 1), 60, "it runs elsewhere")
     assert node not in live.job(job).nodes
     live.returned(node)
     live.sandbox.run(["scancel", str(job)])
@@ -150,10 +150,10 @@ def test_a_job_that_slurm_holds_for_a_faulty_node_is_released(held: Chaos):
     fault(live, node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 20, "Slurm holds it")
+    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
     live.hpctl("resume")
-    until(lambda: live.running(job, 1), 20, "it is released, and runs elsewhere")
+    until(lambda: live.running(job, 1), 60, "it is released, and runs elsewhere")
     assert node not in live.job(job).nodes
     assert node in live.explained(str(job))
     assert any("Prolog error" in finding.evidence for finding in live.returned(node).findings)
@@ -174,14 +174,14 @@ def test_a_job_that_an_administrator_holds_meanwhile_stays_held(held: Chaos):
     fault(live, node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 20, "Slurm holds it")
+    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
     live.sandbox.run(["scontrol", "hold", str(job)])
     live.hpctl("resume")
     live.returned(node)
-    until(lambda: all(r.ended for r in live.of_job(job)), 30, "its recovery ends")
+    until(lambda: all(r.ended for r in live.of_job(job)), 60, "its recovery ends")
     assert live.job(job).state == "PENDING"
-    until(lambda: f"job {job} is held back by the gate launch_failed" in problems(live), 20, "said")
+    until(lambda: f"job {job} is held back by the gate launch_failed" in problems(live), 60, "said")
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -198,8 +198,8 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
     live.mark(node)
     site_fails(live, node, fails=True)
     job = live.submit("sleep 600", header=HEADER)
-    until(lambda: live.job(job).launch_failed, 20, "Slurm holds it")
-    until(lambda: f"job {job} is held back by the gate launch_failed" in problems(live), 20, "job")
+    until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
+    until(lambda: f"job {job} is held back by the gate launch_failed" in problems(live), 60, "job")
     until(
         lambda: f"{node}: slurm prolog: a Prolog failed on the node" in problems(live), 20, "node"
     )
@@ -213,6 +213,6 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])
     live.sandbox.run(["scontrol", "release", str(job)])
     live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-    until(lambda: live.running(job, 1), 20, "it runs")
-    until(lambda: problems(live) == "", 20, "nothing is left")
+    until(lambda: live.running(job, 1), 60, "it runs")
+    until(lambda: problems(live) == "", 60, "nothing is left")
     live.sandbox.run(["scancel", str(job)])

@@ -23,8 +23,8 @@ def requeue(live: Chaos, job: int, verb: str) -> None:
     """Have an operator requeue a job that runs; return once it waits."""
     restarts = live.job(job).restarts
     live.sandbox.run(["scontrol", verb, str(job)])
-    until(lambda: live.job(job).restarts == restarts + 1, 20, "slurmctld requeues it")
-    until(lambda: not live.job(job).completing, 40, "its last run has cleared")
+    until(lambda: live.job(job).restarts == restarts + 1, 60, "slurmctld requeues it")
+    until(lambda: not live.job(job).completing, 60, "its last run has cleared")
 
 
 def start(live: Chaos, job: int, restarts: int) -> None:
@@ -32,7 +32,7 @@ def start(live: Chaos, job: int, restarts: int) -> None:
     # A node kills what comes back in the clock's second in which it was ended.
     time.sleep(1.1)
     live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-    until(lambda: live.running(job, restarts), 40, "it runs again")
+    until(lambda: live.running(job, restarts), 60, "it runs again")
 
 
 @story(
@@ -83,7 +83,7 @@ def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos)
     start(live, job, 1)
     (victim,) = live.job(job).nodes
     live.xid(victim)
-    until(lambda: live.running(job, 2), 40, "it runs elsewhere")
+    until(lambda: live.running(job, 2), 60, "it runs elsewhere")
     (recovery,) = live.job_recoveries()
     assert recovery.bad_nodes == (victim,)
     live.sandbox.run(["scancel", str(job)])

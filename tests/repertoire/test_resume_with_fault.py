@@ -31,7 +31,7 @@ def drained(live: Chaos) -> str:
     """A node that hpctl has drained for a fault."""
     (node,) = live.victims(1)
     live.xid(node)
-    until(lambda: live.phase(node) == "vacated", 20, "it is drained")
+    until(lambda: live.phase(node) == "vacated", 60, "it is drained")
     return node
 
 
@@ -47,7 +47,7 @@ def drained(live: Chaos) -> str:
 def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     node = drained(live)
     live.sandbox.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-    until(lambda: live.phase(node) == "cancelled", 20, "the administrator wins")
+    until(lambda: live.phase(node) == "cancelled", 60, "the administrator wins")
     stays(lambda: live.node(node).in_service and len(live.of(node)) == 1, 5, "it is left so")
     code, text = status(live)
     assert code == 1
@@ -56,12 +56,12 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     assert "somebody resumed the node" in explained
     assert f"hpctl replace {node}" in explained
     live.sandbox.inject(node, "xid", code=48)
-    until(lambda: len(live.of(node)) == 2, 20, "a new fault opens another recovery")
-    until(lambda: live.phase(node) == "vacated", 20, "it is drained again")
+    until(lambda: len(live.of(node)) == 2, 60, "a new fault opens another recovery")
+    until(lambda: live.phase(node) == "vacated", 60, "it is drained again")
     live.sandbox.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-    until(lambda: live.phase(node) == "cancelled", 20, "the administrator wins again")
+    until(lambda: live.phase(node) == "cancelled", 60, "the administrator wins again")
     live.hpctl("return", node)
-    until(lambda: status(live)[0] == 0, 10, "hpctl return accepts the faults")
+    until(lambda: status(live)[0] == 0, 60, "hpctl return accepts the faults")
     assert live.node(node).in_service
 
 
@@ -74,11 +74,11 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
 def test_a_node_left_drained_by_a_canceled_recovery_stays_listed(live: Chaos):
     node = drained(live)
     live.hpctl("cancel", live.last(node).id)
-    until(lambda: live.phase(node) == "cancelled", 20, "it is canceled")
+    until(lambda: live.phase(node) == "cancelled", 60, "it is canceled")
     code, text = status(live)
     assert code == 1
     assert f"{node} is out of service" in text
     assert f"hpctl return {node}" in live.explained(node)
     live.order("replace", node)
     live.returned(node)
-    until(lambda: status(live)[0] == 0, 10, "nothing is left to list")
+    until(lambda: status(live)[0] == 0, 60, "nothing is left to list")

@@ -24,8 +24,9 @@ GROWTH_KIB = 64 * 1024
 NOISE_S = 5.0
 """The tasks take the processors that the daemon and slurmctld need here."""
 WINDOW_S = 15.0
-ASKS_A_SECOND = 2.0
-"""A reading asks eight questions at most. One at each end of a task would ask 15 a second."""
+ASKS_A_SECOND = 5.0
+"""Ends of tasks cause five readings at once and one in five seconds, of eight questions at most. A
+reading at each end would ask 15 times a second and more."""
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def hit(live: Chaos, job: int) -> str:
 
 def restarted(live: Chaos, job: int, victim: str) -> None:
     """Wait for a job to run elsewhere, end it, and wait for its node."""
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     assert live.of_job(job)[0].bad_nodes == (victim,)
     live.sandbox.run(["scancel", str(job)])
     live.returned(victim)
@@ -45,7 +45,7 @@ def test_a_deadline_that_can_be_met_is_kept(live: Chaos):
     job = live.start("sleep 600", "--time=1", "--deadline=now+20minutes", header=HEADER)
     before = shown(live, job, "Deadline")
     victim = hit(live, job)
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     assert shown(live, job, "Deadline") == before
     restarted(live, job, victim)
 
@@ -65,7 +65,7 @@ def shown(live: Chaos, job: int, field: str) -> str:
 def test_a_restart_begins_the_time_limit_again(live: Chaos):
     job = live.start("sleep 600", "--time=1", header=HEADER)
     victim = hit(live, job)
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     start, end = (
         datetime.fromisoformat(shown(live, job, f"{what}Time")) for what in ("Start", "End")
     )
@@ -83,9 +83,9 @@ def test_a_script_that_traps_sigterm_does_not_delay_the_restart(live: Chaos):
     body = "trap 'touch $SLURM_JOB_ID.term' TERM; while :; do sleep 0.1; done"
     job = live.start(body, header=HEADER)
     victim = hit(live, job)
-    until(lambda: live.running(job, 1), 20, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     trapped = Path(live.sandbox.state_dir) / f"{job}.term"
-    until(trapped.exists, 20, "the script has had SIGTERM")
+    until(trapped.exists, 60, "the script has had SIGTERM")
     restarted(live, job, victim)
 
 
@@ -115,7 +115,7 @@ def test_a_time_zone_changes_nothing(live: Chaos, monkeypatch):
     job = live.start("sleep 600", header=HEADER)
     began = time.monotonic()
     victim = hit(live, job)
-    until(lambda: live.running(job, 1), 40, "it runs again")
+    until(lambda: live.running(job, 1), 60, "it runs again")
     assert time.monotonic() - began < 40
     said = live.explained(str(job))
     assert "times in UTC" in said

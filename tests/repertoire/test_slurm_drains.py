@@ -50,13 +50,13 @@ def problems(live: Chaos) -> str:
 
 def resume(live: Chaos, node: str) -> None:
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])
-    until(lambda: live.node(node).in_service, 20, "it serves again")
-    until(lambda: node not in problems(live), 30, "and is a problem no more")
+    until(lambda: live.node(node).in_service, 60, "it serves again")
+    until(lambda: node not in problems(live), 60, "and is a problem no more")
 
 
 def listed(live: Chaos, node: str, code: str, advice: str) -> None:
     """`hpctl status` lists the node with what to do, and nothing is done to it."""
-    until(lambda: f"{node}: slurm {code}: " in problems(live), 20, "status lists it")
+    until(lambda: f"{node}: slurm {code}: " in problems(live), 60, "status lists it")
     assert advice in problems(live)
     assert live.of(node) == []
     assert not live.node(node).in_service
@@ -67,7 +67,7 @@ def fail_epilog(live: Chaos, node: str) -> None:
     sign = place(live) / f"epilog-{node}"
     sign.touch()
     job = live.submit("true", f"--nodelist={node}", header=HEADER)
-    until(lambda: live.node(node).drained, 30, f"job {job} ends, and Slurm drains the node")
+    until(lambda: live.node(node).drained, 60, f"job {job} ends, and Slurm drains the node")
     sign.unlink()
 
 
@@ -98,9 +98,9 @@ def test_an_epilog_that_fails_on_a_faulty_node_does_not_keep_it_from_treatment(l
     live.mark(node)
     fail_epilog(live, node)
     live.xid(node)
-    until(lambda: node in live.state().holds, 20, "the daemon knows of the fault")
+    until(lambda: node in live.state().holds, 60, "the daemon knows of the fault")
     live.hpctl("resume")
-    until(lambda: live.node(node).reason.startswith("hpctl:"), 20, "the drain is hpctl's")
+    until(lambda: live.node(node).reason.startswith("hpctl:"), 60, "the drain is hpctl's")
     recovery = live.returned(node)
     assert any("Reason=Epilog error" in finding.evidence for finding in recovery.findings)
     assert "Epilog error" in live.explained(recovery.id)
@@ -116,7 +116,7 @@ def test_a_drain_by_the_sites_health_check_program_is_a_persons(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
     (place(live) / f"sick-{node}").touch()
-    until(lambda: live.node(node).reason.startswith("NHC: "), 30, "its health check drains it")
+    until(lambda: live.node(node).reason.startswith("NHC: "), 60, "its health check drains it")
     listed(live, node, "health", "fix what the check found")
     resume(live, node)
 
@@ -139,12 +139,12 @@ def test_fewer_gpus_than_configured_are_a_persons(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
     count_gpus(live, node, 6)
-    until(lambda: live.node(node).drained, 30, "slurmctld drains it")
+    until(lambda: live.node(node).drained, 60, "slurmctld drains it")
     assert live.node(node).reason == "gres/gpu count reported lower than configured (7 < 8)"
     assert "INVALID_REG" in live.node(node).flags
     listed(live, node, "gres", "compare `slurmd -G`")
     count_gpus(live, node, 7)
-    until(lambda: "INVALID_REG" not in live.node(node).flags, 20, "slurmd has registered")
+    until(lambda: "INVALID_REG" not in live.node(node).flags, 60, "slurmd has registered")
     resume(live, node)
 
 
@@ -158,9 +158,9 @@ def test_a_lost_gpu_is_treated_though_slurm_drained_its_node(live: Chaos):
     live.hpctl("pause")
     live.mark(node)
     count_gpus(live, node, 6)
-    until(lambda: live.node(node).drained, 30, "slurmctld drains it")
+    until(lambda: live.node(node).drained, 60, "slurmctld drains it")
     live.xid(node)
-    until(lambda: node in live.state().holds, 20, "the daemon knows of the fault")
+    until(lambda: node in live.state().holds, 60, "the daemon knows of the fault")
     live.hpctl("resume")
     recovery = live.returned(node, timeout_s=60)
     assert any("gres/gpu count" in finding.evidence for finding in recovery.findings)
@@ -213,7 +213,7 @@ def test_an_administrators_drain_is_left_alone(live: Chaos):
     update = ["scontrol", "update", f"nodename={node}", "state=drain", "reason=swap a cable, Ann"]
     live.sandbox.run(update)
     live.xid(node)
-    until(lambda: node in live.state().holds, 20, "it is held")
+    until(lambda: node in live.state().holds, 60, "it is held")
     assert live.state().holds[node].gate == "foreign_drain"
     assert live.of(node) == []
     assert live.node(node).reason == "swap a cable, Ann"

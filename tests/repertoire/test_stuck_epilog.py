@@ -43,7 +43,7 @@ class Stuck:
 
 def named(live: Chaos, job: int, node: str) -> None:
     """Both commands name the node that keeps a job COMPLETING."""
-    until(lambda: "COMPLETING" in live.hpctl("status", check=False), 20, "status tells")
+    until(lambda: "COMPLETING" in live.hpctl("status", check=False), 60, "status tells")
     for target in (str(job), node):
         assert f"processes on {node} have not ended" in live.explained(target)
 
@@ -70,7 +70,7 @@ def test_a_failed_job_restarts_though_an_epilog_is_stuck(live: Chaos):
     with Stuck(live, node):
         live.mark(node)
         named(live, job, node)
-        until(lambda: live.running(job, 1), 40, "the job restarts")
+        until(lambda: live.running(job, 1), 60, "the job restarts")
     assert live.last(node).rule == "completing-stuck"
     live.returned(node)
     live.sandbox.run(["scancel", str(job)])
@@ -92,17 +92,17 @@ def test_a_requeued_job_names_the_healthy_node_that_it_waits_for(live: Chaos):
     faulty, healthy = live.job(job).nodes
     with Stuck(live, healthy):
         live.xid(faulty)
-        until(lambda: live.job(job).completing, 20, "it is COMPLETING")
+        until(lambda: live.job(job).completing, 60, "it is COMPLETING")
         named(live, job, healthy)
         live.returned(faulty)
         view = live.scheduler.view()
         if is_freed_by_down(view.jobs[job], view):
-            until(lambda: live.running(job, 1), 40, "the job restarts")
+            until(lambda: live.running(job, 1), 60, "the job restarts")
         else:
             served = lambda: live.node(healthy).in_service  # noqa: E731
             stays(served, 8, "the healthy node is left alone")
             assert "end the Epilog" in live.explained(str(job))
-    until(lambda: live.running(job, 1), 20, "it runs as soon as the Epilog has ended")
+    until(lambda: live.running(job, 1), 60, "it runs as soon as the Epilog has ended")
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -120,10 +120,10 @@ def test_another_job_on_the_node_is_not_disturbed(live: Chaos):
     with Stuck(live, node):
         live.mark(node)
         job = live.start(body, f"--nodelist={node}", f"--comment={REGISTERED}", header=HALF)
-        until(lambda: live.phase(node) == "cordoned", 40, "the node is drained")
+        until(lambda: live.phase(node) == "cordoned", 60, "the node is drained")
         stays(lambda: live.running(other) and not live.node(node).down, 5, "the other job runs on")
         assert "the jobs on the node to end" in live.explained(node)
         live.sandbox.run(["scancel", str(other)])
-        until(lambda: live.phase(node) not in ("cordoned", "open"), 40, "then it is set DOWN")
+        until(lambda: live.phase(node) not in ("cordoned", "open"), 60, "then it is set DOWN")
     live.sandbox.run(["scancel", str(job)])
     live.returned(node)
