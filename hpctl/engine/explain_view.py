@@ -240,7 +240,8 @@ def _is_told_of_its_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
     """Whether something is the matter with a node that began after its last recovery had ended."""
-    if _kept_by(w, target) is not None:
+    node = w.slurm.nodes.get(identity.NodeName(target)) if w.slurm else None
+    if _kept_by(w, target) is not None or (node is not None and power_text(node)):
         return True
     judged = w.assessments.get(identity.NodeName(target))
     return (

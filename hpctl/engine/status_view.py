@@ -391,14 +391,15 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
     found = []
     for name, node in w.slurm.nodes.items() if w.slurm else ():
         judged = w.assessments.get(name)
+        if failed_to_start(node):
+            found.append((name, f"{name}: {power_text(node)}"))
+            continue
         if judged is not None and not judged.findings and not judged.why:
             continue
         if node.closed and reason_owner(node.reason) is not None:
             continue
         instance = w.joined.instances.get(name)
-        if failed_to_start(node):
-            found.append((name, f"{name}: {power_text(node)}"))
-        elif judged is None:
+        if judged is None:
             sign = sign_of(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
