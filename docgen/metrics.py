@@ -17,7 +17,7 @@ from hpctl.service.metrics import Metrics
 
 HEAD = """# Metrics
 
-`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 310 series
+`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 314 series
 and 12 a partition. All exist from the start of the daemon: a missing one means that it is down.
 `/healthz` answers 200 while it is alive. `hyperpod_training_operator_jobs_*` are the training
 operator's names, for registered jobs.

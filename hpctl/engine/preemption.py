@@ -61,7 +61,8 @@ def find_preemption(
 def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> SlurmJob | None:
     """Return the first of the jobs that started on a job's nodes from then on.
 
-    Where none did, the last that started up to RELEASED before then.
+    Where none did, the last that started up to RELEASED before then and runs. One that has ended
+    may have been there before the job.
     """
     earliest = later(since, -RELEASED.total_seconds())
     latest = later(since, WITHIN.total_seconds())
@@ -77,7 +78,8 @@ def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> Slurm
     following = [one for one in found if one[0] >= since]
     if following:
         return min(following)[2]
-    return max(found)[2] if found else None
+    running = [one for one in found if one[2].running]
+    return max(running)[2] if running else None
 
 
 def preemption_text(found: Preemption) -> str:

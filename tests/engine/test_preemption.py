@@ -65,6 +65,7 @@ def test_a_job_that_started_a_second_before_the_requeue_was_written_is_named_las
     found = find_preemption(WAITS, [other(-1), other(2, id=JobId(14))], TIERS)
     assert found is not None
     assert found.by == other(2, id=JobId(14))
+    assert find_preemption(WAITS, [other(-1, state="CANCELLED")], TIERS) is None
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "FAILED"])
