@@ -8,7 +8,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue --exclusive\n"
 
 

@@ -18,7 +18,7 @@ from tests.repertoire.power import (
 )
 from tests.repertoire.stories import story
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue --exclusive\n"
 
 
@@ -38,7 +38,6 @@ def heard_no_more(live: Chaos, node: str) -> None:
     until(lambda: "agent-silent" in live.explained(node), 60, "its agent is silent")
 
 
-@pytest.mark.nightly
 @story(
     job="Node that Slurm's power saving has stopped",
     act="its agent is silent for longer than `ages.silent_s`",
@@ -61,7 +60,6 @@ def test_a_node_that_is_powered_down_is_left_alone(live: Chaos):
     power_up(live)
 
 
-@pytest.mark.nightly
 @story(
     job="Batch job, every other node of whose cluster is powered down",
     act="its node has a fault",
@@ -140,7 +138,6 @@ def test_a_node_that_is_powered_down_in_mid_recovery_returns(live: Chaos):
     until(lambda: all_up(live), 60, "every node is in service again")
 
 
-@pytest.mark.nightly
 @story(
     job="Node that hpctl has replaced and watches",
     act="Slurm powers it down before it is given back",
@@ -160,7 +157,6 @@ def test_a_node_that_is_powered_down_while_it_is_verified_is_given_back(live: Ch
     power_up(live)
 
 
-@pytest.mark.nightly
 @story(
     job="Node that Slurm's power saving starts for a batch job",
     act="it does not register within ResumeTimeout",
