@@ -53,10 +53,10 @@ STANDBY_LOST_S = 30.0
 """A standby says four times in this time, at the least, that it lives."""
 
 
-_COUNTED = frozenset(
-    {*("DRAIN", "FAIL", "MAINTENANCE", "MAINT"), *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP")}
-)
-"""Flags that take a node out of service, or tell that Slurm's power saving has stopped it."""
+_OUT_OF_SERVICE = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
+_POWER_SAVING = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP"})
+_COUNTED = _OUT_OF_SERVICE | _POWER_SAVING
+"""Flags by which nodes are counted apart."""
 
 
 _INSIDE = (Action.PROCESS, Action.STEP)

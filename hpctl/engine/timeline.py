@@ -425,13 +425,14 @@ def _standing(rec: NodeRecovery | JobRecovery) -> str:
     if not rec.ended:
         return f"In progress: {rec.phase}."
     seconds = (rec.since - rec.opened).total_seconds()
+    noted = isinstance(rec, JobRecovery) and bool(rec.note)
     ends = {
         "returned": f"Back in service after {duration(seconds)}.",
         "resumed": _resumed(rec),
         "escalated": sentence("Escalated to on-call", last),
         "gave_up": sentence(_gave_up(rec), last),
         "held": sentence("Held", last),
-        "cancelled": sentence("Noted" if getattr(rec, "note", "") else "Canceled", last),
+        "cancelled": sentence("Noted" if noted else "Canceled", last),
     }
     return ends[rec.phase]
 

@@ -185,16 +185,16 @@ def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> Non
 
 
 def test_slurmds_configuration_tells_clusters_apart_in_a_step_without_a_name(monkeypatch) -> None:
-    for name in ("SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER"):
+    for name in ("SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURM_CONF"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_STEP_ID", "3")
-    monkeypatch.setenv("SLURM_CONF", "/mine/slurm.conf")
     command = [sys.executable, "-c", "input()"]
     with (
         ranks(command, 1, SLURM_CONF="/mine/slurm.conf", SLURM_CLUSTER_NAME="mine") as mine,
         ranks(command, 2, lambda rank: "n0", SLURM_CONF="/theirs/slurm.conf", SLURM_STEP_ID="1"),
     ):
-        until(lambda: len(stacks.ranks("77", None, "n0", "3")) == 1, seconds=10)
+        until(lambda: len(stacks.ranks("77", None, "n0", "3")) == 3, seconds=10)
+        monkeypatch.setenv("SLURM_CONF", "/mine/slurm.conf")
         found = stacks.ranks("77", None, "n0", "3")
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
