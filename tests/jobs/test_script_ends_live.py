@@ -151,6 +151,27 @@ def test_a_job_without_a_checkpoint_directory_is_restarted_once_and_then_ends(li
     assert "hpctl sbatch" not in explained, "it was submitted so"
 
 
+def test_a_task_of_an_array_tells_its_own_cause(live):
+    base = Path(live.sandbox.state_dir) / "array"
+    base.mkdir()
+    (base / "policy.yaml").write_text("restarts: 0\n")
+    script = base / "array.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --array=1-2\n"
+        '[ "$SLURM_ARRAY_TASK_ID" = 2 ] || exec srun sleep 600\n'
+        f"srun sh -c '{sys.executable} {PROGRAM} exception; code=$?; sleep 1; exit $code'\n"
+    )
+    options = ["--parsable", "--policy=policy.yaml", "--output=%a.log"]
+    command = [sys.executable, "-m", "hpctl", "sbatch", *options, str(script)]
+    done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=base)
+    array = done.stdout.split()[-1]
+    cause = "ValueError in die (dying_rank.py): bad batch"
+    until(lambda: cause in live.explained(f"{array}_2"), 60, "explain says why")
+    assert cause in (base / "2.log").read_text()
+    assert cause not in live.explained(f"{array}_1")
+    live.sandbox.run(["scancel", array])
+
+
 def test_a_run_that_slurm_ends_tells_nothing(live):
     base = Path(live.sandbox.state_dir) / "ended"
     base.mkdir()

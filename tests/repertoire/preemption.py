@@ -1,5 +1,6 @@
 """What the stories of preemption share: mails, and what a registered job and its owner are told."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -64,3 +65,20 @@ def start_again(live: Chaos, job: int, restarts: int) -> None:
     live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
     until(lambda: live.running(job, restarts), 60, "it runs again")
     until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
+
+
+def preempt_five_times(live: Chaos, low: int, submit: Callable[[], int], where: str) -> None:
+    """Preempt a registered job five times; each is told, and none counts. It runs afterwards.
+
+    `submit` submits a job that preempts it, and `where` names that job's partition and QOS.
+    """
+    preemptors = list[int]()
+    for number in range(1, 6):
+        high = submit()
+        is_told(live, low, high, where)
+        preemptors.append(high)
+        live.sandbox.run(["scancel", str(high)])
+        start_again(live, low, number)
+    is_mailed(live, low, preemptors)
+    is_not_counted(live, low)
+    assert len(live.of_job(low)) == 5

@@ -1,5 +1,7 @@
 """Preemption by QOS: the preempted job is Slurm's to start again, as with partitions."""
 
+from functools import partial
+
 import pytest
 
 from tests.daemon.chaos import Chaos, cluster
@@ -9,10 +11,7 @@ from tests.repertoire.preemption import (
     MAIL_CONF,
     MAILER,
     MAILS,
-    is_mailed,
-    is_not_counted,
-    is_told,
-    start_again,
+    preempt_five_times,
     start_registered,
 )
 from tests.repertoire.stories import story
@@ -47,16 +46,8 @@ def live():
 )
 def test_five_preemptions_by_qos_are_told_and_count_for_nothing(live: Chaos):
     low = start_registered(live, "--qos=normal", header=HEADER)
-    preemptors = list[int]()
-    for number in range(1, 6):
-        high = live.submit("sleep 600", "--qos=urgent", header=HEADER)
-        is_told(live, low, high, "partition dev, QOS urgent")
-        preemptors.append(high)
-        live.sandbox.run(["scancel", str(high)])
-        start_again(live, low, number)
-    is_mailed(live, low, preemptors)
-    is_not_counted(live, low)
-    assert len(live.of_job(low)) == 5
+    preempts = partial(live.submit, "sleep 600", "--qos=urgent", header=HEADER)
+    preempt_five_times(live, low, preempts, "partition dev, QOS urgent")
     live.sandbox.run(["scancel", str(low)])
 
 
