@@ -18,9 +18,10 @@ from hpctl.engine.gates import GATES, Tally, approved, correlated_since, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import maintenance_text
-from hpctl.engine.node_history import may_be_under_way, since_drain
+from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
+from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import left_alone
@@ -311,6 +312,8 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if rid is None:
         return False
     last: NodeRecovery = view.state.nodes[rid]
+    if c.fault.rule in MARK_REQUESTS and _marks_former_instance(c, last):
+        return True
     if c.generation not in (last.opened_for, last.generation):
         return False
     if last.withdrawn:
@@ -321,6 +324,18 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         # It merely lasts: since when is forgotten whenever nobody looks for a while.
         return last.rule == c.fault.rule
     return judged.newest <= _looked_until(last)
+
+
+def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
+    """Return whether the mark was on the node when a recovery opened for another instance of it.
+
+    FAIL and its Reason stay when an instance is replaced, and the time of its launch, which shows
+    that the mark is older, is not known while the cloud does not answer.
+    """
+    marked_at = c.node.reason_at
+    if marked_at is None or marked_at > last.opened or not was_marked(last):
+        return False
+    return c.generation.instance not in ("", last.opened_for.instance)
 
 
 def _looked_until(last: NodeRecovery) -> datetime:

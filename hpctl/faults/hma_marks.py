@@ -25,7 +25,9 @@ MARKS: Final[Mapping[str, str]] = {"Action:Reboot": "reboot", "Action:Replace": 
 """The Reasons, to the letter, and the code of the finding that each is."""
 CHECK: Final = "hma"
 SPENT: Final = "spent"
-RULES: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in (*MARKS.values(), SPENT))
+REQUESTS: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in MARKS.values())
+"""The catalogue's rows of marks that ask for what has not been done yet."""
+RULES: Final = REQUESTS | {RuleId(f"{CHECK}-{SPENT}")}
 """The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
 
 

@@ -131,9 +131,10 @@ def marked(c: NodeCase) -> Next | None:
         return None
     if rec.rule == SCALE_DOWN:
         return None
-    if mark and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING) and not spent(node):
+    fresh = bool(mark) and not spent(node, c.facts.instance)
+    if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
         return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
-    if mark and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy) and not spent(node):
+    if fresh and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy):
         # In its reservation it has failed after all; out of it, it serves, and is treated anew.
         signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
         return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")

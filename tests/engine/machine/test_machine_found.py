@@ -149,7 +149,25 @@ def _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services(m: ClusterMach
     m.operator_pauses(after=0.0, seconds=40.0, switch=False)
 
 
+def _mark_of_a_replaced_instance_while_the_cloud_is_away(m: ClusterMachine) -> None:
+    """Only the cloud tells when the successor was launched, so its mark looked like a new one."""
+    begun = {**BEGUN, "ghosts": True}
+    m.begin(mode=Mode.ASSIST, jobs=[(1, SAVES, False)], **begun)
+    m.hardware_fails(node=4, defect=Defect("", lost=True), after=0.0)
+    m.daemon_sleeps(seconds=700.0)
+    m.cloud_misbehaves(n=2, what="stick")
+    m.health_agent_marks(node=1, mark="Action:Reboot", drain=True, after=0.0, again=True)
+    m.operator_drains(node=10, why="bad fan", after=0.0)
+    m.service_replaces_by_itself(node=10, after=0.0)
+    m.daemon_sleeps(seconds=90000.0)
+    defect = Defect("79", reboot_cures=True, slow=True)
+    m.hardware_fails_and_is_marked(node=0, defect=defect, mark="Action:Reboot", early=True)
+    m.cloud_is_away(seconds=10.0, after=0.0)
+    m.daemon_restarts()
+
+
 FOUND = (
+    _mark_of_a_replaced_instance_while_the_cloud_is_away,
     _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services,
     _mark_outlives_a_clock_set_back, _mark_on_a_node_that_is_being_replaced,
     _supervisor_goes_on_while_a_requeue_is_in_doubt,
@@ -168,3 +186,12 @@ def test_what_was_found_stays_fixed(story):
     story(machine)
     machine.promises_hold()
     machine.teardown()
+
+
+def test_a_successor_with_the_mark_of_its_predecessor_serves_again():
+    """It is not treated for the mark, and not left to a person because of it."""
+    machine = ClusterMachine()
+    _mark_of_a_replaced_instance_while_the_cloud_is_away(machine)
+    machine.teardown()
+    marked = machine.world.names[1]
+    assert machine.world.slurm.node(machine.world.slurm.nodes[marked]).in_service
