@@ -19,6 +19,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from hpctl.checkpoints.files import NotWhole, OpenFile, Unprovable
 
 
@@ -32,6 +34,14 @@ class Other:
 
 
 OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
+
+
+class StorageRef(Struct, frozen=True):
+    """Where torch keeps the numbers of a tensor: `count` items of a kind such as LongStorage."""
+
+    kind: str
+    key: str
+    count: int
 
 
 class SavedFields:
@@ -93,9 +103,12 @@ class PickleReader:
         fields: frozenset[str],
         key: str | None = None,
         sink: Callable[[], Sink] = Sink,
+        storages: dict[str, StorageRef] | None = None,
     ) -> None:
-        """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`."""
+        """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`.
+        `storages` takes the storages of all tensors, by their keys."""
         self.file, self.key, self.sink, self.fields = file, key, sink, fields
+        self.storages = storages
         self.until = time.thread_time() + LOOK_S
         self.at = 0
         self.buffer, self.position, self.limit = b"", 0, -1
@@ -121,6 +134,11 @@ class PickleReader:
             raise NotWhole(
                 f"{self.file.name} is cut or damaged: its pickle cannot be decoded ({why})"
             ) from None
+
+    @property
+    def end(self) -> int:
+        """The offset behind the pickle that `top` has read."""
+        return self.at - len(self.buffer) + self.position
 
     # fmt: off
     def run(self) -> object:  # noqa: C901, PLR0912 -- one frame: a call for each opcode costs seconds
@@ -168,6 +186,7 @@ class PickleReader:
                 stack[-2:] = stack[-1:]
                 position += 1
             elif code == 0x2E:  # STOP
+                self.position = position + 1
                 return stack[-1]
             else:
                 self.stack, self.position = stack, position + 1
@@ -271,6 +290,20 @@ class PickleReader:
         self.to_mark()
         self.stack.append(OTHER)
 
+    def tuple_to_mark(self) -> None:
+        """A tuple: nothing is known of it, unless it names the storage of a tensor."""
+        self.stack, taken = self.below.pop(), self.stack
+        self.stack.append(_find_storage(taken))
+
+    def persistent(self) -> None:
+        """An object outside of the pickle: a storage of torch."""
+        storage = self.stack[-1]
+        if not isinstance(storage, StorageRef):
+            self.drop(1)
+        elif self.storages is not None:
+            self.bound(len(self.storages))
+            self.storages[storage.key] = storage
+
     def new_dict(self) -> None:
         """A dict; under the wanted key one that takes its pairs as they come."""
         wanted = bool(self.stack) and self.stack[-1] == self.key
@@ -339,8 +372,20 @@ def _integer(reader: PickleReader) -> None:
 
 
 def _global(reader: PickleReader) -> None:
-    reader.line()
-    _wordy(reader)
+    module, name = reader.line(), reader.line()
+    named = module in (b"torch", b"torch.storage") and name.endswith(b"Storage")
+    reader.stack.append(name.decode("ascii", "replace") if named else OTHER)
+
+
+def _find_storage(values: list[object]) -> object:
+    """The storage that a tuple names as torch pickles it: `("storage", type, key, device, count)`,
+    or the arguments of a tensor that begins where its storage does."""
+    if len(values) < 5:
+        return OTHER
+    first, kind, key, count = values[0], values[1], values[2], values[4]
+    if first == "storage" and type(kind) is str and type(key) is str and type(count) is int:
+        return StorageRef(kind, key, count)
+    return first if isinstance(first, StorageRef) and kind == 0 else OTHER
 
 
 def _set_item(reader: PickleReader) -> None:
@@ -359,9 +404,10 @@ def _pop(reader: PickleReader) -> None:
 
 
 def _make(reader: PickleReader) -> None:
-    """An object of some class: perhaps an OrderedDict, whose pairs come next."""
+    """An object of some class: a tensor, or perhaps an OrderedDict, whose pairs come next."""
+    arguments = reader.stack[-1]
     reader.drop(2)
-    reader.stack[-1] = {}
+    reader.stack[-1] = arguments if isinstance(arguments, StorageRef) else {}
 
 
 def _build(reader: PickleReader) -> None:
@@ -382,14 +428,16 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     **{code: _push(value) for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)},
     **dict.fromkeys(b"0a", _pop),  # POP, APPEND
     **dict.fromkeys(b"1e\x90", _forget),  # POP_MARK, APPENDS, ADDITEMS
-    **dict.fromkeys(b"tl\x91", lambda m: m.collapse()),  # TUPLE, LIST, FROZENSET
+    0x74: lambda m: m.tuple_to_mark(),
+    **dict.fromkeys(b"l\x91", lambda m: m.collapse()),  # LIST, FROZENSET
     **dict.fromkeys(b"\x81R", _make),  # NEWOBJ, REDUCE
     **dict.fromkeys(b"PSF", _wordy),  # PERSID, STRING, FLOAT
     **dict.fromkeys(b"IL", _integer),
     **dict.fromkeys(b"UC", _skipping(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
     **dict.fromkeys(b"TB\x8b", _skipping(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
     **dict.fromkeys(b"\x8e\x96", _skipping(8)),  # BINBYTES8, BYTEARRAY8
-    **dict.fromkeys(b"\x85Q", lambda m: m.drop(1)),  # TUPLE1, BINPERSID
+    0x51: lambda m: m.persistent(),  # BINPERSID
+    0x85: lambda m: m.drop(1),  # TUPLE1
     **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
     **dict.fromkeys(b"\x87\x92", lambda m: m.drop(3)),  # TUPLE3, NEWOBJ_EX
     0x80: lambda m: m.skip(1),  # PROTO

@@ -3,9 +3,11 @@
 An archive's directory and end record are written last, so that they vouch for all bytes before
 them: every member must lie within the file, in front of the directory, without overlap. That
 says nothing of a byte that the storage lost; with `deep` each member's CRC-32 is compared.
-Format: PKWARE's APPNOTE.TXT, 4.3. The older stream format (no zip) has no end mark: it cannot be
-proved. A `.pt` or `.pth` file that records its step is a checkpoint, and Lightning's `.ckpt`, which
-has `global_step` at the top.
+Format: PKWARE's APPNOTE.TXT, 4.3. The older stream (no zip) is four pickles, a list of keys, and
+the storages of all tensors in the order of their keys, each behind its number of items. The
+pickles say how many items of which type there are, so that the file's size is known to the byte.
+A `.pt`, `.pth` or `.pth.tar` file that records its step or epoch is a checkpoint, and Lightning's
+`.ckpt`, which has `global_step` at the top.
 
 DCP (torchtitan's and Megatron's torch_dist lie on it): `.metadata` is written last, to a temporary
 name, synced and renamed. It is a pickle of one big object, of which only `storage_data` matters:
@@ -23,7 +25,7 @@ import re
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
 from msgspec import Struct, field
@@ -45,9 +47,16 @@ from hpctl.checkpoints.files import (
     saved_over,
     step_in,
 )
-from hpctl.checkpoints.formats.pickle_reader import RECALLED, PickleReader, SavedFields, Sink
+from hpctl.checkpoints.formats.pickle_reader import (
+    RECALLED,
+    PickleReader,
+    SavedFields,
+    Sink,
+    StorageRef,
+)
 
 END_BYTES = 22
+_RANK = re.compile(r"(?<![a-z])rank[-_=]?\d", re.IGNORECASE)
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -57,6 +66,8 @@ _MAX_DIRECTORY = 64 << 20
 _CHUNK = 8 << 20
 _AHEAD = 16 << 10  # the directory of some 200 tensors
 _OLD_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_STREAM_PICKLES, _STREAM_OBJECT = 5, 3
+"""The magic number, the version, about the machine, the object, the keys; which one is the object."""
 
 
 class ArchiveMember(Struct, frozen=True):
@@ -97,7 +108,17 @@ class Archive(Struct, frozen=True):
         top = PickleReader(view, fields).top()
         if not isinstance(top, dict):
             raise NotWhole(f"{view.name} holds no object")
-        return SavedFields(top)
+        return SavedFields(_with_numbers(top, self._number))
+
+    def _number(self, storage: StorageRef) -> int | None:
+        """The integer that a tensor of one item holds."""
+        size = _INTEGERS.get(storage.kind)
+        if storage.count != 1 or size is None:
+            return None
+        member = self.member(f"/data/{storage.key}")
+        if member.size != size:
+            raise NotWhole(f"{member.name} in {self.file.name} has {member.size} of {size} bytes")
+        return _decode_integer(self.file.read(self._data(member), size), storage.kind)
 
     def compare(self) -> None:
         """Read every byte and compare with the CRC-32 in the directory. Raises NotWhole."""
@@ -117,6 +138,102 @@ class Archive(Struct, frozen=True):
         if header[0] != b"PK\3\4" or not member.stored:
             raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
         return self.start + member.offset + _LOCAL.size + int(header[9]) + int(header[10])
+
+
+_INTEGERS = {
+    "LongStorage": 8,
+    "IntStorage": 4,
+    "ShortStorage": 2,
+    "CharStorage": 1,
+    "ByteStorage": 1,
+}
+_ITEM_BYTES = {
+    **_INTEGERS,
+    **dict.fromkeys(("BoolStorage", "UntypedStorage", "QInt8Storage", "QUInt8Storage"), 1),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage"), 2),
+    **dict.fromkeys(("FloatStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("DoubleStorage", "ComplexFloatStorage"), 8),
+    "ComplexDoubleStorage": 16,
+}
+"""Bytes of an item of each kind of storage. Those of later types are UntypedStorage."""
+
+
+_MOST_NUMBERS, _DEEPEST = 64, 4
+
+
+def _with_numbers(
+    fields: dict[str, object], read: Callable[[StorageRef], int | None]
+) -> dict[str, object]:
+    """The fields, with the integer in place of each tensor of one; of the first 64 of them."""
+    found = dict(fields)
+    left = [_MOST_NUMBERS]
+
+    def fill(holder: dict[str, object], depth: int) -> None:
+        for key, value in holder.items():
+            if isinstance(value, StorageRef) and left[0]:
+                left[0] -= 1
+                holder[key] = read(value)
+            elif isinstance(value, dict) and depth < _DEEPEST:
+                fill(value, depth + 1)
+
+    fill(found, 1)
+    return found
+
+
+def _decode_integer(raw: bytes, kind: str) -> int:
+    return int.from_bytes(raw, "little", signed=kind != "ByteStorage")
+
+
+class Stream(Struct, frozen=True):
+    """A file in torch.save's older format, whose size is what its storages call for.
+
+    `numbers` are the integers of its tensors of one item, by the keys of their storages.
+    """
+
+    fields: dict[str, object]
+    numbers: dict[str, int]
+
+    def saved(self) -> SavedFields:
+        """The FIELDS of the saved object, which is never executed."""
+        found = _with_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
+        return SavedFields(found)
+
+
+def is_stream(file: OpenFile) -> bool:
+    """Whether a file begins as torch.save's older format."""
+    return file.size >= len(_OLD_STREAM) and file.read(0, len(_OLD_STREAM)) == _OLD_STREAM
+
+
+def read_stream(file: OpenFile) -> Stream:
+    """Prove that a file in the older format has all of its bytes. Raises NotWhole, OSError.
+
+    I/O: its pickles, and eight bytes of each storage.
+    """
+    storages: dict[str, StorageRef] = {}
+    at, found = 0, None
+    for number in range(_STREAM_PICKLES):
+        view = _View(file, file.name, at, file.size - at)
+        reader = PickleReader(view, FIELDS, storages=storages)
+        top = reader.top()
+        at += reader.end
+        found = top if number == _STREAM_OBJECT else found
+    if not isinstance(found, dict):
+        raise NotWhole(f"{file.name} holds no object")
+    numbers: dict[str, int] = {}
+    for key, storage in sorted(storages.items()):
+        size = _ITEM_BYTES.get(storage.kind)
+        if size is None:
+            raise Unprovable(f"{file.name} holds a {storage.kind:.40}: its size is not known")
+        if at + 8 + size * storage.count > file.size:
+            raise NotWhole(f"{file.name} ends before its last tensor: still being written, or cut")
+        if int.from_bytes(file.read(at, 8), "little") != storage.count:
+            raise NotWhole(f"{file.name} is damaged: a tensor has not the size that its pickle says")
+        if storage.count == 1 and storage.kind in _INTEGERS:
+            numbers[key] = _decode_integer(file.read(at + 8, size), storage.kind)
+        at += 8 + size * storage.count
+    if at != file.size:
+        raise NotWhole(f"{file.name} has {file.size} of {at} bytes: damaged")
+    return Stream(found, numbers)
 
 
 class _View(Struct, frozen=True):
@@ -172,8 +289,6 @@ def _end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
         raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
     tail = file.read(start + max(0, length - 98), min(98, length))
     if not has_end(tail[-END_BYTES:]):
-        if file.read(start, len(_OLD_STREAM)) == _OLD_STREAM:
-            raise NotWhole(f"{file.name} is torch.save's older stream, which has no end to prove")
         raise NotWhole(f"{file.name} has no zip end record: still being written, or cut")
     end = _END.unpack(tail[-END_BYTES:])
     count, size, at, expected = int(end[4]), int(end[5]), int(end[6]), length - END_BYTES
@@ -227,28 +342,62 @@ def _sizes(file: OpenFile, extra: bytes, packed: int, size: int, at: int) -> tup
     raise NotWhole(f"{file.name}: its zip directory lacks 64-bit sizes")
 
 
-SUFFIXES = (".ckpt", ".pt", ".pth")
+SUFFIXES = (".ckpt", ".pt", ".pth", ".pth.tar")
 _QUICK_BYTES = 8 << 20
+_STEPS = (
+    "global_step",
+    "global_steps",
+    "step",
+    "steps",
+    "iteration",
+    "iter_num",
+    "iter",
+    "it",
+    "train_step",
+    "current_step",
+    "num_steps",
+    "num_updates",
+)
+"""Under what names a saved dict records its step, the most telling first."""
+_EPOCHS = ("epoch", "current_epoch")
+"""The same for a program that counts epochs alone."""
+_HOLDERS = (
+    "trainer",
+    "trainer_state",
+    "train_state",
+    "training_state",
+    "state",
+    "progress",
+    "counters",
+    "meta",
+    "metadata",
+)
+"""Dicts of a saved dict that may record its step."""
 FIELDS = frozenset(
     {
-        *("global_step", "global_steps", "step", "iteration", "optimizer", "save_only_model"),
+        *_STEPS,
+        *_EPOCHS,
+        *_HOLDERS,
+        *("optimizer", "save_only_model"),
         *("dp_world_size", "mp_world_size", "world_size", "args", "common"),
         *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
         *("expert_model_parallel_size", "use_distributed_optimizer", "no_save_optim"),
         *("pytorch-lightning_version", "lr_schedulers"),
-        *("state", "timestamp", "Timestamp", "batch"),
+        *("timestamp", "Timestamp", "batch"),
     }
 )
 """What any format wants to know of a saved object."""
-_STEPS = ("global_step", "global_steps", "step", "iteration")
 
 
 def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
-    """Raise NotWhole where a file is no complete archive of torch.save. Three or four reads.
+    """Raise NotWhole where a file is no complete one of torch.save. Three or four reads.
 
-    When it was last written, in ns since the epoch.
+    When it was last written, in ns since the epoch. `deep` compares the checksums of an archive.
     """
     with opened(root, name) as file:
+        if is_stream(file):
+            read_stream(file)
+            return file.modified_ns
         archive = read_archive(file)
         archive.member("/data.pkl")
         if deep:
@@ -262,33 +411,83 @@ def top(root: Place, name: str, limit: int | None = None) -> SavedFields:
     A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
     """
     with opened(root, name) as file:
-        return read_archive(file).saved(FIELDS, limit)
+        return saved_in(file, limit)
+
+
+def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
+    """The same of an open file."""
+    if is_stream(file):
+        return read_stream(file).saved()
+    return read_archive(file).saved(FIELDS, limit)
 
 
 def step_of(saved: SavedFields) -> int | None:
-    """The step that a saved dict records under one of the usual names, or where Composer does."""
-    steps = (saved.integer(name) for name in _STEPS)
-    found = next((step for step in steps if step is not None), None)
+    """The step that a saved dict records, itself or in one of the dicts that often do; where
+    Composer does; else the epoch."""
+    holders = [saved, *_holders(saved)]
+    for names in (_STEPS, _EPOCHS):
+        for holder in holders:
+            step = _first_number(holder, names)
+            if step is not None:
+                return step
+        if (batch := _composer_batch(saved)) is not None:
+            return batch
+    return None
+
+
+def _holders(saved: SavedFields) -> Iterator[SavedFields]:
+    for name in _HOLDERS:
+        with contextlib.suppress(Unprovable):
+            inner = saved.inner(name)
+            if inner is not None:
+                yield inner
+
+
+def _first_number(saved: SavedFields, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        number = saved.integer(name)
+        if number is not None and number >= 0:
+            return number
+    return None
+
+
+def _composer_batch(saved: SavedFields) -> int | None:
     with contextlib.suppress(Unprovable):
         inner: SavedFields | None = saved
         for name in ("state", "timestamp", "Timestamp"):
             inner = inner and inner.inner(name)
-        return inner.integer("batch") if inner and found is None else found
-    return found
+        return inner.integer("batch") if inner else None
+    return None
+
+
+def is_of_one_rank(name: str) -> bool:
+    """Whether a file's name says which rank wrote it: such a file is a part of a checkpoint."""
+    return _RANK.search(name) is not None
 
 
 def claim_file(layout: Listing) -> Claim | None:
-    """A `.pt` or `.pth` file whose own content records a step: others may be anything."""
+    """A file of torch.save whose own content records a step: others may be anything."""
     path = layout.path
-    if layout.names is not None or path.suffix not in (".pt", ".pth"):
+    if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
         return None
+    begun = stream = False
     try:
-        step = step_of(top(path, ""))
+        with opened(path, "") as file:
+            stream = is_stream(file)
+            begun = stream or file.size == 0 or file.read(0, min(4, file.size)) == b"PK\3\4"
+            saved = saved_in(file)
+            step = step_of(saved)
     except NotWhole:
-        if step_in(path.name) is None:
+        # Saved over in place, and cut: what was there before is lost, and that must be said.
+        if step_in(path.name) is None and not begun:
             return None
         raise
-    return None if step is None else Claim(step, None, lambda deep: _prove_file(path, deep))
+    if step is None:
+        return None
+    if is_of_one_rank(path.name) and _composer_batch(saved) is None:
+        # Composer's rank 0 saves all, under its name.
+        raise Unfinished("a file of one rank: the directory shows which others belong to it")
+    return Claim(step, None, lambda deep: _prove_file(path, deep), digests=not stream)
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
