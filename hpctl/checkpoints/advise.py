@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import click
 from msgspec import Struct
 
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.save_interval import (
     DAY_S,
     MeasuredSaves,
@@ -208,8 +209,8 @@ class History(Struct, frozen=True):
 def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
-    directory, nodes, fast = _place(asked, config)
-    saves = _measured(directory, asked.newest)
+    directory, nodes, registered = _place(asked, config)
+    saves = _measured(directory, asked.newest, registered.files)
     save_s, save_from = _save(asked, saves)
     history = _history(config)
     restart_s, restart_from = _restart(asked, history)
@@ -244,21 +245,21 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
         now_steps=None if apart is None else at(apart).steps,
         now_ratio=None if now_at is None else now_at.ratio,
         table=tuple(at(best * times) for times in (0.5, 1, 2)),
-        notes=(*_fast_notes(fast), *_notes(asked, known, history)),
+        notes=(*_fast_notes(registered.fast), *_notes(asked, known, history)),
     )
 
 
-def _place(asked: Asked, config: str) -> tuple[Path, int, FastSaves | None]:
-    """The directory, how many nodes the job has, and its saves on them."""
+def _place(asked: Asked, config: str) -> tuple[Path, int, Registration]:
+    """The directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
             raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
-        return Path(asked.target).absolute(), asked.nodes, None
+        return Path(asked.target).absolute(), asked.nodes, Registration()
     directory, registered = directory_of(asked.target, config)
     nodes = asked.nodes or len(_job(config, asked.target).nodes)
     if not nodes:
         raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
-    return Path(directory), nodes, registered.fast
+    return Path(directory), nodes, registered
 
 
 def directory_of(job: str, config: str) -> tuple[str, Registration]:
@@ -282,9 +283,9 @@ def _job(config: str, wanted: str) -> SlurmJob:
     return job
 
 
-def _measured(directory: Path, newest: int) -> MeasuredSaves:
+def _measured(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
     try:
-        return measure(directory, newest)
+        return measure(directory, newest, parse_patterns(files))
     except OSError as error:
         raise Unavailable(
             f"cannot read {directory}: {error.strerror or error}",

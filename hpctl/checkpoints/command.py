@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from hpctl.checkpoints import files, hpctl_checkpoint, search
 from hpctl.checkpoints.files import Place, Remote
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.remote import open_place
-from hpctl.checkpoints.resume import look_up, read_fast_saves
+from hpctl.checkpoints.resume import look_up, read_declared_files, read_fast_saves
 from hpctl.checkpoints.search import Checkpoint, PassedOver
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
@@ -60,6 +61,15 @@ def _looking(command: F) -> F:
     return command
 
 
+_declared_option = click.option(
+    "--checkpoint-files",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="What files are checkpoints where hpctl recognizes none: ckpt_{step}.pt. Repeatable.",
+)
+
+
 @click.group(
     cls=LazyGroup,
     table={"advise": ("hpctl.checkpoints.advise:advise", "Say how often to save.")},
@@ -75,6 +85,7 @@ def checkpoint() -> None:
 
 @checkpoint.command(short_help="List a job's checkpoints, newest first.")
 @click.argument("place", required=False, shell_complete=complete_file)
+@_declared_option
 @click.option("--job", metavar="ID", help="Those of this job, and its saves on its nodes.")
 @_looking
 @output.config_option
@@ -84,6 +95,7 @@ def ls(
     config: str,
     deep: bool,
     world_size: int | None,
+    patterns: tuple[str, ...],
     as_json: bool,
     **aws: str | None,
 ) -> None:
@@ -100,9 +112,13 @@ def ls(
     if job is not None:
         place, registered = directory_of(job, config)
         fast = _on_nodes(Path(place), job) if registered.fast else ()
+        patterns = patterns or registered.files
     assert place is not None
+    declared = parse_patterns(patterns)
     try:
-        rows = search.every(Aws(**aws).place(place), deep=deep, world_size=world_size)
+        rows = search.every(
+            Aws(**aws).place(place), deep=deep, world_size=world_size, declared=declared
+        )
     except OSError as error:
         _cannot_read(place, error, "checkpoint-ls" if as_json else None)
     _report("checkpoint-ls", place, rows, as_json, deep, fast)
@@ -230,6 +246,7 @@ def helper(shell: bool) -> None:
     default=1,
     help="How many nodes the job has: with several, checkpoints on a node's own disk are ignored.",
 )
+@_declared_option
 @_looking
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
@@ -249,6 +266,7 @@ def last(
     nodes: int,
     deep: bool,
     world_size: int | None,
+    patterns: tuple[str, ...],
     as_json: bool,
     export: bool,
     fetch: Path | None,
@@ -275,6 +293,7 @@ def last(
         fast=read_fast_saves(os.environ) if export else None,
         deep=deep,
         world_size=world_size,
+        declared=patterns or (read_declared_files(os.environ) if export else ()),
     )
     if not as_json:
         _explain(result)
@@ -327,6 +346,10 @@ def _explain(result: search.Search) -> None:
     for each in result.passed_over:
         if each.claimed or each.format:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+    if result.found is not None and result.found.unproven:
+        output.echo(f"hpctl: unproven of {result.found.path}: {result.found.unproven}", err=True)
+    if caution := result.caution:
+        output.echo(f"hpctl: {caution}", err=True)
     _point_out(result)
 
 
@@ -372,6 +395,7 @@ class RowView(Struct, frozen=True):
     claimed: bool
     why: str
     fetched_from: str
+    unproven: str
 
 
 class FastRow(Struct, frozen=True):
@@ -420,7 +444,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
     if isinstance(each, Checkpoint):
         return RowView(
             path=str(each.path),
-            complete=True,
+            complete=True if not each.unproven else None,
             step=each.step,
             world_size=each.world_size,
             format=each.format,
@@ -428,6 +452,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
             claimed=True,
             why="",
             fetched_from=str(each.origin or ""),
+            unproven=each.unproven,
         )
     return RowView(
         path=str(each.path),
@@ -439,6 +464,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
         claimed=each.claimed,
         why=str(each.why),
         fetched_from="",
+        unproven="",
     )
 
 
@@ -473,6 +499,8 @@ def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
         if deep and not each.deep:
             how += "; the format has no digests"
         step = "step unknown" if each.step is None else f"step {each.step}"
+        if each.unproven:
+            return f"{each.path}  {step}  {each.format}  unproven: {each.unproven}"
         ranks = "" if each.world_size is None else f"{each.world_size} ranks  "
         return f"{each.path}  {step}  {ranks}{each.format}  complete ({how})"
     if each.holds:

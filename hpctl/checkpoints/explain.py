@@ -5,11 +5,13 @@ from pathlib import Path
 
 from hpctl.engine.explain_view import JobQuestion
 from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.errors import HpctlError
 
 
 def describe_checkpoints(asked: JobQuestion) -> str:
     """Return which checkpoint of a job is the newest whole one, as far as can be seen."""
     from hpctl.checkpoints import search
+    from hpctl.checkpoints.patterns import parse_patterns
 
     job, place = asked.job, asked.registered.ckpt
     if not place:
@@ -26,7 +28,10 @@ def describe_checkpoints(asked: JobQuestion) -> str:
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )
     try:
-        found = search.last_complete(Path(filled))
+        declared = parse_patterns(asked.registered.files)
+        found = search.last_complete(Path(filled), declared=declared)
+    except HpctlError as error:
+        return f"its Comment names checkpoint files by no pattern: {error}"
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed]
@@ -38,4 +43,7 @@ def describe_checkpoints(asked: JobQuestion) -> str:
     path = found.found.path
     saved = at_stamp(os.stat(str(path)).st_mtime)
     when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
+    if found.found.unproven:
+        unproven = f"; unproven: {found.found.unproven}"
+        return f"its newest checkpoint is {path}{when}{unproven}{torn}"
     return f"its newest complete checkpoint is {path}{when}{torn}"

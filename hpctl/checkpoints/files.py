@@ -43,6 +43,12 @@ class Defect(str):
     __slots__ = ()
 
 
+class Unproven(str):
+    """What of a checkpoint nothing proves that may be resumed from, in words for a person."""
+
+    __slots__ = ()
+
+
 class NotWhole(Exception):
     """Raised within a proof: what keeps a checkpoint from being whole, with the file's name."""
 
@@ -515,8 +521,9 @@ class Claim(Struct, frozen=True):
 
     step: int | None
     world_size: int | None
-    prove: Callable[[bool], Defect | None]
-    """`prove(deep)`: the first defect, or None where it is whole. Raises NotWhole, OSError."""
+    prove: Callable[[bool], Defect | Unproven | None]
+    """`prove(deep)`: the first defect, what is unproven, or None where it is whole. Raises
+    NotWhole, OSError."""
     digests: bool = True
     """Whether the format has checksums at all that `deep` could compare."""
 
@@ -582,6 +589,23 @@ def note_start(directory: Path) -> None:
             os.write(handle, b"%d\n" % os.fstat(handle).st_mtime_ns)
         finally:
             os.close(handle)
+
+
+TEMPORARY = ".tmp"
+"""What has this in its name is not finished, whatever it holds: its writer still means to rename
+it, so a path given out now could be gone when the job opens it."""
+
+
+def foreign_owner(path: Place) -> int | None:
+    """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
+    and in a directory where several may write any of them may claim the newest step."""
+    if isinstance(path, Remote):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        owner = path.stat().st_uid
+        if owner not in (0, os.geteuid()) and owner != path.parent.stat().st_uid:
+            return owner
+    return None
 
 
 def one_start(root: Path, files_ns: Iterable[int]) -> None:

@@ -38,12 +38,14 @@ PAUSES_S = (2.0, 5.0, 10.0)
 
 class ResumePlaces(Struct, frozen=True):
     """Where one job's checkpoints may be. `nodes` is how many run: of several, none can use what
-    lies on another's own disk. `fast`: the job's own saves on its nodes."""
+    lies on another's own disk. `fast`: the job's own saves on its nodes. `files`: the patterns of
+    files that no format recognizes."""
 
     directory: Path
     tiers: tuple[str, ...] = ()
     nodes: int = 1
     fast: Spec | None = None
+    files: tuple[str, ...] = ()
 
     @property
     def is_one_directory(self) -> bool:
@@ -61,21 +63,31 @@ def resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlace
     if not directory:
         return None
     count = nodes or natural(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
-    tiers = _further_places(environment)
-    return ResumePlaces(Path(directory), tiers, count, read_fast_saves(environment))
+    tiers = _read_list(environment, "HPCTL_TIERS", "places")
+    fast = read_fast_saves(environment)
+    return ResumePlaces(Path(directory), tiers, count, fast, read_declared_files(environment))
 
 
-def _further_places(environment: Mapping[str, str]) -> tuple[str, ...]:
-    text = environment.get("HPCTL_TIERS") or "[]"
+FILES_VARIABLE = "HPCTL_CHECKPOINT_FILES"
+"""The patterns of --checkpoint-files in the job's environment, a JSON list."""
+
+
+def read_declared_files(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the patterns of --checkpoint-files that `hpctl sbatch` exports. Raises HpctlError."""
+    return _read_list(environment, FILES_VARIABLE, "patterns")
+
+
+def _read_list(environment: Mapping[str, str], name: str, what: str) -> tuple[str, ...]:
+    text = environment.get(name) or "[]"
     try:
-        places = json.loads(text)
+        values = json.loads(text)
     except ValueError:
-        places = None
-    if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
+        values = None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise HpctlError(
-            f"HPCTL_TIERS is no JSON list of places: {text:.80}", "It is set by hpctl sbatch alone."
+            f"{name} is no JSON list of {what}: {text:.80}", "It is set by hpctl sbatch alone."
         )
-    return tuple(places)
+    return tuple(values)
 
 
 def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
@@ -103,18 +115,28 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     fast: Spec | None = None,
     deep: bool = False,
     world_size: int | None = None,
+    declared: Sequence[str] = (),
 ) -> Search:
     """Return the newest whole checkpoint in all places, and what was passed over.
 
     `places` are directories, `local:DIR` and `s3://...`; `fast` are the job's own saves on its
     nodes, which are gathered where they are newer. `open_place`, `bring`, `nodes`, `deep` and
-    `world_size` are as for `search.tiers_of` and `search.last_complete`. Blocks; does not raise for
-    a place that cannot be read.
+    `world_size` are as for `search.tiers_of` and `search.last_complete`, `declared` are the
+    patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
+    HpctlError for a text that is no pattern.
     """
+    from hpctl.checkpoints.patterns import parse_patterns
     from hpctl.checkpoints.search import last_complete, tiers_of
 
     tiers, unseen = tiers_of(places, open_place)
-    result = last_complete(tiers, deep=deep, nodes=nodes, world_size=world_size, bring=bring)
+    result = last_complete(
+        tiers,
+        deep=deep,
+        nodes=nodes,
+        world_size=world_size,
+        bring=bring,
+        declared=parse_patterns(declared),
+    )
     result = replace(result, unseen=(*unseen, *result.unseen))
     if fast is None:
         return result
@@ -132,6 +154,8 @@ class ResumePoint(Struct, frozen=True):
     judged: bool = True
     unknown: str = ""
     """What is there instead, in no known format."""
+    unproven: str = ""
+    """What nothing proves of its files."""
 
 
 class NothingWhole(HpctlError):
@@ -181,34 +205,38 @@ def _look_in(places: ResumePlaces) -> Search:
         return fetch(found, places.directory)
 
     named = [str(places.directory), *places.tiers]
-    return look_up(named, open_place, bring, nodes=places.nodes, fast=places.fast)
+    return look_up(
+        named, open_place, bring, nodes=places.nodes, fast=places.fast, declared=places.files
+    )
 
 
-def newest(directory: Path | None) -> ResumePoint:
-    """What is there now. A directory that cannot be read is not judged, never "none"."""
+def newest(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
+    """What is there now. A directory that cannot be read is not judged, never "none". `files` are
+    the patterns of --checkpoint-files."""
+    from hpctl.checkpoints.patterns import parse_patterns
     from hpctl.checkpoints.search import last_complete
 
     if directory is None:
         return ResumePoint(judged=False)
     try:
-        return _resume_point(last_complete(directory))
+        return _resume_point(last_complete(directory, declared=parse_patterns(files)))
     except OSError:
         return ResumePoint(judged=False)
 
 
-def beside(resume: ResumePoint, directory: Path | None) -> ResumePoint:
+def beside(resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """What a step's own saves are compared with: its resume point, or, where that lies in another
     tier, what is in its directory."""
     if resume.path is None or directory is None or Path(resume.path).parent == directory:
         return resume
-    return newest(directory)
+    return newest(directory, files)
 
 
 def _resume_point(search: Search) -> ResumePoint:
     found = search.found
     if found is None:
         return ResumePoint(judged=search.verdict == "none", unknown=search.unknown)
-    return ResumePoint(str(found.path), found.step)
+    return ResumePoint(str(found.path), found.step, unproven=found.unproven)
 
 
 def _reasons(search: Search, directory: Path) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.checkpoints.patterns import FilePattern
 from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
 from hpctl.checkpoints.search import Checkpoint, proved, survey
 
@@ -132,12 +133,14 @@ class MeasuredSaves(Struct, frozen=True):
         return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
 
 
-def measure(directory: Path, newest: int = NEWEST) -> MeasuredSaves:
+def measure(
+    directory: Path, newest: int = NEWEST, declared: Sequence[FilePattern] = ()
+) -> MeasuredSaves:
     """Prove the newest checkpoints until so many are whole, and read their files' times.
 
-    Raises OSError where the directory cannot be read.
+    `declared`: as for `survey`. Raises OSError where the directory cannot be read.
     """
-    candidates, _ = survey(directory)
+    candidates, _ = survey(directory, declared=declared)
     saves: list[MeasuredSave] = []
     formats: dict[str, None] = {}
     for candidate in candidates:

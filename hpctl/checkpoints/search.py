@@ -16,7 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import hpctl_checkpoint
+from hpctl.checkpoints.declared import SetsFound, find_sets, is_part_of_set
 from hpctl.checkpoints.files import (
+    TEMPORARY,
     Claim,
     Defect,
     Format,
@@ -26,12 +28,16 @@ from hpctl.checkpoints.files import (
     Remote,
     Unfinished,
     Unprovable,
+    Unproven,
     for_each,
+    foreign_owner,
     look,
     step_in,
 )
 from hpctl.checkpoints.formats import (
+    accelerate,
     deepspeed,
+    flax_file,
     hf_trainer,
     manifest,
     megatron,
@@ -40,13 +46,10 @@ from hpctl.checkpoints.formats import (
     torch_files,
     torchtune,
 )
+from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
 
 MAX_ENTRIES = 100_000
 """Entries of the directory that are looked at. More is an error, not a smaller answer."""
-
-TEMPORARY = ".tmp"
-"""A directory with this in its name is not finished, whatever it holds: its writer still means
-to rename it, so a path given out now could be gone when the job opens it."""
 
 _NOT_CHECKPOINTS = re.compile(
     r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|recipe_state|.*tfevents.*"
@@ -66,6 +69,8 @@ class Checkpoint(Struct, frozen=True):
     deep: bool
     origin: Place | None = None
     """Where it was fetched from."""
+    unproven: str = ""
+    """What nothing proves of files that were declared, for a person."""
 
 
 class PassedOver(Struct, frozen=True):
@@ -83,6 +88,8 @@ class PassedOver(Struct, frozen=True):
     claimed: bool = True
     format: str | None = None
     holds: str = ""
+    patterns: tuple[str, ...] = ()
+    """What --checkpoint-files could be given for what it holds."""
 
 
 class CheckpointCandidate(Struct, frozen=True):
@@ -111,6 +118,7 @@ FORMATS: tuple[Format, ...] = (
     Format("generic", _generic),
     # A framework that wraps another's files comes before that other.
     Format("hf-trainer", hf_trainer.claim),
+    Format("accelerate", accelerate.claim),
     Format("nemo", megatron.claim_nemo),
     Format("lightning", torch_files.claim_lightning),
     Format("lightning", deepspeed.claim_lightning),
@@ -122,23 +130,34 @@ FORMATS: tuple[Format, ...] = (
     Format("torchtitan-hf", hf_trainer.claim_index),
     Format("torchtune", torchtune.claim),
     Format("torch-save", torch_files.claim_file),
+    Format("flax", flax_file.claim),
     Format(nvrx.FORMAT, nvrx.claim),
 )
 
 
+DECLARED = "declared"
+"""The format of files that --checkpoint-files names, and of one rank's each."""
+
+
 def survey(
-    place: Place, world_size: int | None = None
+    place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
 ) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
     """What claims to be a checkpoint among the immediate children, newest step first, and the
     others. Raises OSError where the place itself cannot be read: that is never "nothing".
 
-    The place may also be one of NVRx's local checkpoints itself, or hold several.
+    The place may also be one of NVRx's local checkpoints itself, or hold several. `declared` are
+    patterns of files below it that no format recognizes; they count in a directory, not in S3.
     """
     passed: list[PassedOver] = []
-    found, loose = _children(place)
+    found, others = _children(place)
+    sets = _declared_sets(place, declared, found)
+    taken = {path for path, _ in found if path.name in sets.names}
+    found = [pair for pair in found if pair[0] not in taken]
+    others = [name for name in others if name not in sets.names]
     names = frozenset(child.name for child, is_file in found if not is_file)
     candidates = _iterations(Listing(place, names, world_size))
-    if candidates:
+    candidates += [CheckpointCandidate(path, DECLARED, each) for path, each in sets.claims]
+    if any(each.format == nvrx.FORMAT for each in candidates):
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
         found, for_each(place, found, lambda child: claim_of(child[0], world_size)), strict=True
@@ -150,12 +169,30 @@ def survey(
         elif claimed.claimed or not is_file:
             passed.append(claimed)
         else:
-            loose += 1
-    if loose and not candidates and not any(each.claimed for each in passed):
-        passed.append(_unknown(place, loose))
+            others.append(claimed.path.name)
+    passed = _with_patterns(passed)
+    if others and not candidates and not any(each.claimed for each in passed):
+        unknown = _unknown(place, len(others))
+        passed.append(replace(unknown, patterns=suggest_patterns(others)))
     # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
     candidates.sort(key=_newest_first, reverse=True)
     return candidates, passed
+
+
+def _declared_sets(
+    place: Place, declared: Sequence[FilePattern], found: list[tuple[Place, bool]]
+) -> SetsFound:
+    if isinstance(place, Remote):
+        return SetsFound((), frozenset())
+    files = [path for path, is_file in found if is_file and isinstance(path, Path)]
+    ranks = [path.name for path in files if is_part_of_set(path)]
+    return find_sets(place, declared, ranks)
+
+
+def _with_patterns(passed: list[PassedOver]) -> list[PassedOver]:
+    """Each directory that no format recognizes, with the pattern of their names."""
+    patterns = suggest_patterns(each.path.name for each in passed if each.holds)
+    return [replace(each, patterns=patterns) if each.holds else each for each in passed]
 
 
 def is_beside_checkpoints(name: str) -> bool:
@@ -176,7 +213,7 @@ def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate 
         # The path goes through a shell variable and one line of text on its way to the job.
         return PassedOver(path, "its name has unprintable characters", claimed=False)
     try:
-        if (owner := _foreign_owner(path)) is not None:
+        if (owner := foreign_owner(path)) is not None:
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
             return PassedOver(path, why)
         try:
@@ -212,9 +249,11 @@ def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | Passed
         return PassedOver(path, storage_error(error), unreadable=True, format=name)
     except NotWhole as raised:
         return _passed(path, raised, name)
-    if defect is not None:
+    unproven = str(defect) if isinstance(defect, Unproven) else ""
+    if defect is not None and not unproven:
         return PassedOver(path, defect, format=name)
-    return Checkpoint(path, claim.step, claim.world_size, name, deep and claim.digests)
+    digests = deep and claim.digests
+    return Checkpoint(path, claim.step, claim.world_size, name, digests, unproven=unproven)
 
 
 def storage_error(error: OSError) -> str:
@@ -229,18 +268,6 @@ def storage_error(error: OSError) -> str:
 
 def _iterations(layout: Listing) -> list[CheckpointCandidate]:
     return [CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
-
-
-def _foreign_owner(path: Place) -> int | None:
-    """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
-    and in a directory where several may write any of them may claim the newest step."""
-    if isinstance(path, Remote):
-        return None
-    with contextlib.suppress(FileNotFoundError):
-        owner = path.stat().st_uid
-        if owner not in (0, os.geteuid()) and owner != path.parent.stat().st_uid:
-            return owner
-    return None
 
 
 def _claim(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
@@ -287,9 +314,10 @@ def _passed(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
     )
 
 
-def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
-    step = candidate.claim.step
-    return (-1 if step is None else step), candidate.path.name
+def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
+    """A `best` of the same step may have less in it than the one beside it."""
+    step, name = candidate.claim.step, candidate.path.name
+    return (-1 if step is None else step), "best" not in name.lower(), name
 
 
 _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
@@ -297,23 +325,28 @@ _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
 fast.spec.META, fetch.ASIDE)."""
 
 
-def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
-    """Sub-directories, and files that torch.save or Lightning may have written (true); and how
-    many other files may be one."""
+def _children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
+    """Sub-directories, and files that torch.save or Lightning may have written (true); and the
+    names of other files that may be one."""
     found: list[tuple[Place, bool]] = []
-    loose = 0
+    others: list[str] = []
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
         if _OWN.fullmatch(child.name):
             continue
-        if not is_file or child.name.endswith(torch_files.SUFFIXES):
+        if not is_file or _is_known_file(child.name):
             found.append((child, is_file))
-        else:
-            loose += not is_beside_checkpoints(child.name)
+        elif not is_beside_checkpoints(child.name):
+            others.append(child.name)
     names = {child.name for child, _ in found}
     found = [pair for pair in found if not _names_another(pair[0], names)]
-    return sorted(found, key=lambda pair: str(pair[0])), loose
+    return sorted(found, key=lambda pair: str(pair[0])), others
+
+
+def _is_known_file(name: str) -> bool:
+    """Whether a format may know a file of that name."""
+    return name.endswith(torch_files.SUFFIXES) or flax_file.NAME.fullmatch(name) is not None
 
 
 def _names_another(child: Place, names: set[str]) -> bool:
@@ -398,6 +431,19 @@ class Search(Struct, frozen=True):
         return "incomplete" if any(p.claimed for p in self.passed_over) else "none"
 
     @property
+    def caution(self) -> str:
+        """What to know of a file that is saved over in place, and how it is mended; "" else."""
+        found = self.found
+        if found is None or found.format != "torch-save" or step_in(found.path.name) is not None:
+            return ""
+        if found.path.name.endswith(".ckpt") or "best" in found.path.name.lower():
+            return ""
+        return (
+            f"{found.path.name} is saved over in place: a save that is interrupted destroys it;"
+            f" save to {found.path.name}.tmp and os.replace() it, or put the step in its name"
+        )
+
+    @property
     def unknown(self) -> str:
         """`11 files in DIR, no known format`, and what to do, where there is nothing better; the
         newest by name where there are several."""
@@ -406,23 +452,27 @@ class Search(Struct, frozen=True):
             return ""
         newest = max(odd, key=lambda each: (step_in(each.path.name) or -1, str(each.path)))
         others = f" (and {len(odd) - 1} more)" if odd[1:] else ""
-        return f"{newest.holds} in {newest.path}{others}, no known format; {OWN_FORMAT}"
+        options = " ".join(f"--checkpoint-files '{each}'" for each in newest.patterns)
+        offer = f"to resume from such files, submit with {options}; " if options else ""
+        return f"{newest.holds} in {newest.path}{others}, no known format; {offer}{OWN_FORMAT}"
 
 
-def last_complete(
+def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Place | Sequence[CheckpointTier],
     *,
     deep: bool = False,
     nodes: int = 1,
     world_size: int | None = None,
     bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None = None,
+    declared: Sequence[FilePattern] = (),
 ) -> Search:
     """The newest whole checkpoint among the immediate children of a place, or of several tiers.
 
     Of two of the same step the one in the earlier tier is taken: name the nearest first. `nodes`
     is how many the job has: on more than one, what lies in a local tier is passed over.
     `world_size` is the number of ranks for formats that do not record it (NVRx local). `bring`
-    may put another in the place of the one that was chosen (a copy, say), or refuse it.
+    may put another in the place of the one that was chosen (a copy, say), or refuse it. `declared`
+    is as for `survey`.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
@@ -430,10 +480,10 @@ def last_complete(
     tiers it is in `unseen`, and the others count.
     """
     if isinstance(places, Path | Remote):
-        candidates, passed = survey(places, world_size)
+        candidates, passed = survey(places, world_size, declared)
         unseen: list[Unseen] = []
     else:
-        candidates, passed, unseen = _survey_tiers(places, nodes, world_size)
+        candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
     for candidate in candidates:
         result = proved(candidate, deep=deep)
         if isinstance(result, Checkpoint) and bring is not None:
@@ -445,14 +495,17 @@ def last_complete(
 
 
 def _survey_tiers(
-    tiers: Sequence[CheckpointTier], nodes: int, world_size: int | None
+    tiers: Sequence[CheckpointTier],
+    nodes: int,
+    world_size: int | None,
+    declared: Sequence[FilePattern],
 ) -> tuple[list[CheckpointCandidate], list[PassedOver], list[Unseen]]:
     candidates: list[CheckpointCandidate] = []
     passed: list[PassedOver] = []
     unseen: list[Unseen] = []
     for tier in tiers:
         try:
-            claiming, others = survey(tier.place, world_size)
+            claiming, others = survey(tier.place, world_size, declared)
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
@@ -484,10 +537,14 @@ def _why(error: OSError) -> str:
 
 
 def every(
-    directory: Place, *, deep: bool = False, world_size: int | None = None
+    directory: Place,
+    *,
+    deep: bool = False,
+    world_size: int | None = None,
+    declared: Sequence[FilePattern] = (),
 ) -> list[Checkpoint | PassedOver]:
     """All of them, newest first, each proved or with its defect. Raises as last_complete."""
-    candidates, passed = survey(directory, world_size)
+    candidates, passed = survey(directory, world_size, declared)
     return [proved(candidate, deep=deep) for candidate in candidates] + [*passed]
 
 

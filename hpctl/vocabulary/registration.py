@@ -27,13 +27,15 @@ _T = TypeVar("_T")
 class Registration(Struct, frozen=True):
     """A job that asked hpctl to look after it. Places are absolute and may hold placeholders.
 
-    `policy` is the job's own (`PolicyFile.compact()`), not yet validated. `save_signal` is a name
-    such as USR1, "" for none. `supervised`: a step supervisor runs in the job (`hpctl run`), which
-    restarts its step by itself. `preflight`: the level of tests. `fast`: saves on the nodes' own
-    disks between two flushes. `flaw` says what of the Comment cannot be read, for a person.
+    `files` are patterns of checkpoint files that no format recognizes. `policy` is the job's own
+    (`PolicyFile.compact()`), not yet validated. `save_signal` is a name such as USR1, "" for none.
+    `supervised`: a step supervisor runs in the job (`hpctl run`), which restarts its step by
+    itself. `preflight`: the level of tests. `fast`: saves on the nodes' own disks between two
+    flushes. `flaw` says what of the Comment cannot be read, for a person.
     """
 
     ckpt: str = ""
+    files: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()
     policy: Mapping[str, Any] = field(default_factory=dict)
     spares: int = 0
@@ -47,6 +49,7 @@ class Registration(Struct, frozen=True):
         """Return the values that are set, with the Comment's keys, in its order."""
         values = {
             "ckpt": self.ckpt,
+            "files": list(self.files),
             "tiers": list(self.tiers),
             "policy": self.policy,
             "spares": self.spares,
@@ -94,10 +97,12 @@ def read_comment(comment: str) -> Registration | None:
         return Registration(flaw="its Comment is no JSON after `hpctl:`")
     reader = _Reader(found)
     tiers = reader.value("tiers", list, "a list")
+    files = reader.value("files", list, "a list")
     policy = reader.value("policy", dict, "a mapping")
     spares = reader.spares()
     return Registration(
         ckpt=reader.value("ckpt", str, "a text"),
+        files=tuple(each for each in files if isinstance(each, str) and each),
         tiers=tuple(tier for tier in tiers if isinstance(tier, str) and tier),
         policy=policy,
         spares=spares,

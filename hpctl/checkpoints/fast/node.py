@@ -40,9 +40,9 @@ from hpctl.checkpoints.fast.spec import (
     memory_room,
     store,
 )
-from hpctl.checkpoints.files import step_in
+from hpctl.checkpoints.files import TEMPORARY, step_in
 from hpctl.checkpoints.formats.torch_files import SUFFIXES
-from hpctl.checkpoints.search import TEMPORARY, has_temporary_name, is_beside_checkpoints
+from hpctl.checkpoints.search import has_temporary_name, is_beside_checkpoints
 
 MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""

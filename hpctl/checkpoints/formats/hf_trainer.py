@@ -92,6 +92,7 @@ def prove_index(root: Place, index: str) -> None:
 STATE = "trainer_state.json"
 _MAX_STATE = 512 << 20
 """It holds the log history: 130 bytes a logged step, so that each step of a long run has room."""
+_ARGUMENTS = "training_args.bin"
 _NAME = re.compile(r"checkpoint-\d+")
 _TAG = re.compile(r"global_step\d+")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
@@ -113,9 +114,11 @@ def claim(layout: Listing) -> Claim | None:
     if layout.names is None:
         return None
     if not layout.has(STATE):
-        others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", "training_args.bin"}
+        others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", _ARGUMENTS}
         if _NAME.fullmatch(layout.path.name) and others:
             raise Unfinished(f"{STATE} is missing: it is written last")
+        if layout.has(_ARGUMENTS) and layout.names & {*_MODELS} and not layout.has("optimizer.pt"):
+            raise Unfinished("has only the weights (save_model): the Trainer cannot resume from it")
         return None
     with opened(layout.path, STATE) as file:
         if file.size > _MAX_STATE:
@@ -224,9 +227,9 @@ def _optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
 
 def _model_only(path: Place, names: frozenset[str]) -> bool:
     """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
-    if "training_args.bin" not in names:
+    if _ARGUMENTS not in names:
         return False
-    return torch_files.top(path, "training_args.bin").get("save_only_model") is True
+    return torch_files.top(path, _ARGUMENTS).get("save_only_model") is True
 
 
 def _sharded(path: Place, name: str) -> None:

@@ -67,7 +67,7 @@ _CHUNK = 8 << 20
 _AHEAD = 16 << 10  # the directory of some 200 tensors
 _OLD_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _STREAM_PICKLES, _STREAM_OBJECT = 5, 3
-"""The magic number, the version, about the machine, the object, the keys; which one is the object."""
+"""The magic number, the version, the machine, the object, the keys; which one is the object."""
 
 
 class ArchiveMember(Struct, frozen=True):
@@ -104,11 +104,23 @@ class Archive(Struct, frozen=True):
         member = self.member("/data.pkl")
         if limit is not None and member.size > limit:
             raise TooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
-        view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
-        top = PickleReader(view, fields).top()
+        top = self._top(member, fields)
         if not isinstance(top, dict):
-            raise NotWhole(f"{view.name} holds no object")
+            raise NotWhole(f"data.pkl in {self.file.name} holds no object")
         return SavedFields(_with_numbers(top, self._number))
+
+    def step(self) -> int | None:
+        """The step, where the saved object is one integer, a tensor of one, or has it in it."""
+        top = self._top(self.member("/data.pkl"), FIELDS)
+        if isinstance(top, StorageRef):
+            return self._number(top)
+        if isinstance(top, dict):
+            return step_of(SavedFields(_with_numbers(top, self._number)))
+        return top if type(top) is int else None
+
+    def _top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
+        view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
+        return PickleReader(view, fields).top()
 
     def _number(self, storage: StorageRef) -> int | None:
         """The integer that a tensor of one item holds."""
@@ -199,6 +211,11 @@ class Stream(Struct, frozen=True):
         return SavedFields(found)
 
 
+def view(file: OpenFile, start: int) -> OpenFile:
+    """Return the rest of a file, as a file."""
+    return _View(file, file.name, start, file.size - start)
+
+
 def is_stream(file: OpenFile) -> bool:
     """Whether a file begins as torch.save's older format."""
     return file.size >= len(_OLD_STREAM) and file.read(0, len(_OLD_STREAM)) == _OLD_STREAM
@@ -212,8 +229,7 @@ def read_stream(file: OpenFile) -> Stream:
     storages: dict[str, StorageRef] = {}
     at, found = 0, None
     for number in range(_STREAM_PICKLES):
-        view = _View(file, file.name, at, file.size - at)
-        reader = PickleReader(view, FIELDS, storages=storages)
+        reader = PickleReader(view(file, at), FIELDS, storages=storages)
         top = reader.top()
         at += reader.end
         found = top if number == _STREAM_OBJECT else found
@@ -227,7 +243,9 @@ def read_stream(file: OpenFile) -> Stream:
         if at + 8 + size * storage.count > file.size:
             raise NotWhole(f"{file.name} ends before its last tensor: still being written, or cut")
         if int.from_bytes(file.read(at, 8), "little") != storage.count:
-            raise NotWhole(f"{file.name} is damaged: a tensor has not the size that its pickle says")
+            raise NotWhole(
+                f"{file.name} is damaged: a tensor has not the size that its pickle says"
+            )
         if storage.count == 1 and storage.kind in _INTEGERS:
             numbers[key] = _decode_integer(file.read(at + 8, size), storage.kind)
         at += 8 + size * storage.count
@@ -474,7 +492,8 @@ def claim_file(layout: Listing) -> Claim | None:
     try:
         with opened(path, "") as file:
             stream = is_stream(file)
-            begun = stream or file.size == 0 or file.read(0, min(4, file.size)) == b"PK\3\4"
+            head = file.read(0, min(4, file.size))
+            begun = stream or b"PK\3\4".startswith(head) or not any(head)
             saved = saved_in(file)
             step = step_of(saved)
     except NotWhole:
@@ -554,6 +573,8 @@ def _prove_file(path: Place, deep: bool) -> None:
 
 
 _KEY = "storage_data"
+_ITEM = ("relative_path", "offset", "length")
+_STEP_ITEMS = (*_STEPS, *_HOLDERS, *_EPOCHS)
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
 
 
@@ -584,6 +605,18 @@ class _Files(Sink):
     def __init__(self, name: str, keep: bool) -> None:
         self.name, self.keep = name, keep
         self.held: dict[str, Held] = {}
+        self.steps: dict[str, tuple[str, int, int]] = {}
+
+    def note(self, keys: list[object], values: list[object]) -> None:
+        """Keep where the items are that may hold the step."""
+        for key, state in zip(keys, values, strict=True):
+            name = key.get("fqn") if isinstance(key, dict) else None
+            if not isinstance(name, str) or not isinstance(state, dict):
+                continue
+            if name.rpartition(".")[2] in _STEP_ITEMS and len(self.steps) < _MOST_NUMBERS:
+                path, at, length = (state.get(key) for key in _ITEM)
+                if type(path) is str and type(at) is int and type(length) is int:
+                    self.steps[name] = (path, at, length)
 
     def add(self, values: list[object]) -> None:
         """Take the values of some entries. Raises NotWhole, CannotTell."""
@@ -616,13 +649,17 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
 
     Never executes anything. Raises CannotTell for what torch does not write.
     """
-    top = PickleReader(file, _FIELDS, _KEY, lambda: _Files(file.name, keep)).top()
+    return _read_items(file, keep=keep, fields=_FIELDS).held
+
+
+def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _Files:
+    top = PickleReader(file, fields, _KEY, lambda: _Files(file.name, keep)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
         raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
     if not isinstance(found, _Files) or not found.held:
         raise NotWhole(f"{file.name} names no data files")
-    return found.held
+    return found
 
 
 def _inside(path: str, name: str) -> None:
@@ -640,7 +677,31 @@ def claim_dcp(layout: Listing) -> Claim | None:
     if layout.names is None or not looks_like_dcp(layout.names):
         return None
     path = layout.path
-    return Claim(step_in(path.name), None, lambda deep: prove_dcp(path, deep=deep))
+    step = step_in(path.name)
+    if step is None and METADATA in layout.names:
+        step = _dcp_step(path)
+    return Claim(step, None, lambda deep: prove_dcp(path, deep=deep))
+
+
+def _dcp_step(directory: Place) -> int | None:
+    """The step that one of its items holds; None where none is known to."""
+    try:
+        with opened(directory, METADATA) as metadata:
+            items = _read_items(metadata, keep=False, fields=_FIELDS | {"fqn"}).steps
+        for name in sorted(items, key=lambda each: _rank_of_step(each.rpartition(".")[2])):
+            path, at, length = items[name]
+            with opened(directory, path) as file:
+                step = read_archive(file, at, length).step()
+            if step is not None and step >= 0:
+                return step
+    except NotWhole:
+        pass  # the proof says so
+    return None
+
+
+def _rank_of_step(name: str) -> int:
+    """The most telling name is first."""
+    return _STEP_ITEMS.index(name)
 
 
 def looks_like_dcp(names: frozenset[str]) -> bool:

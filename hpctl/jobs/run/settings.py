@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import ResumePlaces, resume_places
+from hpctl.checkpoints.resume import ResumePlaces, ResumePoint, newest, resume_places
 from hpctl.checkpoints.run_records import HISTORIES
 from hpctl.jobs.crash import GpuGrant
 from hpctl.jobs.hangs.ras_report import Address, address, address_of_job
@@ -89,6 +89,15 @@ class RunSettings:
         """How the ranks of this job are restarted first."""
         in_process = self.torch is not None and self.torch.in_process
         return choose_restart(RestartSetup(True, self.torch is not None, in_process))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The patterns of checkpoint files that the job declares."""
+        return self.places.files if self.places is not None else ()
+
+    def newest_checkpoint(self) -> ResumePoint:
+        """Return what the checkpoint directory holds now."""
+        return newest(self.directory, self.files)
 
     @property
     def resume_places(self) -> ResumePlaces | None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import files
-from hpctl.checkpoints.resume import ResumePoint, beside, newest
+from hpctl.checkpoints.resume import ResumePoint, beside
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import tell
@@ -278,7 +278,7 @@ class Steps:
         # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._resume = beside(resume, given.directory)
+        self._resume = beside(resume, given.directory, given.files)
         srun, exported = given.srun, self._exported(attempt, resume, hosts)
         if given.restart_way.has_launcher:
             path = given.account(attempt)
@@ -393,7 +393,7 @@ class Steps:
         heard = self._output.settle()
         self.ranks.look()
         mark = self._given.done_mark
-        self._after = newest(self._given.directory)
+        self._after = self._given.newest_checkpoint()
         return Evidence(
             code=code,
             ends=list(heard.ends),
@@ -427,12 +427,12 @@ class Steps:
         """Ask the ranks to save, and wait for a newer checkpoint, for so long at most."""
         if seconds <= 0:
             return
-        old = newest(self._given.directory)
+        old = self._given.newest_checkpoint()
         self._say(f"asking the ranks to save, and waiting {seconds:g} s at most")
         self.ask_to_save(step)
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and self.await_end(step, SAVE_LOOK_S) is None:
-            if newest(self._given.directory) != old:
+            if self._given.newest_checkpoint() != old:
                 return
 
     def ask_to_save(self, step: RunningStep) -> None:

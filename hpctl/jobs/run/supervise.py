@@ -14,7 +14,7 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point, newest
+from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
 from hpctl.jobs.decide import worth_growing
 from hpctl.jobs.run import ending, history, trouble_handler
@@ -92,7 +92,7 @@ class StepTimers:
         """A trouble that names the newest complete checkpoint."""
         if trouble.progress is not None:
             return trouble
-        return replace(trouble, progress=newest(self._given.directory).step)
+        return replace(trouble, progress=self._given.newest_checkpoint().step)
 
     def growth_due(self, trained: int | None) -> bool:
         """Whether a newer checkpoint is there, looked for now and then. `trained`: the last
@@ -102,7 +102,7 @@ class StepTimers:
             self.restart_s = time.monotonic() - self._ended if self._ended else None
         if not self.due("grow", self.GROW_S):
             return False
-        found = newest(self._given.directory)
+        found = self._given.newest_checkpoint()
         fresh = found.path is not None and found != self._saved
         self._saved = found
         return fresh

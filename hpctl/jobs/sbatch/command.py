@@ -69,6 +69,9 @@ def sbatch(arguments: tuple[str, ...]) -> None:
 
     \b
       --checkpoint-dir DIR      where the job saves, on storage that all nodes share
+      --checkpoint-files PATTERN
+                                what the job's checkpoints are called where hpctl does not
+                                recognize them: ckpt_{step}_rank*.pt; repeatable
       --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
                                 own disk, or s3://BUCKET/PREFIX; repeatable
       --fast-dir PLACE          for frequent saves: local:DIR on each node's own disk, or mem:DIR
@@ -133,19 +136,22 @@ def _around(
         policy=context.job_policy(asked, os.environ, os.getcwd()),
         expedite=not elsewhere and context.expedited_requeue(program),
         filesystem=context.filesystem(where) if where is not None else "",
-        unknown=_unknown(where) if where is not None and asked.resume else "",
+        unknown=_unknown(where, asked.checkpoint_files)
+        if where is not None and asked.resume
+        else "",
         missing=tuple(each for each in logs if not os.path.isdir(each[1])),
     )
 
 
-def _unknown(directory: str) -> str:
+def _unknown(directory: str, files: tuple[str, ...] = ()) -> str:
     """What is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
+            from hpctl.checkpoints.patterns import parse_patterns
             from hpctl.checkpoints.search import Search, survey
 
-            candidates, passed = survey(Path(directory))
+            candidates, passed = survey(Path(directory), declared=parse_patterns(files))
             return "" if candidates else Search(None, tuple(passed)).unknown
     return ""
 

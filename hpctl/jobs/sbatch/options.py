@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.bounds import duration_s
 from hpctl.toolkit.errors import HpctlError
@@ -39,6 +40,7 @@ class HpctlOption(Struct, frozen=True):
 
 HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
     "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
+    "checkpoint-files": HpctlOption("PATTERN", "ckpt_{step}.pt"),
     "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
     "fast-dir": HpctlOption("local:DIR|mem:DIR", "local:/nvme/my-run"),
     "fast-flush": HpctlOption("TIME", "15m"),
@@ -97,6 +99,7 @@ class HpctlOptions(Struct, frozen=True):
     """
 
     checkpoint_dir: str | None = None
+    checkpoint_files: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()
     policy: OptionValue | None = None
     log_rules: tuple[OptionValue, ...] = ()
@@ -189,6 +192,7 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
     spares, save, where = last("spares"), last("save-signal"), last("checkpoint-dir")
     return HpctlOptions(
         checkpoint_dir=_directory(where, cwd) if where else None,
+        checkpoint_files=_checkpoint_files(given.get("checkpoint-files", ()), where),
         tiers=tuple(dict.fromkeys(_tier(each, cwd) for each in given.get("tier", ()))),
         policy=last("policy"),
         log_rules=given.get("log-rules", ()),
@@ -198,6 +202,22 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
         preflight=_level(level) if (level := last("preflight")) else "",
         fast=_fast(given, where),
     )
+
+
+def _checkpoint_files(
+    patterns: Sequence[OptionValue], directory: OptionValue | None
+) -> tuple[str, ...]:
+    for option in patterns:
+        if directory is None:
+            raise HpctlError(
+                f"{option.place} names files below the checkpoint directory, and there is none",
+                "Add --checkpoint-dir DIR, on storage that the nodes share.",
+            )
+        try:
+            parse_patterns([option.value])
+        except HpctlError as error:
+            raise HpctlError(f"{option.place}: {error}", error.hint) from None
+    return tuple(dict.fromkeys(option.value for option in patterns))
 
 
 def _directory(option: OptionValue, cwd: str) -> str:

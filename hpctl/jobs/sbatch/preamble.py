@@ -121,6 +121,7 @@ def _exports(job: Registration) -> str:
     """What the job's processes find in their environment, only where it was asked for."""
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
+        "HPCTL_CHECKPOINT_FILES": shlex.quote(compact(list(job.files))) if job.files else "",
         "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
         "HPCTL_FAST_DIR": shell_word(job.fast.dir) if job.fast else "",
         "HPCTL_FAST_OPTIONS": shlex.quote(compact(msgspec.to_builtins(job.fast)))

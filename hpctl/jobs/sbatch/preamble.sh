@@ -4,8 +4,8 @@
 # --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
-    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
+    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_CHECKPOINT_FILES HPCTL_TIERS HPCTL_POLICY \
+        HPCTL_SPARES HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job

@@ -214,6 +214,7 @@ class _Draft:
         save = self.hpctl.save_signal
         return Registration(
             ckpt=self.hpctl.checkpoint_dir or "",
+            files=self.hpctl.checkpoint_files,
             tiers=self.hpctl.tiers,
             policy=self.policy,
             spares=self.spares,
@@ -283,6 +284,7 @@ class _Draft:
         if directory and self.hpctl.resume:
             also = f" or {', '.join(tiers)}" if tiers else ""
             notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
+            notes.append(recognized_files(self.hpctl.checkpoint_files))
         return Submission(
             options=(*self.before, *line.passed, *self.after, *wrap),
             copy=copy,
@@ -291,6 +293,20 @@ class _Draft:
             bases=tuple(preamble.base(place) for place in shared),
             registered=registered,
         )
+
+
+def recognized_files(declared: tuple[str, ...]) -> str:
+    """What counts as a checkpoint, for the user."""
+    known = (
+        "PyTorch files (.pt, .pth) that record their step or epoch, and what Lightning, HF Trainer,"
+        " Accelerate, DCP, DeepSpeed, Megatron, Composer, torchtune and Orbax save"
+    )
+    if not declared:
+        return f"recognized as checkpoints: {known}; name others with --checkpoint-files"
+    return (
+        f"recognized as checkpoints: {', '.join(declared)}, a step once it has as many files as the"
+        f" step before it; and {known}"
+    )
 
 
 def _number(value: object) -> int:

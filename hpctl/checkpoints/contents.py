@@ -1,0 +1,136 @@
+"""What one file of a checkpoint shows of itself: its container, its step, whether it is cut.
+
+Archives (zip), torch.save's older stream, plain pickles, safetensors and numpy's arrays say how
+long they are. JSON ends where it should. Of all else nothing is known: such a file counts as being
+written while it changes from one look to the next, and as cut where it ends in zeros.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.checkpoints.files import NotWhole, OpenFile, json_object, opened
+from hpctl.checkpoints.formats import hf_trainer, torch_files
+from hpctl.checkpoints.formats.pickle_reader import PickleReader
+
+YOUNG_S = 60.0
+"""A file that changed so lately may still be written."""
+LOOK_AGAIN_S = 2.0
+_MAX_JSON = 64 << 20
+_TAIL = 4096
+_MOST_PICKLES = 1000
+_NPY = b"\x93NUMPY"
+
+
+class Content(Struct, frozen=True):
+    """One file. `is_proved`: its container says that all of its bytes are there."""
+
+    is_proved: bool
+    step: int | None
+    size: int
+    modified_ns: int
+
+
+def read_content(path: Path, *, deep: bool) -> Content:
+    """Return what a file is. Raises NotWhole where it is cut or damaged, OSError.
+
+    `deep` compares the checksums of an archive.
+    """
+    with opened(path, "") as file:
+        if file.size == 0:
+            raise NotWhole(f"{file.name} is empty")
+        is_proved, step = _read(path, file, deep)
+        return Content(is_proved, step, file.size, file.modified_ns)
+
+
+def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
+    """Look again at files of which nothing is proved and that changed lately.
+
+    Raises NotWhole where one has changed. Blocks for LOOK_AGAIN_S at most.
+    """
+    now_ns = time.time_ns()
+    young = [pair for pair in files if abs(now_ns - pair[1].modified_ns) < YOUNG_S * 1e9]
+    if not young:
+        return
+    time.sleep(LOOK_AGAIN_S)
+    for path, content in young:
+        about = os.stat(path)
+        if (about.st_size, about.st_mtime_ns) != (content.size, content.modified_ns):
+            raise NotWhole(f"{path.name} is still being written")
+
+
+def _read(path: Path, file: OpenFile, deep: bool) -> tuple[bool, int | None]:
+    """Whether the container is proved, and the step that it records."""
+    head = file.read(0, min(8, file.size))
+    if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):
+        return True, _read_archive(file, deep)
+    if head[:1] == b"\x80" and 2 <= head[1] <= 5:
+        _read_pickles(file)
+        return True, None
+    if file.name.endswith(".safetensors"):
+        hf_trainer.prove_safetensors(path, "")
+        return True, None
+    if head[:6] == _NPY:
+        return _read_array(file), None
+    if file.name.endswith(".json") and file.size <= _MAX_JSON:
+        json_object(file.read(0, file.size), file.name)
+        return True, None
+    tail = file.read(max(0, file.size - _TAIL), min(_TAIL, file.size))
+    if not any(tail):
+        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never stored")
+    return False, None
+
+
+def _read_archive(file: OpenFile, deep: bool) -> int | None:
+    if torch_files.is_stream(file):
+        return torch_files.step_of(torch_files.read_stream(file).saved())
+    if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        _read_pickles(file)
+        return None
+    archive = torch_files.read_archive(file)
+    if deep:
+        archive.compare()
+    if not any(member.name.endswith("/data.pkl") for member in archive.members):
+        return None
+    return archive.step()
+
+
+def _read_pickles(file: OpenFile) -> None:
+    """One pickle after the other, to the file's end."""
+    at = 0
+    for _ in range(_MOST_PICKLES):
+        reader = PickleReader(torch_files.view(file, at), frozenset())
+        reader.top()
+        at += reader.end
+        if at == file.size:
+            return
+    raise NotWhole(f"{file.name} has bytes behind its pickles: damaged")
+
+
+def _read_array(file: OpenFile) -> bool:
+    """Compare the size of numpy's array with its header. False for a type of no fixed size."""
+    wide = 2 if file.read(6, 1) == b"\1" else 4
+    length = int.from_bytes(file.read(8, wide), "little")
+    header = file.read(8 + wide, min(length, 1 << 16)).decode("latin-1")
+    try:
+        about = ast.literal_eval(header.strip())
+        kind, shape = about["descr"], about["shape"]
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
+        raise NotWhole(f"{file.name} has no header of an array: damaged") from None
+    match = re.fullmatch(r"[<>|=][a-zA-Z](\d{1,6})", kind) if isinstance(kind, str) else None
+    if match is None or not all(type(each) is int and each >= 0 for each in shape):
+        return False
+    count = 1
+    for each in shape:
+        count *= each
+    needed = 8 + wide + length + count * int(match[1]) * (4 if kind[1] == "U" else 1)
+    if file.size < needed:
+        raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
+    return True

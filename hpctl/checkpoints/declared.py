@@ -1,0 +1,293 @@
+"""Files of a checkpoint that no format recognizes, as patterns of their names declare them.
+
+A pattern is a glob below the checkpoint directory in which `{step}` stands for the number of the
+step: `ckpt_{step}.pt`, `step_{step}/rank*.bin`. A directory that it matches stands for all files in
+it. All files of one step, of all patterns, are one checkpoint (a file a rank, the model and the
+optimizer apart). Without `{step}` there is one checkpoint, which is saved over in place, and its
+step is what its files record. Files of torch.save whose names say which rank wrote them are taken
+as if they were declared.
+
+What belongs to a step is written down nowhere. A set is passed over where a pattern has no file of
+it or fewer than the step before, where numbered files have a gap, where a start of the job lies
+between its files, or where a file is damaged as far as its container (`contents`) shows that. What
+remains unproven is said with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.checkpoints.contents import Content, read_content, rest_is_stable
+from hpctl.checkpoints.files import (
+    MAX_ENTRIES,
+    TEMPORARY,
+    Claim,
+    NotWhole,
+    Unproven,
+    foreign_owner,
+    one_start,
+)
+from hpctl.checkpoints.formats import torch_files
+from hpctl.checkpoints.patterns import FilePattern, generalize, parse_patterns
+
+_COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
+_COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
+"""What stands before a number that counts from 0 or 1 without a gap."""
+_NUMBERED = re.compile(r"(\D*)(\d{1,9})(\D*)")
+
+
+class FoundFile(Struct, frozen=True):
+    """One file that a pattern matches. `role` is what its wildcards matched: the rank, say."""
+
+    path: Path
+    pattern: int
+    role: tuple[str, ...]
+
+
+class FileSet(Struct, frozen=True):
+    """The files of one step."""
+
+    step: int | None
+    files: tuple[FoundFile, ...]
+
+    def of(self, pattern: int) -> list[FoundFile]:
+        """The files of one pattern."""
+        return [file for file in self.files if file.pattern == pattern]
+
+    def place(self, root: Path) -> Path:
+        """What a program is told to resume from: the file, else the directory that holds the files
+        and no other step's, else the first file."""
+        first = self.files[0].path
+        if not self.files[1:]:
+            return first
+        common = Path(os.path.commonpath([file.path.parent for file in self.files]))
+        return first if common == root else common
+
+
+class SetsFound(Struct, frozen=True):
+    """What patterns match: a claim for each step, and the entries of the directory that are part
+    of one."""
+
+    claims: tuple[tuple[Path, Claim], ...]
+    names: frozenset[str]
+
+
+def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] = ()) -> SetsFound:
+    """Return what the patterns match below a directory, and files that name their rank.
+
+    `ranks` are the names of such files in it: each pattern of theirs is a checkpoint of its own.
+    Raises OSError where a directory cannot be read or has more than MAX_ENTRIES entries.
+    """
+    claims: list[tuple[Path, Claim]] = []
+    names: set[str] = set()
+    implied = parse_patterns(sorted({generalize(name) for name in ranks}))
+    for group in (tuple(patterns), *((each,) for each in implied)):
+        sets = _sets(root, group) if group else []
+        accepted: FileSet | None = None
+        for each in sets:
+            place = each.place(root)
+            claims.append((place, _claim(root, each, group, accepted)))
+            names |= {file.path.relative_to(root).parts[0] for file in each.files}
+            if accepted is None or not _missing(each, group, accepted):
+                accepted = each
+    return SetsFound(tuple(claims), frozenset(names))
+
+
+def _sets(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
+    """The files by step, the oldest step first."""
+    found: dict[int | None, list[FoundFile]] = {}
+    left = [MAX_ENTRIES]
+    for number, pattern in enumerate(patterns):
+        for step, role, path in _matches(root, pattern.parts, (None, ()), left):
+            found.setdefault(step, []).append(FoundFile(path, number, role))
+    shared = found.pop(None, []) if len(found) > 1 else []
+    steps = sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
+    return [
+        FileSet(step, tuple(sorted([*files, *shared], key=lambda f: (f.pattern, f.path))))
+        for step, files in steps
+    ]
+
+
+_Seen = tuple[int | None, tuple[str, ...]]
+
+
+def _matches(
+    directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
+) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
+    """Files that match, with their step and what the wildcards matched."""
+    for entry in _entries(directory, left):
+        match = parts[0].fullmatch(entry.name)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        step = int(groups["step"]) if "step" in groups else seen[0]
+        at = match.re.groupindex.get("step")
+        role = (*seen[1], *(text for n, text in enumerate(match.groups(), 1) if n != at))
+        path = directory / entry.name
+        if parts[1:]:
+            if entry.is_dir():
+                yield from _matches(path, parts[1:], (step, role), left)
+        elif entry.is_file(follow_symlinks=False):
+            yield step, role, path
+        elif entry.is_dir(follow_symlinks=False):
+            for file in _files_below(path, left):
+                yield step, (*role, str(file.relative_to(path))), file
+
+
+def _files_below(directory: Path, left: list[int]) -> Iterator[Path]:
+    waiting = [directory]
+    while waiting:
+        place = waiting.pop()
+        for entry in _entries(place, left):
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(place / entry.name)
+            elif entry.is_file(follow_symlinks=False):
+                yield place / entry.name
+
+
+def _entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
+    """Entries that may be part of a finished checkpoint, of as many as are left to look at."""
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(f"{directory} has more than {MAX_ENTRIES} entries")
+                hidden = entry.name.startswith(".") or TEMPORARY in entry.name
+                if not hidden and entry.name.isprintable():
+                    yield entry
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed since it was listed
+
+
+def _claim(
+    root: Path, files: FileSet, patterns: Sequence[FilePattern], older: FileSet | None
+) -> Claim:
+    step = _recorded(files) if files.step is None else files.step
+    proof = _Proof(root, files, patterns, older)
+    return Claim(step, None, proof.prove, digests=False)
+
+
+def _recorded(files: FileSet) -> int | None:
+    """The step that a file without one in its name records; None where none does."""
+    for file in files.files:
+        try:
+            step = read_content(file.path, deep=False).step
+        except NotWhole:
+            continue  # the proof says so
+        if step is not None:
+            return step
+    return None
+
+
+def _missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
+    """Which files are missing by the step before; "" where none is."""
+    for number, pattern in enumerate(patterns):
+        count, wanted = len(files.of(number)), len(older.of(number))
+        if count < wanted:
+            of = "the one before" if older.step is None else f"step {older.step}"
+            return f"{count} of {wanted} files of {pattern.text} are there, as {of} has them"
+    return ""
+
+
+class _Proof(Struct, frozen=True):
+    """The proof of one set. `older` is the newest set before it that was complete."""
+
+    root: Path
+    files: FileSet
+    patterns: Sequence[FilePattern]
+    older: FileSet | None
+
+    def prove(self, deep: bool) -> Unproven | None:
+        """Return what is unproven, None for nothing. Raises NotWhole, OSError."""
+        self._refuse_gaps()
+        contents = [(file, self._read(file, deep)) for file in self.files.files]
+        one_start(self.root / "set", [content.modified_ns for _, content in contents])
+        self._refuse_mixture([content.step for _, content in contents])
+        unknown = [(file, each) for file, each in contents if not each.is_proved]
+        rest_is_stable([(file.path, each) for file, each in unknown])
+        reasons = [*self._unproven_names(), *_unproven_contents(unknown)]
+        return Unproven("; ".join(reasons)) if reasons else None
+
+    def _refuse_gaps(self) -> None:
+        for number, pattern in enumerate(self.patterns):
+            files = self.files.of(number)
+            if not files:
+                raise NotWhole(f"no file of {pattern.text} is there")
+            gap = _find_gap(pattern, [file.role for file in files])
+            if gap:
+                raise NotWhole(f"{gap} of {pattern.text} is missing")
+        missing = _missing(self.files, self.patterns, self.older) if self.older else ""
+        if missing:
+            raise NotWhole(missing)
+
+    def _read(self, file: FoundFile, deep: bool) -> Content:
+        owner = foreign_owner(file.path)
+        if owner is not None:
+            raise NotWhole(f"user {owner} owns {file.path.name}")
+        content = read_content(file.path, deep=deep)
+        before = self._size_before(file) if not content.is_proved else 0
+        if content.size < 0.9 * before:
+            raise NotWhole(f"{file.path.name} has {content.size} bytes, and {before} a step before")
+        return content
+
+    def _size_before(self, file: FoundFile) -> int:
+        """The size of the same file of the step before, 0 where there is none."""
+        for other in self.older.files if self.older else ():
+            if (other.pattern, other.role) == (file.pattern, file.role):
+                try:
+                    return other.path.stat().st_size
+                except OSError:
+                    return 0
+        return 0
+
+    def _refuse_mixture(self, steps: list[int | None]) -> None:
+        known = sorted({step for step in steps if step is not None})
+        if len(known) > 1:
+            raise NotWhole(f"its files are of steps {known[0]} and {known[-1]}: saved over")
+
+    def _unproven_names(self) -> Iterator[str]:
+        several = self.files.files[1:] or not all(each.is_one_file for each in self.patterns)
+        if several and self.older is None:
+            count = len(self.files.files)
+            yield f"whether a step has more than {count} file{'s' * (count != 1)}"
+        if self.files.step is None and self.files.files[1:]:
+            yield "whether its files are of one save"
+
+
+def _unproven_contents(unknown: Sequence[tuple[FoundFile, Content]]) -> Iterator[str]:
+    if unknown:
+        others = f" and {len(unknown) - 1} more" if unknown[1:] else ""
+        yield f"what is in {unknown[0][0].path.name}{others}"
+
+
+def _find_gap(pattern: FilePattern, roles: Sequence[tuple[str, ...]]) -> str:
+    """Which rank or part is missing where wildcards matched their numbers; "" for none."""
+    for number, column in enumerate(zip(*roles, strict=False)):
+        literal = pattern.before[number] if number < len(pattern.before) else ""
+        found: dict[tuple[str, str], set[int]] = {}
+        for text in column:
+            match = _NUMBERED.fullmatch(text)
+            if match is not None and _COUNTED.search(literal + match[1]):
+                found.setdefault((match[1], match[3]), set()).add(int(match[2]))
+        for (before, after), numbers in found.items():
+            expected = range(min(*numbers, 1), max(numbers)) if numbers else ()
+            gap = next((each for each in expected if each not in numbers), None)
+            if gap is not None:
+                return f"{literal}{before}{gap}{after}"
+    return ""
+
+
+def is_part_of_set(path: Path) -> bool:
+    """Whether a file of torch.save is one rank's of several, by its name.
+
+    Composer's rank 0 saves everything, under a name like that.
+    """
+    if not (path.name.endswith(torch_files.SUFFIXES) and torch_files.is_of_one_rank(path.name)):
+        return False
+    return _COMPOSER.fullmatch(path.name) is None

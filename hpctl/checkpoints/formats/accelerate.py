@@ -1,0 +1,121 @@
+"""Accelerate's `save_state`: models, optimizers, schedulers and, last of rank 0, its random states.
+
+Objects that the program registered come after those, and each rank writes its own random states
+without waiting for the others. How many there are stands in no file: a save has what the save
+before it has. The step is that of the directory's name (`step_120`, `epoch_3`; with automatic names
+the number of the save). Source: huggingface/accelerate 1.15, src/accelerate/checkpointing.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    Place,
+    Unfinished,
+    Unproven,
+    for_each,
+    modified_ns,
+    saved_over,
+    step_in,
+)
+from hpctl.checkpoints.formats import deepspeed, hf_trainer, torch_files
+
+_FIRST = "random_states_0.pkl"
+_RANDOM = re.compile(r"random_states_(\d+)\.pkl")
+_MODEL = re.compile(
+    r"(?:model|pytorch_model)(?:_\d+)?\.(?:safetensors|bin)|pytorch_model_fsdp\.bin"
+)
+_INDEX = re.compile(r"(?:model|pytorch_model)\.(?:safetensors|bin)\.index\.json")
+_STATE = re.compile(
+    r"(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt"
+    r"|custom_checkpoint_\d+\.pkl"
+)
+_OPTIMIZER = re.compile(r"optimizer(?:_\d+)?\.bin")
+_CUSTOM = "custom_checkpoint_"
+_SHARDED = re.compile(r"pytorch_model_fsdp_\d+|optimizer_\d+")
+_DEEPSPEED = "pytorch_model"
+_MOST_SIBLINGS = 1000
+
+
+def claim(layout: Listing) -> Claim | None:
+    """A directory with a model and random states, or with an optimizer of such a name."""
+    names, path = layout.names, layout.path
+    if names is None or not _has_model(names):
+        return None
+    if _FIRST not in names:
+        if any(_OPTIMIZER.fullmatch(name) for name in names) and hf_trainer.STATE not in names:
+            raise Unfinished(f"{_FIRST} is missing: it is written last")
+        return None
+    return Claim(step_in(path.name), None, lambda deep: _prove(path, names, deep))
+
+
+def _has_model(names: frozenset[str]) -> bool:
+    return any(
+        _MODEL.fullmatch(name) or _SHARDED.fullmatch(name) or name == _DEEPSPEED for name in names
+    )
+
+
+def _prove(path: Place, names: frozenset[str], deep: bool) -> Unproven | None:
+    models = sorted(name for name in names if _MODEL.fullmatch(name) or _INDEX.fullmatch(name))
+    states = sorted(name for name in names if _STATE.fullmatch(name))
+    ranks = {int(match[1]): name for name in names if (match := _RANDOM.fullmatch(name))}
+    for_each(path, models, lambda name: hf_trainer.prove_model(path, name))
+    for_each(path, states, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    for name in sorted(names):
+        if _SHARDED.fullmatch(name):
+            torch_files.prove_dcp(path / name, deep=deep)
+    if _DEEPSPEED in names:
+        deepspeed.prove_inside(path, _DEEPSPEED)
+    for rank in range(len(ranks)):
+        if rank not in ranks:
+            raise NotWhole(f"random_states_{rank}.pkl is missing, and higher ranks' are there")
+    written_ns = torch_files.prove_archive(path, _FIRST, deep=deep)
+    others = [name for rank, name in sorted(ranks.items()) if rank]
+    for_each(path, others, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    for name in [*models, *(each for each in states if not each.startswith(_CUSTOM))]:
+        if modified_ns(path, name) > written_ns:
+            raise saved_over(name, _FIRST)
+    return _compare_with_sibling(path, names)
+
+
+def _compare_with_sibling(path: Place, names: frozenset[str]) -> Unproven | None:
+    """Raise NotWhole where files are missing that the save before has."""
+    sibling = _find_sibling(path) if isinstance(path, Path) else None
+    if sibling is None:
+        return Unproven("whether it has all registered objects: there is no other save to compare")
+    place, expected = sibling
+    missing = sorted(expected - names)
+    if missing:
+        raise NotWhole(f"{missing[0]} is missing, which {place.name} has")
+    return None
+
+
+def _find_sibling(path: Path) -> tuple[Path, frozenset[str]] | None:
+    """The save before this one, else the one after it, with the names in it."""
+    mine = step_in(path.name)
+    found: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for count, entry in enumerate(entries):
+            step = step_in(entry.name)
+            if count < _MOST_SIBLINGS and step is not None and mine is not None and step != mine:
+                found.append((step, path.parent / entry.name))
+    older = sorted((pair for pair in found if pair[0] < (mine or 0)), reverse=True)
+    newer = sorted(pair for pair in found if pair[0] > (mine or 0))
+    for _, place in [*older, *newer]:
+        with contextlib.suppress(OSError):
+            names = frozenset(os.listdir(place))
+            if _FIRST in names:
+                return place, frozenset(n for n in names if _is_of_save(n))
+    return None
+
+
+def _is_of_save(name: str) -> bool:
+    patterns = (_MODEL, _INDEX, _STATE, _RANDOM, _SHARDED)
+    return name == _DEEPSPEED or any(pattern.fullmatch(name) for pattern in patterns)

@@ -1,0 +1,122 @@
+"""Patterns of the names of checkpoint files: `ckpt_{step}.pt`, `step_{step}/rank*.bin`.
+
+A pattern is a glob below the checkpoint directory; `{step}` stands for the number of the step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from hpctl.toolkit.errors import HpctlError
+
+STEP = "{step}"
+_TOKENS = re.compile(r"(\{step\}|\*+|\?|\[[^\]/]+\])")
+_LONGEST = 200
+_MOST_STARS = 6
+_STEP_DIGITS = re.compile(r"((?:step|iter|iteration|checkpoint|ckpt|epoch)[-_=]?)\d{1,18}(?!\d)")
+_TRAILING_DIGITS = re.compile(r"(?<!\d)\d{1,18}(?=(\.\w+)*$)")
+_RANK_DIGITS = re.compile(r"(?<![a-z])(rank[-_=]?)\d+", re.IGNORECASE)
+
+
+class FilePattern(Struct, frozen=True):
+    """One declared pattern; `parts` match the components of a path, and `before` is the text in
+    front of each wildcard."""
+
+    text: str
+    parts: tuple[re.Pattern[str], ...]
+    before: tuple[str, ...]
+
+    @property
+    def has_step(self) -> bool:
+        """Whether the names say the step."""
+        return STEP in self.text
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the pattern can match one file of a step only."""
+        return not re.search(r"[*?\[]", self.text)
+
+
+def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
+    """Return the patterns. Raises HpctlError, with a hint, for a text that is none."""
+    return tuple(_parse(text) for text in dict.fromkeys(texts))
+
+
+def _parse(text: str) -> FilePattern:
+    components = text.split("/")
+    if not text.isprintable() or len(text) > _LONGEST:
+        raise HpctlError(f"no pattern of file names: {text[:80]!r}", "Write ckpt_{step}.pt.")
+    if any(part in ("", ".", "..") for part in components):
+        raise HpctlError(
+            f"{text!r} does not lie below the checkpoint directory",
+            "Write the pattern relative to --checkpoint-dir: ckpt_{step}.pt.",
+        )
+    unknown = [name for name in re.findall(r"\{[^}]*\}", text) if name != STEP]
+    if unknown or text.count(STEP) > 1 or text.count("*") > _MOST_STARS:
+        raise HpctlError(
+            f"{unknown[0]} in {text!r} is no placeholder" if unknown else f"too much in {text!r}",
+            "Write {step} once where the number of the step stands, and * for anything else.",
+        )
+    before: list[str] = []
+    for component in components:
+        tokens = _TOKENS.split(component)
+        before += [
+            left for left, each in zip(tokens[::2], tokens[1::2], strict=False) if each != STEP
+        ]
+    return FilePattern(text, tuple(_compile(part) for part in components), tuple(before))
+
+
+def _compile(component: str) -> re.Pattern[str]:
+    made = []
+    for word in _TOKENS.split(component):
+        if word == STEP:
+            made.append(r"(?P<step>\d{1,18})")
+        elif word.startswith("*"):
+            made.append("(.*)")
+        elif word == "?":
+            made.append("(.)")
+        elif word.startswith("[") and word.endswith("]"):
+            inside = re.escape(word[1:-1]).replace(r"\-", "-")
+            made.append(f"([{inside.replace('!', '^', 1)}])")
+        else:
+            made.append(re.escape(word))
+    try:
+        return re.compile("".join(made), re.DOTALL)
+    except re.error:
+        raise HpctlError(
+            f"{component!r} is no pattern of file names", "Write * and {step}."
+        ) from None
+
+
+def suggest_patterns(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns of names, at most three, the most frequent first."""
+    counts: dict[str, int] = {}
+    for name in names:
+        text = generalize(name)
+        counts[text] = counts.get(text, 0) + 1
+    best = sorted(counts, key=lambda text: (-counts[text], text))
+    return tuple(text for text in best if _is_pattern(text))[:3]
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        _parse(text)
+    except HpctlError:
+        return False
+    return "'" not in text
+
+
+def generalize(name: str) -> str:
+    """Return a name as a pattern: `ckpt_12_rank3.pt` is `ckpt_{step}_rank*.pt`."""
+    escaped = re.sub(r"[*?\[]", "?", name)
+    text = _RANK_DIGITS.sub(r"\1*", escaped)
+    for digits in (_STEP_DIGITS, _TRAILING_DIGITS):
+        found = list(digits.finditer(text))
+        if found:
+            last = found[-1]
+            before = last[1] if digits is _STEP_DIGITS else ""
+            return text[: last.start()] + before + STEP + text[last.end() :]
+    return text
