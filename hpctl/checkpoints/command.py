@@ -297,6 +297,8 @@ def last(
     )
     if not as_json:
         _explain(result)
+    if not as_json and not export and result.caution:
+        output.echo(f"hpctl: {result.caution}", err=True)
     if as_json:
         print_json("checkpoint-last", LastView.of(result))
     elif export:
@@ -348,8 +350,6 @@ def _explain(result: search.Search) -> None:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     if result.found is not None and result.found.unproven:
         output.echo(f"hpctl: unproven of {result.found.path}: {result.found.unproven}", err=True)
-    if caution := result.caution:
-        output.echo(f"hpctl: {caution}", err=True)
     _point_out(result)
 
 

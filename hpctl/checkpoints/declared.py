@@ -83,19 +83,35 @@ def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] 
     `ranks` are the names of such files in it: each pattern of theirs is a checkpoint of its own.
     Raises OSError where a directory cannot be read or has more than MAX_ENTRIES entries.
     """
-    claims: list[tuple[Path, Claim]] = []
-    names: set[str] = set()
-    implied = parse_patterns(sorted({generalize(name) for name in ranks}))
-    for group in (tuple(patterns), *((each,) for each in implied)):
-        sets = _sets(root, group) if group else []
+    found = _Found(root)
+    if patterns:
+        found.add(patterns)
+    loose = [name for name in ranks if name not in found.names]
+    for implied in parse_patterns(sorted({generalize(name) for name in loose})):
+        found.add([implied])
+    return SetsFound(tuple(found.claims), frozenset(found.names))
+
+
+class _Found:
+    """The claims of several groups of patterns, and the names that are taken."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.claims: list[tuple[Path, Claim]] = []
+        self.names: set[str] = set()
+
+    def add(self, patterns: Sequence[FilePattern]) -> None:
+        """Add what the patterns match together and is not taken yet."""
+        taken = frozenset(self.names)
         accepted: FileSet | None = None
-        for each in sets:
-            place = each.place(root)
-            claims.append((place, _claim(root, each, group, accepted)))
-            names |= {file.path.relative_to(root).parts[0] for file in each.files}
-            if accepted is None or not _missing(each, group, accepted):
+        for each in _sets(self.root, patterns):
+            names = {file.path.relative_to(self.root).parts[0] for file in each.files}
+            if names <= taken:
+                continue
+            self.names |= names
+            self.claims.append((each.place(self.root), _claim(self.root, each, patterns, accepted)))
+            if accepted is None or not _missing(each, patterns, accepted):
                 accepted = each
-    return SetsFound(tuple(claims), frozenset(names))
 
 
 def _sets(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:

@@ -20,7 +20,7 @@ from tests.fakes.values import slurm_job
 def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, looks):
     opened = []
 
-    def look(place):
+    def look(place, *, declared):
         opened.append(place)
         raise PermissionError(13, "Permission denied")
 

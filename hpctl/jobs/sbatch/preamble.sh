@@ -63,6 +63,9 @@ hpctl_preamble() {
         return 0 ;;
     none)
         echo "hpctl: no checkpoint in $HPCTL_CHECKPOINT_DIR: starting from the beginning" >&2
+        # A grandchild of this shell, which the script does not wait for with `wait`.
+        (HPCTL_HELPER=1 @ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.checkpoints.first_save "$$" \
+            </dev/null >/dev/null &)
         return 0 ;;
     incomplete*|unreadable*)
         echo "hpctl: $hpctl_line" >&2

@@ -298,14 +298,14 @@ class _Draft:
 def recognized_files(declared: tuple[str, ...]) -> str:
     """What counts as a checkpoint, for the user."""
     known = (
-        "PyTorch files (.pt, .pth) that record their step or epoch, and what Lightning, HF Trainer,"
-        " Accelerate, DCP, DeepSpeed, Megatron, Composer, torchtune and Orbax save"
+        "PyTorch files that record their step or epoch, and saves of Lightning, HF Trainer,"
+        " Accelerate, DCP, DeepSpeed, Megatron, Composer, torchtune, Orbax and Flax"
     )
     if not declared:
-        return f"recognized as checkpoints: {known}; name others with --checkpoint-files"
+        return f"recognizes {known}; declare others with --checkpoint-files"
     return (
-        f"recognized as checkpoints: {', '.join(declared)}, a step once it has as many files as the"
-        f" step before it; and {known}"
+        f"recognizes {', '.join(declared)}, a step once it has as many files as the step before,"
+        f" and {known}"
     )
 
 

@@ -67,8 +67,10 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
         "hpctl: registered in the job's Comment: ckpt",
         f"hpctl: resumes from the last complete checkpoint in {shell.tmp}/ck",
     ]
-    assert stderr[3].startswith(f"hpctl: warning: {shell.tmp}/ck is ")
-    assert stderr[4:] == ["sbatch: warning: of its own"]
+    assert stderr[3].startswith("hpctl: recognizes PyTorch files that record their step or epoch")
+    assert stderr[3].endswith("declare others with --checkpoint-files")
+    assert stderr[4].startswith(f"hpctl: warning: {shell.tmp}/ck is ")
+    assert stderr[5:] == ["sbatch: warning: of its own"]
     got = shell.recorded()
     copy = got["script"]
     comment = f'--comment=hpctl:{{"ckpt":"{shell.tmp}/ck"}}'

@@ -1,0 +1,96 @@
+"""Says in a job's log what hpctl makes of its first save, while it runs.
+
+The preamble of `hpctl sbatch` starts it beside a script that begins without a checkpoint. It looks
+at the checkpoint directory until one is found there, says whether a restart resumes from it, and
+exits; it exits with the script, too. Files that nothing recognizes are told of once, with how they
+are declared: else the job's owner would learn of it at the first restart, from the beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from pathlib import Path
+
+from hpctl.checkpoints import search
+from hpctl.checkpoints.patterns import FilePattern, parse_patterns
+from hpctl.checkpoints.resume import read_declared_files
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError
+
+PAUSES_S = (5.0, 10.0, 20.0, 40.0)
+"""Before the first looks."""
+PAUSE_S = 60.0
+"""Before every further look."""
+
+
+class FirstSave:
+    """What was said of one directory so far."""
+
+    def __init__(self, directory: Path, declared: Sequence[FilePattern]) -> None:
+        self._directory = directory
+        self._declared = declared
+        self._unknown = ""
+        self._told_unknown = False
+        self.is_found = False
+
+    def look(self) -> tuple[str, ...]:
+        """Return the lines to say now. Raises nothing for a directory that cannot be read."""
+        try:
+            found = search.last_complete(self._directory, declared=self._declared)
+        except OSError:
+            return ()
+        if found.found is not None:
+            self.is_found = True
+            return describe_first(found, found.found)
+        # Two looks: the files of a save that is under way become more.
+        is_stable = bool(found.unknown) and found.unknown == self._unknown
+        self._unknown = found.unknown
+        if not is_stable or self._told_unknown:
+            return ()
+        self._told_unknown = True
+        return (f"{found.unknown}. As it is, a restart begins at the beginning",)
+
+
+def describe_first(result: search.Search, first: search.Checkpoint) -> tuple[str, ...]:
+    """Return what to say of the first checkpoint that is found."""
+    step = "step unknown" if first.step is None else f"step {first.step}"
+    text = f"first checkpoint: {first.path}, {step}, {first.format}: a restart resumes from it"
+    if first.unproven:
+        text += f"; unproven: {first.unproven}"
+    return (text, result.caution) if result.caution else (text,)
+
+
+def watch(directory: Path, declared: Sequence[FilePattern], ended: Callable[[float], bool]) -> None:
+    """Look until a checkpoint is found, or the script has ended. `ended` waits so many seconds at
+    most and says whether it has."""
+    first = FirstSave(directory, declared)
+    for pause in chain(PAUSES_S, repeat(PAUSE_S)):
+        if ended(pause):
+            return
+        for line in first.look():
+            output.echo(f"hpctl: {line}", err=True)
+        if first.is_found:
+            return
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Watch HPCTL_CHECKPOINT_DIR while the process of the id `arguments[0]` runs."""
+    directory = os.environ.get("HPCTL_CHECKPOINT_DIR", "")
+    if not directory:
+        return 0
+    with contextlib.suppress(HpctlError, OSError):
+        descriptor = os.pidfd_open(int(arguments[0]))
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        declared = parse_patterns(read_declared_files(os.environ))
+        watch(Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
