@@ -6,17 +6,22 @@ save. Then hpctl and the library judge everything that lies there.
 """
 
 import random
+import re
 import shutil
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from hpctl.checkpoints import files, search
+from hpctl.checkpoints.declared import is_part_of_set
+from hpctl.checkpoints.patterns import FilePattern, parse_patterns
 from hpctl.checkpoints.search import Checkpoint, PassedOver
 from tests.checkpoints.proof.library import Held
 from tests.checkpoints.proof.template import Template, Writer
+from tests.checkpoints.proof.writers import WAYS
 
 CHAIN = 4
 """Attempts in one directory, each resuming what the one before left."""
@@ -35,11 +40,17 @@ class Count(Struct):
     within: int = 0
     whole: int = 0
     passed: int = 0
+    offered: int = 0
+    """hpctl says what is unproven of it."""
+    false_offered: list[str] = field(default_factory=list)
     false_whole: list[str] = field(default_factory=list)
     """hpctl says whole; the library does not load it, or finds other numbers in it."""
     false_passed: list[str] = field(default_factory=list)
     """hpctl passes it over; the library loads all of it, and it is newer than the chosen one."""
 
+
+_HAS_OTHERS = re.compile(r"_rank\d|model_\d|optim_\d")
+"""Names of files of which others beside them are part of the same checkpoint."""
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -50,6 +61,7 @@ class Kills:
     def __init__(self, template: Template, scratch: Path, seed: int) -> None:
         self.count = Count(template.name, seed)
         self._template, self._scratch = template, scratch
+        self._declared = parse_patterns(WAYS[template.name].declares)
         self._random = random.Random(f"{seed} {template.name}")
         self._save_s = [0.005]
         self._loads: dict[Signature, Held | str] = {}
@@ -72,7 +84,7 @@ class Kills:
             self._loads.clear()
         self._attempt += 1
         files.note_start(self._root)
-        found = search.last_complete(self._root).found
+        found = search.last_complete(self._root, declared=self._declared).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1
         writer = self._template.write(
@@ -102,9 +114,9 @@ class Kills:
         self.count.within += writer.saving
 
     def _judge(self) -> None:
-        rows = search.every(self._root)
+        rows = search.every(self._root, declared=self._declared)
         rows += [row for row in self._deeply(rows) if row not in rows]
-        chosen = search.last_complete(self._root).found
+        chosen = search.last_complete(self._root, declared=self._declared).found
         held = self._loaded(chosen.path) if chosen else None
         newest = held.step if isinstance(held, Held) and held.step is not None else -1
         for row in rows:
@@ -115,24 +127,32 @@ class Kills:
         # What hpctl does not even list must not be a checkpoint either.
         listed = {row.path for row in rows}
         for path in sorted(self._root.iterdir()):
-            if path not in listed:
+            # Of files that belong together one stands for all.
+            if path not in listed and not _is_part(path, self._declared):
                 self._passed_over(PassedOver(path, "not listed"), newest)
 
     def _deeply(self, rows: list[Checkpoint | PassedOver]) -> list[Checkpoint | PassedOver]:
         """Whole ones that reading every byte finds fault with."""
         wrong = {
-            row.path for row in search.every(self._root, deep=True) if isinstance(row, PassedOver)
+            row.path
+            for row in search.every(self._root, deep=True, declared=self._declared)
+            if isinstance(row, PassedOver)
         }
         whole = [row for row in rows if isinstance(row, Checkpoint) and row.path in wrong]
         return [PassedOver(row.path, "only when read deeply") for row in whole]
 
     def _whole(self, row: Checkpoint) -> None:
-        self.count.whole += 1
+        wrong = self.count.false_whole
+        if row.unproven:
+            self.count.offered += 1
+            wrong = self.count.false_offered
+        else:
+            self.count.whole += 1
         held = self._loaded(row.path)
         if isinstance(held, str):
-            self.count.false_whole.append(f"{row.path.name}: {held}")
+            wrong.append(f"{row.path.name}: {held}")
         elif held.step is None or row.step not in (None, held.step):
-            self.count.false_whole.append(f"{row.path.name}: holds {sorted(held.stamps)}")
+            wrong.append(f"{row.path.name}: holds {sorted(held.stamps)}")
 
     def _passed_over(self, row: PassedOver, newest: int) -> None:
         self.count.passed += 1
@@ -148,8 +168,14 @@ class Kills:
         return self._loads[seen]
 
 
+def _is_part(path: Path, declared: Sequence[FilePattern]) -> bool:
+    return is_part_of_set(path) or any(p.parts[0].fullmatch(path.name) for p in declared)
+
+
 def _signature(path: Path) -> Signature:
     beside = [path.parent / name for name in BESIDE]
+    if _HAS_OTHERS.search(path.name):
+        beside += sorted(path.parent.glob("*.*"))
     files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
     files += [file for file in beside if file.exists()]
     stats = [(str(file), file.lstat()) for file in files]

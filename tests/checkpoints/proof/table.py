@@ -32,13 +32,18 @@ def lines(counts: Iterable[Count]) -> list[str]:
     """A row for each library, and the sum. Both sums are out of the checkpoints so called."""
     rows = sorted(counts, key=lambda count: count.library)
     wide = max(len(row.library) for row in rows)
-    found = [f"{'library':{wide}}  kills  in a save  called whole  falsely  passed over  falsely"]
+    found = [
+        f"{'library':{wide}}  kills  in a save  called whole  falsely  offered  falsely"
+        "  passed over  falsely"
+    ]
     for name, of in [*((row.library, [row]) for row in rows), ("all", rows)]:
         kills, within = sum(r.kills for r in of), sum(r.within for r in of)
         whole, wrong = sum(r.whole for r in of), sum(len(r.false_whole) for r in of)
         passed, lost = sum(r.passed for r in of), sum(len(r.false_passed) for r in of)
+        offered, half = sum(r.offered for r in of), sum(len(r.false_offered) for r in of)
         found.append(
-            f"{name:{wide}}  {kills:5}  {within:9}  {whole:12}  {wrong:7}  {passed:11}  {lost:7}"
+            f"{name:{wide}}  {kills:5}  {within:9}  {whole:12}  {wrong:7}  {offered:7}  {half:7}"
+            f"  {passed:11}  {lost:7}"
         )
     return [
         *found,
@@ -46,5 +51,6 @@ def lines(counts: Iterable[Count]) -> list[str]:
         f"false 'whole': {wrong} of {whole}; 'passed over': {lost} of {passed};"
         f" seed {', '.join(sorted({str(r.seed) for r in rows}))}",
         *(f"  {r.library}: false whole: {what}" for r in rows for what in r.false_whole),
+        *(f"  {r.library}: falsely offered: {what}" for r in rows for what in r.false_offered),
         *(f"  {r.library}: falsely passed over: {what}" for r in rows for what in r.false_passed),
     ]

@@ -33,7 +33,7 @@ def test_what_hpctl_calls_whole_loads(name, tmp_path, record_property):
     # hpctl may be more careful than the library, within reason.
     assert WAYS[name].stale or len(count.false_passed) <= 1 + count.passed // 50, count.false_passed
     # A writer in place may be killed each time within a save: then nothing proves itself.
-    assert count.whole or WAYS[name].stale, "not one checkpoint was called whole"
+    assert count.whole or count.offered or WAYS[name].stale, "not one checkpoint was called whole"
     assert count.within >= WAYS[name].kills // 3, "few writers were killed within a save"
 
 
