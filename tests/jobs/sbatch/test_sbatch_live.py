@@ -133,3 +133,31 @@ def test_spares_are_not_taken_back_by_ntasks(slurm: Sandbox) -> None:
     done = slurm.run(["sbatch", "-H", "--parsable", "-N3", "--ntasks-per-node=1", "--wrap=true"])
     assert field(slurm, done.stdout.strip(), "NumNodes") == "3-3"
     slurm.run(["scancel", done.stdout.strip()])
+
+
+RAW_SAVES = """#!/bin/sh
+#SBATCH -N1
+#HPCTL --checkpoint-dir {shared}/{{job_id}}{declared}
+echo "begins at ${{HPCTL_RESUME_FROM:-the beginning}}"
+echo weights > "$HPCTL_CHECKPOINT_DIR/w-10.raw"
+sleep 600
+"""
+
+
+def test_files_of_its_own_are_told_at_the_first_save_and_resumed_from_where_declared(
+    slurm: Sandbox, shared: Path
+) -> None:
+    jobs, outs = [], []
+    for number, declared in enumerate((" --checkpoint-files w-{step}.raw", "")):
+        script, out = shared / f"raw-{number}.sh", shared / f"raw-{number}.out"
+        script.write_text(RAW_SAVES.format(shared=shared, declared=declared))
+        jobs.append(hpctl_sbatch(slurm, "-o", str(out), str(script)).stdout.strip())
+        outs.append(out)
+    saved = f"{shared}/{jobs[0]}/w-10.raw"
+    wait_for_text(outs[0], f"first checkpoint: {saved}, step 10, declared", timeout=60)
+    wait_for_text(outs[1], "submit with --checkpoint-files 'w-{step}.raw'", timeout=60)
+    requeue(slurm, jobs[0])
+    wait_for_text(outs[0], f"hpctl: resuming from {saved}", timeout=60)
+    wait_for_text(outs[0], f"begins at {saved}", timeout=60)
+    assert "unproven of" in outs[0].read_text()
+    slurm.run(["scancel", *jobs])
