@@ -5,6 +5,8 @@ modification time or a `latest` pointer is never the proof.
 
 - `search` finds candidates below a directory and returns the newest complete one. Each framework
   is one Format of `formats`, which recognizes its directories and proves them.
+- `patterns` are names of files that a job declares; `declared` groups and proves such files, and
+  `contents` reads one of them.
 - `files` reads a checkpoint on a file system or in an object store, with bounds; `remote` names a
   place in an object store, and `fetch` copies a checkpoint from there, whole or not at all.
 - `resume` answers where a start resumes. `hpctl checkpoint last`, which the preamble of
@@ -13,6 +15,7 @@ modification time or a `latest` pointer is never the proof.
 - `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
   no other part of hpctl.
 - `explain` is what `hpctl explain` says of a job's checkpoints.
+- `first_save` tells in a job's log what hpctl makes of its first save.
 - `save_interval` computes how often to save; `run_records` holds the records of earlier attempts.
 
 The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The

@@ -186,6 +186,35 @@ def _torchtune() -> dict[str, bytes]:
     return {f"model-0000{n}-of-00002.safetensors": safetensors([f"a{n}"]) for n in (1, 2)}
 
 
+def legacy_stream(step: int) -> bytes:
+    """What torch.save writes with `_use_new_zipfile_serialization=False`: the step is a tensor."""
+
+    def name(value: str) -> bytes:
+        return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+    storage = (
+        b"(" + name("storage") + b"ctorch\nLongStorage\n" + name("0") + name("cpu") + b"K\1NtQ"
+    )
+    tensor = b"(" + storage + b"K\0))\x89ccollections\nOrderedDict\n)RtR"
+    saved = b"\x80\2}" + name("step") + b"ctorch._utils\n_rebuild_tensor_v2\n" + tensor + b"s."
+    begun = b"\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\2M\xe9\3." + b"\x80\2}."
+    keys = b"\x80\2]" + name("0") + b"a."
+    return begun + saved + keys + (1).to_bytes(8, "little") + step.to_bytes(8, "little")
+
+
+def flax_map(step: int) -> bytes:
+    """What flax.serialization.to_bytes makes of a step below 128 and an array of two numbers."""
+    array = b"\x93\x91\2\xa7float32\xc4\x08" + b"\1" * 8
+    return b"\x82\xa4step" + bytes([step]) + b"\xa1w\xc7" + bytes([len(array)]) + b"\1" + array
+
+
+def accelerate_files() -> dict[str, bytes]:
+    """What save_state of two ranks writes, in its order."""
+    saved = torch_save({"step": 3})
+    names = ("optimizer.bin", "scheduler.bin", "random_states_0.pkl", "random_states_1.pkl")
+    return {"model.safetensors": safetensors(["a"]), **dict.fromkeys(names, saved)}
+
+
 WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
     "torch-dcp": ("torch-dcp", "step-40", dcp_files),
     "megatron-torch-dist": ("megatron-torch-dist", "iter_0000040", torch_dist_files),

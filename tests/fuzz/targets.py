@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints import files, run_records
+from hpctl.checkpoints import contents, files, patterns, run_records
 from hpctl.checkpoints.files import NotWhole
-from hpctl.checkpoints.formats import hf_trainer, manifest, ocdbt, torch_files
+from hpctl.checkpoints.formats import flax_file, hf_trainer, manifest, ocdbt, torch_files
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.detection import kmsg
 from hpctl.detection.check import CannotTell as NoVerdict
@@ -176,6 +176,9 @@ DETECTION = (
     b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}'
 )
 TENSOR = b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0'
+STREAM = checkpoint_files.legacy_stream(4)
+FLAX = checkpoint_files.flax_map(4)
+ARRAY = b"\x93NUMPY\1\0\x76\0" + b"{'descr': '<f4', 'shape': (2,)}".ljust(126)
 RULES = b"rules:\n- name: a\n  logPattern: x\n  expectedStartCutOffInSeconds: 9\n"
 LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
 SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
@@ -246,6 +249,22 @@ TARGETS: dict[str, Target] = {
     "torch-zip": _target(
         _on_file("a.pt", torch_files.prove_archive), checkpoint_files.torch_save({"step": 4}),
         refuses=NotWhole,
+    ),
+    "torch-stream": _target(
+        _on_file("a.pt", torch_files.prove_archive), STREAM, refuses=NotWhole
+    ),
+    "flax": _target(
+        _on_file("checkpoint_4", lambda place, name: flax_file.prove_file(place / name)),
+        FLAX, refuses=NotWhole,
+    ),
+    "checkpoint-file": _target(
+        _on_file("a.raw", lambda place, name: contents.read_content(place / name, deep=False)),
+        TENSOR, STREAM, ARRAY,
+        refuses=NotWhole,
+    ),
+    "checkpoint-pattern": _target(
+        _on_text(lambda text: patterns.parse_patterns([text])), b"ckpt_{step}_rank*.pt",
+        refuses=HpctlError,
     ),
     "dcp-metadata": _target(
         _on_file(".metadata", _metadata), checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),

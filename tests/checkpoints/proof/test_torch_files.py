@@ -89,3 +89,14 @@ def test_the_only_copy_that_was_cut_is_not_called_nothing(tmp_path, name) -> Non
     for left in (0, 100, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:left])
         assert last_complete(tmp_path).verdict == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("more", "step"),
+    [({"step": 30}, 30), ({"trainer.global_step": 31}, 31), ({"step": "tensor"}, 32), ({}, None)],
+)
+def test_dcp_without_a_number_in_its_name_records_its_step(tmp_path, more, step) -> None:
+    more = {key: torch.tensor(32) if each == "tensor" else each for key, each in more.items()}
+    dcp.save({"model": {"w": torch.ones(5)}, **more}, checkpoint_id=tmp_path / "checkpoint")
+    found = last_complete(tmp_path).found
+    assert (found.step, found.format) == (step, "torch-dcp")
