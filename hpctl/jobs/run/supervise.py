@@ -264,6 +264,8 @@ class StepSupervisor:
         self.write(history.started_line(now, attempt, nodes, spare, resume.path))
         if resume.unknown:
             self.say(resume.unknown)
+        if resume.unproven:
+            self.say(f"unproven of {resume.path}: {resume.unproven}")
         place = fold(nodes)
         self.history.add(
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)

@@ -190,6 +190,11 @@ class _Draft:
             self.warnings += scratch_warnings(export, self.context.environment)
             self.warnings += storage_warnings(directory, self.context.filesystem, self.hpctl.tiers)
             self.warnings += [self.context.unknown] if self.context.unknown else []
+            if self.hpctl.fast and self.hpctl.checkpoint_files:
+                self.warnings.append(
+                    "--fast-dir does not copy the files that --checkpoint-files declares; save"
+                    " those to the checkpoint directory"
+                )
         elif self.hpctl.tiers:
             raise HpctlError(
                 "--tier names further places beside the checkpoint directory, and there is none",

@@ -259,3 +259,22 @@ def test_with_a_supervisor_the_end_is_the_supervisor_s_to_read(job):
     job.parts = {"ckpt": "", "supervised": True}
     assert job.run(tail="exit 7\n")[0] == 7
     assert not called.exists()
+
+
+def test_declared_files_are_resumed_from(job):
+    (job.root / "w-7.raw").write_bytes(b"weights")
+    os.utime(job.root / "w-7.raw", (1_700_000_000, 1_700_000_000))
+    code, out, err = job.run()
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+    assert "submit with --checkpoint-files 'w-{step}.raw'" in err
+    job.parts["files"] = ("w-{step}.raw",)
+    code, out, err = job.run(HPCTL_CHECKPOINT_FILES='["another job"]')
+    assert (code, out[0].split("|")[0]) == (0, f"{job.root}/w-7.raw")
+    assert "unproven of" in err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_waits_for_its_own_children_alone(job, shell):
+    """What tells of the first save ends with the script, and `wait` does not know it."""
+    code, out, _ = job.run(shell=shell, tail='wait; echo "waited $?"; jobs\n')
+    assert (code, out) == (0, ["waited 0"])
