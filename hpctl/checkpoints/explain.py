@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.engine.explain_view import JobQuestion
 from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.errors import HpctlError
@@ -11,7 +12,6 @@ from hpctl.toolkit.errors import HpctlError
 def describe_checkpoints(asked: JobQuestion) -> str:
     """Return which checkpoint of a job is the newest whole one, as far as can be seen."""
     from hpctl.checkpoints import search
-    from hpctl.checkpoints.patterns import parse_patterns
 
     job, place = asked.job, asked.registered.ckpt
     if not place:

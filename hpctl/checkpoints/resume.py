@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
@@ -125,7 +126,6 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
     HpctlError for a text that is no pattern.
     """
-    from hpctl.checkpoints.patterns import parse_patterns
     from hpctl.checkpoints.search import last_complete, tiers_of
 
     tiers, unseen = tiers_of(places, open_place)
@@ -213,7 +213,6 @@ def _look_in(places: ResumePlaces) -> Search:
 def newest(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """What is there now. A directory that cannot be read is not judged, never "none". `files` are
     the patterns of --checkpoint-files."""
-    from hpctl.checkpoints.patterns import parse_patterns
     from hpctl.checkpoints.search import last_complete
 
     if directory is None:

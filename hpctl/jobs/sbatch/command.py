@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import hpctl
+from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.jobs.sbatch import context, options
 from hpctl.jobs.sbatch.context import Runtime, SubmitContext
 from hpctl.jobs.sbatch.options import (
@@ -148,7 +149,6 @@ def _unknown(directory: str, files: tuple[str, ...] = ()) -> str:
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.checkpoints.patterns import parse_patterns
             from hpctl.checkpoints.search import Search, survey
 
             candidates, passed = survey(Path(directory), declared=parse_patterns(files))
