@@ -13,7 +13,7 @@ from hpctl.checkpoints.explain import describe_checkpoints
 from hpctl.checkpoints.files import STARTS
 from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
 from hpctl.checkpoints.resume import ResumePlaces, find_resume_point, newest, resume_places
-from hpctl.checkpoints.search import Checkpoint, every, last_complete
+from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
 from hpctl.engine.explain_view import JobQuestion
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration
@@ -120,6 +120,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     (tmp_path / "ckpt_20_rank1.pt").unlink()
     search = last_complete(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
+    assert "a file of one rank" in judge(tmp_path / "ckpt_10_rank0.pt").why
 
 
 @pytest.mark.parametrize(
