@@ -72,6 +72,9 @@ class SavedFields:
 class Sink:
     """Takes the pairs of the wanted dict as they come."""
 
+    wants_keys = False
+    """Whether `note` is called: it takes time for each of millions of entries."""
+
     def note(self, keys: list[object], values: list[object]) -> None:
         """Take pairs with their keys, of which an object is a dict of its wanted fields."""
 
@@ -321,7 +324,8 @@ class PickleReader:
                 if type(key) is str and key in self.fields:
                     target[key] = value
         elif isinstance(target, Sink):
-            target.note(items[::2], items[1::2])
+            if target.wants_keys:
+                target.note(items[::2], items[1::2])
             target.add(items[1::2])
 
     def memoize(self, place: int, text: str) -> None:

@@ -573,6 +573,7 @@ def _prove_file(path: Place, deep: bool) -> None:
 
 
 _KEY = "storage_data"
+_FQN = "fqn"
 _ITEM = ("relative_path", "offset", "length")
 _STEP_ITEMS = (*_STEPS, *_HOLDERS, *_EPOCHS)
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
@@ -602,15 +603,15 @@ class Held(Struct):
 class _Files(Sink):
     """`storage_data` while it is filled."""
 
-    def __init__(self, name: str, keep: bool) -> None:
-        self.name, self.keep = name, keep
+    def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
+        self.name, self.keep, self.wants_keys = name, keep, wants_keys
         self.held: dict[str, Held] = {}
         self.steps: dict[str, tuple[str, int, int]] = {}
 
     def note(self, keys: list[object], values: list[object]) -> None:
         """Keep where the items are that may hold the step."""
         for key, state in zip(keys, values, strict=True):
-            name = key.get("fqn") if isinstance(key, dict) else None
+            name = key.get(_FQN) if isinstance(key, dict) else None
             if not isinstance(name, str) or not isinstance(state, dict):
                 continue
             if name.rpartition(".")[2] in _STEP_ITEMS and len(self.steps) < _MOST_NUMBERS:
@@ -653,7 +654,7 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
 
 
 def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _Files:
-    top = PickleReader(file, fields, _KEY, lambda: _Files(file.name, keep)).top()
+    top = PickleReader(file, fields, _KEY, lambda: _Files(file.name, keep, _FQN in fields)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
         raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
@@ -687,7 +688,7 @@ def _dcp_step(directory: Place) -> int | None:
     """The step that one of its items holds; None where none is known to."""
     try:
         with opened(directory, METADATA) as metadata:
-            items = _read_items(metadata, keep=False, fields=_FIELDS | {"fqn"}).steps
+            items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
         for name in sorted(items, key=lambda each: _rank_of_step(each.rpartition(".")[2])):
             path, at, length = items[name]
             with opened(directory, path) as file:
