@@ -40,13 +40,15 @@ from hpctl.toolkit.errors import HpctlError
 
 BRIDGE = "br0"
 HEAD = "10.77.0.1"
+BRIDGE_MAC = "02:00:00:00:00:01"
+"""Set by hand: else a bridge takes the lowest of its ports' and changes it as nodes come and go."""
 
 
 def make_head(programs: Programs) -> None:
     """Give this process's own, fresh namespace its loopback and the bridge."""
     for arguments in (
         ["link", "set", "lo", "up"],
-        ["link", "add", BRIDGE, "type", "bridge"],
+        ["link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge"],
         ["addr", "add", f"{HEAD}/16", "dev", BRIDGE],
         ["addr", "add", "10.77.0.2/16", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
