@@ -105,12 +105,22 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
 
 def _excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
     """Its bad nodes that are under treatment, and those that its policy leaves out; none where the
-    job could not start without them."""
-    under_treatment = {n for n in rec.bad_nodes if view.state.is_treated(n)}
+    job could not start without them.
+
+    A dynamic node under treatment is left to its drain: once it is deleted, slurmctld 23.02.3 and
+    later refuses every change of a job whose ExcNodeList names it, that of its begin time too.
+    """
+    treated = {n for n in rec.bad_nodes if view.state.is_treated(n)}
+    under_treatment = {n for n in treated if not _is_dynamic(n, view)}
     exclude = under_treatment.union(rec.exclude)
     if job is None or not can_spare(job, exclude, _least(rec, job, view), view):
         return ()
     return tuple(sorted(exclude))
+
+
+def _is_dynamic(node: NodeName, view: View) -> bool:
+    slurm = view.scheduler.nodes.get(node)
+    return slurm is not None and slurm.dynamic
 
 
 def _least(rec: JobRecovery, job: SlurmJob, view: View) -> int:

@@ -209,7 +209,7 @@ class CliScheduler(Reader):
             args.append(rules.start_time(after_s))
             sent = self.order("scontrol", "update", *args)
             if sent.kind is not OutcomeKind.ACCEPTED:
-                return sent
+                return rules.start_answer(sent, record, known)
         if send.release:
             return self.order("scontrol", "release", send.command_id)
         return sent

@@ -168,6 +168,22 @@ def _start(
     return StartUpdate(job.shown, names, write_excluded(job.admin_comment, marked))
 
 
+def start_answer(sent: Outcome, record: JobRecord | None, known: Collection[NodeName]) -> Outcome:
+    """Slurmctld's refusal of a start with its cause where a node that the job excludes is gone.
+
+    slurmctld 23.02.3 and later then refuses every change of the job, also one of that list.
+    """
+    if sent.code != "ESLURM_INVALID_NODE_NAME" or record is None:
+        return sent
+    gone = sorted({name for name in record.job.excluded if name not in known})
+    if not gone:
+        return sent
+    names = ",".join(gone)
+    why = f"its ExcNodeList names {names}, which Slurm has no more, and slurmctld refuses every "
+    why += "change of such a job: it starts when its begin time has come"
+    return replace(sent, detail=why)
+
+
 class Lift(Struct, frozen=True):
     """One update that leaves a job or component this list of excluded nodes. `mark`: the
     AdminComment that is set with it (None: leave it)."""

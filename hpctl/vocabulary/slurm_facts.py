@@ -71,6 +71,11 @@ class SlurmNode(Struct, frozen=True):
         return not self.flags.isdisjoint(("POWER_UP", "POWERING_UP"))
 
     @property
+    def dynamic(self) -> bool:
+        """Not in slurm.conf: `scontrol delete` may remove it at any time."""
+        return not self.flags.isdisjoint(("DYNAMIC_NORM", "DYNAMIC_FUTURE"))
+
+    @property
     def responding(self) -> bool:
         """False once slurmctld marks the slurmd as not answering."""
         return "NOT_RESPONDING" not in self.flags

@@ -112,6 +112,17 @@ def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive,
     assert [update.exclude for update in send.updates] == [sent]
 
 
+def test_a_refusal_for_a_node_that_is_gone_says_which():
+    refused = Outcome.rejected("ESLURM_INVALID_NODE_NAME", "Invalid node name specified for job 7")
+    excludes = record(**PENDING, excluded=(A, "gone"))
+    answer = rules.start_answer(refused, excludes, {A})
+    assert (answer.code, answer.kind) == (refused.code, refused.kind)
+    assert "its ExcNodeList names gone, which Slurm has no more" in answer.detail
+    assert rules.start_answer(refused, excludes, {A, "gone"}) == refused
+    other = Outcome.rejected("ESLURM_ACCESS_DENIED", "")
+    assert rules.start_answer(other, excludes, {A}) == other
+
+
 def heterogeneous(*excluded, **said):
     """A job of as many components, each with its own list of excluded nodes."""
     waits = replace(FAILED, **PENDING, het_job=FAILED.id, **said)
