@@ -771,6 +771,9 @@ def job_view(
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))
+    if job.held_after_run:
+        facts.append(_held_after_run(job))
+        then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
     told = _told(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in lines(rec, w.state))
     return ExplainView(
@@ -781,6 +784,15 @@ def job_view(
         story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
+    )
+
+
+def _held_after_run(job: slurm_facts.SlurmJob) -> str:
+    code = f" with exit code {job.exit_code}" if job.exit_code else ""
+    return (
+        f"Slurm holds it since its last run ended{code}: as it does with a job of"
+        " --requeue=expedite whose program fails, with an exit code of RequeueExitHold, and by"
+        " `scontrol requeuehold`; hpctl starts no held job"
     )
 
 

@@ -31,6 +31,7 @@ from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -345,6 +346,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     found += [f"{describe_untreated(one)}: hpctl explain {one.name}" for one in untreated]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     found += _find_completing(w)
+    found += _find_held(w)
     for name, hold in sorted(w.state.holds.items()):
         if hold.gate == ENDED_GATE:
             continue
@@ -367,6 +369,18 @@ def _find_completing(w: World) -> list[str]:
     jobs = w.slurm.jobs.values() if w.slurm else ()
     late = find_completing(jobs, w.policy.job.completing_shown_s, w.now)
     return [f"{describe_completing(job, w.now)}: hpctl explain {job.shown}" for job in late]
+
+
+def _find_held(w: World) -> list[str]:
+    """The registered jobs that Slurm held as it requeued them: nothing starts them by itself."""
+    jobs = w.slurm.jobs.values() if w.slurm else ()
+    held = [job for job in jobs if job.held_after_run and str(job.id) not in w.state.holds]
+    waiting = [job for job in held if job.id not in w.state.open_jobs]
+    return [
+        f"job {job.shown} is held by Slurm since its last run ended: hpctl explain {job.shown}"
+        for job in sorted(waiting, key=lambda job: job.id)
+        if read_comment(job.comment) is not None
+    ]
 
 
 def _restarting(w: World) -> list[tuple[JobId, str]]:

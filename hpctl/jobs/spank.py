@@ -39,7 +39,7 @@ def _sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
     from hpctl.jobs.sbatch import command
 
     line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
-    _, submission = command.planned(line, command.found(line))
+    _, submission = command.planned(line)
     command.tell(submission, quiet="quiet" in line.given)
     for base in submission.bases:
         command.make(base)

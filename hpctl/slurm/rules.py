@@ -48,7 +48,7 @@ from hpctl.vocabulary.exclusion_mark import write_excluded
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SlurmJob, SlurmNode
 
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
@@ -139,7 +139,7 @@ def start_now(
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
-    by_slurm = job.reason in ("JobHeldUser", "job_requeued_in_held_state")
+    by_slurm = job.reason in ("JobHeldUser", REQUEUED_AND_HELD)
     release = expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
     release = release or job.launch_failed
     if held(record) and not release:

@@ -102,6 +102,12 @@ HELD_AT_LAUNCH = frozenset(
 slurmctld alone writes them; a hold of a person's clears them."""
 
 
+REQUEUED_AND_HELD = "job_requeued_in_held_state"
+"""The Reason of a job that was held as it was requeued: its program failed and it was submitted
+with --requeue=expedite (25.11 and later), its exit code is in RequeueExitHold, or somebody asked
+for it by `scontrol requeuehold`."""
+
+
 class SlurmJob(Struct, frozen=True):
     """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
 
@@ -217,6 +223,11 @@ class SlurmJob(Struct, frozen=True):
     def recoverable(self) -> bool:
         """Slurm would run it again if told to: a batch job with Requeue=1."""
         return self.batch and self.requeue
+
+    @property
+    def held_after_run(self) -> bool:
+        """Held by Slurm as it was requeued: it starts by no order but a release."""
+        return self.state == "PENDING" and self.reason == REQUEUED_AND_HELD
 
     @property
     def why_unrecoverable(self) -> str:

@@ -240,7 +240,8 @@ def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(prints):
     good = prints(22, 5, 8, UnkillableStepTimeout="60 sec", SlurmUser="root(0)")
     assert (good["slurm.conf"].verdict, good["requeue-completing"].verdict) == ("ok", "note")
     # The release that counts is slurmctld's.
-    old = prints(24, 11, 5, SLURM_VERSION="25.11.7", SlurmUser="root(0)")
+    expedited = {"SlurmctldParameters": "enable_expedited_requeue"}
+    old = prints(24, 11, 5, SLURM_VERSION="25.11.7", SlurmUser="root(0)", **expedited)
     assert "25.11" not in old.pop("slurm.conf").what.replace("25.11.7", "")
     assert old["slurm release"].verdict == "warn"
     assert "commands are of Slurm 24.11.5, slurmctld of 25.11.7" in old["slurm release"].what

@@ -24,6 +24,9 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
     "expedited-requeue": (
         "warn", (25, 11, 2), {"SlurmctldParameters": "enable_expedited_requeue"},
         {"SlurmctldParameters": "rl_enable"}),
+    "expedited-requeue that holds": (
+        "note", LATEST, {"SlurmctldParameters": "enable_expedited_requeue"},
+        {"SlurmctldParameters": "(null)"}),
     "requeue-exit": ("fail", OLD, {"RequeueExit": "1,90-95"}, {"RequeueExit": "1-9"}),
     "prolog-hold": (
         "warn", OLD, {"Prolog": "/etc/slurm/prolog.sh", "SchedulerParameters": "defer"},

@@ -65,8 +65,8 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     """Submit a batch job that resumes from checkpoints.
 
     Everything that sbatch takes is passed on; stdout and the exit code are sbatch's. hpctl adds
-    --requeue (expedited where the controller has it) and --open-mode=append unless you set them,
-    and says what in the script or its options would keep the job from resuming.
+    --requeue and --open-mode=append unless you set them, and says what in the script or its options
+    would keep the job from resuming.
 
     \b
       --checkpoint-dir DIR      where the job saves, on storage that all nodes share
@@ -109,7 +109,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
         raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run([program, *line.passed], line))
-    script, submission = planned(line, program)
+    script, submission = planned(line)
     if "dry-run" in line.own:
         _show(program, line, script, submission)
         return
@@ -117,25 +117,23 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     raise SystemExit(_submit(program, line, script, submission))
 
 
-def planned(line: CommandLine, program: str) -> tuple[options.BatchScript | None, Submission]:
+def planned(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
     """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _script(line)
     asked = hpctl_options(line.own, script.own if script else {}, os.getcwd())
-    return script, plan(line, script, asked, _around(program, line, asked, script))
+    return script, plan(line, script, asked, _around(line, asked, script))
 
 
 def _around(
-    program: str, line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None
+    line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None
 ) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
     logs = log_directories(EffectiveOptions(line, script, os.environ), os.getcwd())
-    elsewhere = {"clusters", "requeue", "no-requeue"} & line.given.keys()
     where = asked.checkpoint_dir
     return SubmitContext(
         runtime=_runtime(),
         environment=os.environ,
         policy=context.job_policy(asked, os.environ, os.getcwd()),
-        expedite=not elsewhere and context.expedited_requeue(program),
         filesystem=context.filesystem(where) if where is not None else "",
         unknown=_unknown(where, asked.checkpoint_files)
         if where is not None and asked.resume

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +21,7 @@ class Runtime(Struct, frozen=True):
 class SubmitContext(Struct, frozen=True):
     """The facts that `submit.plan` needs beside the options and the script.
 
-    `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
+    `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
     `unknown` says what is there in no known format. `missing` are the directories of --output and
     --error that this machine does not have, with the option.
@@ -31,43 +30,9 @@ class SubmitContext(Struct, frozen=True):
     runtime: Runtime
     environment: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, object] = field(default_factory=dict)
-    expedite: bool = False
     filesystem: str = ""
     unknown: str = ""
     missing: tuple[tuple[str, str], ...] = ()
-
-
-ASK_S = 5.0
-"""A controller that is busy must not keep a submission waiting that would itself go through."""
-
-
-def expedited_requeue(sbatch: str) -> bool:
-    """Whether `--requeue=expedite` is enabled (Slurm 25.11 and later). False where unknown.
-
-    It is asked of the scontrol beside that sbatch.
-    """
-    try:
-        done = subprocess.run(
-            [str(Path(sbatch).with_name("scontrol")), "show", "config"],
-            env={**os.environ, "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return expedite_enabled(done.stdout.decode(errors="replace"))
-
-
-def expedite_enabled(config: str) -> bool:
-    """Whether `scontrol show config` has expedited requeue, and a release that knows it."""
-    version = re.search(r"^SLURM_VERSION\s*=\s*(\d+)\.(\d+)", config, re.MULTILINE)
-    parameters = re.search(r"^SlurmctldParameters\s*=\s*(.*)$", config, re.MULTILINE)
-    if version is None or parameters is None:
-        return False
-    named = {word.strip().lower() for word in parameters[1].split(",")}
-    return (int(version[1]), int(version[2])) >= (25, 11) and "enable_expedited_requeue" in named
 
 
 _SHARED = (

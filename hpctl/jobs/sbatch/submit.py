@@ -104,7 +104,7 @@ class _Draft:
     def requeue(self) -> None:
         """Requeue and open-mode, unless the user spoke."""
         if not self.options.has("no-requeue") and not self.options.has("requeue"):
-            self.before.append("--requeue=expedite" if self.context.expedite else "--requeue")
+            self.before.append("--requeue")
         if not self.options.has("open-mode"):
             self.before.append("--open-mode=append")
 
@@ -639,6 +639,12 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
     if options.has("no-requeue"):
         found.append(
             "--no-requeue is set: neither Slurm nor hpctl can run this job again; leave it out"
+        )
+    if options.value("requeue") == "expedite":
+        found.append(
+            "--requeue=expedite: Slurm holds this job when its program fails, and hpctl starts no"
+            " held job; leave it out (hpctl adds --requeue, and starts the job at once where a node"
+            " is lost)"
         )
     if (options.value("open-mode") or "").startswith("t"):
         found.append(

@@ -83,21 +83,6 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     assert (shell.tmp / "ck").is_dir()
 
 
-def test_expedited_requeue_is_asked_of_the_scontrol_beside_it(shell: Shell) -> None:
-    scontrol = shell.tmp / "bin/scontrol"
-    config = "SLURM_VERSION = 25.11.2\nSlurmctldParameters = a,enable_expedited_requeue\n"
-    shows = f"cat <<'EOF'\n{config}EOF\n"
-    for body, option in (
-        (shows, "--requeue=expedite"),
-        (shows.replace("25.11", "25.05"), "--requeue"),
-        ("exit 1\n", "--requeue"),
-    ):
-        scontrol.write_text(f"#!/bin/sh\n{body}")
-        scontrol.chmod(0o755)
-        assert shell.run("job.sh").returncode == 0
-        assert shell.recorded()["words"][:2] == [option, "--open-mode=append"]
-
-
 def test_dry_run_as_json(shell: Shell) -> None:
     done = shell.run(
         "--dry-run", "--json", "--checkpoint-dir", "/fsx/c", "--comment", "x", "job.sh", "a"

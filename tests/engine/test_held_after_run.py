@@ -1,0 +1,42 @@
+"""A job that Slurm holds as it requeues it: what `hpctl explain` and `hpctl status` show."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.explain_view import job_view
+from hpctl.engine.journal.state import replay
+from hpctl.engine.status_view import status_view
+from hpctl.engine.world import World
+from hpctl.vocabulary.slurm_facts import REQUEUED_AND_HELD, SchedulerView, SlurmJob
+from tests.fakes.values import OWN, at, slurm_job, slurm_node
+
+HELD = slurm_job(
+    state="PENDING", nodes=(), restarts=1, flags=frozenset({"REQUEUE_HOLD"}), exit_code="3:0",
+    reason=REQUEUED_AND_HELD, comment='hpctl:{"policy":{"restarts":2}}',
+)  # fmt: skip
+LISTED = "job 1 is held by Slurm since its last run ended: hpctl explain 1"
+
+
+def world(job: SlurmJob) -> World:
+    nodes = {f"n{i}": slurm_node(i) for i in (1, 2)}
+    return World(at(0), OWN, replay([]), slurm=SchedulerView(at(0), nodes, {job.id: job}))
+
+
+@pytest.mark.parametrize("comment", [HELD.comment, ""])
+def test_explain_says_since_when_why_and_what_a_person_does(comment: str) -> None:
+    found = job_view(world(replace(HELD, comment=comment)), {}, "1")
+    assert found is not None
+    assert found.next is not None
+    assert "Slurm holds it since its last run ended with exit code 3:0" in found.headline
+    assert "--requeue=expedite" in found.headline
+    assert found.next.what == "`scontrol release 1` to run it again, or `scancel 1`"
+
+
+def test_status_lists_a_registered_job_alone() -> None:
+    assert LISTED in status_view(world(HELD)).problems
+    others = (
+        replace(HELD, comment=""),
+        replace(HELD, reason="JobHeldUser"),
+        replace(HELD, reason="BeginTime"),
+    )
+    assert not [job for job in others if LISTED in status_view(world(job)).problems]
