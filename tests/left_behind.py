@@ -23,6 +23,7 @@ def left_behind(cluster: Live | Sandbox) -> dict[str, str]:
         sources[path.name] = partial(_tail, path)
     if isinstance(cluster, Live):
         sources["journal"] = lambda: _journal(cluster)
+        sources["hpctl status"] = partial(cluster.hpctl, "status", check=False)
     return {title: _attempt(source) for title, source in sources.items()}
 
 

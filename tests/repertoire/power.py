@@ -73,6 +73,16 @@ def power_down(live: Chaos, *nodes: str) -> None:
         until(lambda: all(is_down(live, node) for node in nodes), 60, f"{nodes} are powered down")
 
 
+def order_power_down(live: Chaos, node: str) -> None:
+    """Have Slurm power a node down that runs no slurmd, and wait until it is.
+
+    No reconfigure is involved, unlike in `power_down`: 24.11 restarts slurmctld for one, and a node
+    that does not register again is UNKNOWN until it is set DOWN, which no job starts.
+    """
+    live.sandbox.scontrol("update", f"NodeName={node}", "State=POWER_DOWN")
+    until(lambda: is_down(live, node), 60, f"{node} is powered down")
+
+
 def power_up(live: Chaos) -> None:
     """Have Slurm start every node that it has powered down, as an administrator may."""
     down = [node for node in live.sandbox.nodes if is_down(live, node)]

@@ -31,6 +31,8 @@ def is_told(live: Chaos, job: int, by: int, where: str) -> None:
         own, _, why = live.job(job).comment.partition(" | hpctl: preempted at ")
         return own == COMMENT and why.endswith(f" UTC; {other}")
 
+    # On 26.05 the main scheduler may leave its start to the next backfill pass.
+    until(lambda: live.running(by), 60, f"job {by} runs")
     until(commented, 60, f"the Comment names job {by}")
     said = live.explained(job)
     assert "it was preempted at" in said
