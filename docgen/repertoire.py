@@ -7,7 +7,8 @@ from tests.repertoire.stories import Chapter, read_chapters
 HEAD = """# Jobs and administrators
 
 What hpctl does with each kind of job and each act of an administrator. Each row is a test that
-runs against a real slurmctld (`tests/repertoire/`).
+runs against a real slurmctld (`tests/repertoire/`), of Slurm 22.05.8, 24.11.5 and 26.05.5. Rows
+with slurmdbd do not run on 26.05.5, where Debian's slurmdbd ends at its start.
 """
 COLUMNS = (
     "Job or node",
