@@ -158,14 +158,17 @@ class ExplainParts(Struct, frozen=True, kw_only=True):
 
     `orders`: what operators may order beyond the engine's own orders. `run_gates`: the gates
     between a run that went wrong and its recovery. `on_jobs`: each returns one fact of a
-    registered job. `on_crashes`: each returns what happens were a rank of it to crash now. `look`:
-    whether files of a job may be opened, which may be on a file system that hangs.
+    registered job. `on_crashes`: each returns what happens were a rank of it to crash now.
+    `on_ends`: each returns why a registered job that has ended is or is not started again, empty
+    where it has nothing to say. `look`: whether files of a job may be opened, which may be on a
+    file system that hangs.
     """
 
     orders: Sequence[assessment.FaultClass] = ()
     run_gates: Sequence[NamedGate] = ()
     on_jobs: Sequence[Callable[[JobQuestion], str]] = ()
     on_crashes: Sequence[Callable[[JobQuestion], str]] = ()
+    on_ends: Sequence[Callable[[JobQuestion], str]] = ()
     look: bool = True
 
 
@@ -458,7 +461,8 @@ def _task(w: World, number: identity.JobId) -> TaskView:
     if recoveries:
         text, explain = headline(recoveries[-1]), recoveries[-1].id
     if hold is not None:
-        text, explain = f"held by the gate {hold.gate}: {hold.why}", ""
+        by_gate = "" if hold.gate == ENDED_GATE else f"held by the gate {hold.gate}: "
+        text, explain = f"{by_gate}{hold.why}", ""
     shown = job.shown if job is not None else recoveries[-1].shown if recoveries else str(number)
     return TaskView(
         id=shown,
@@ -756,8 +760,12 @@ def job_view(
     )
     this_run = reported is not None and reported.restarts == job.restarts
     trouble = reported.trouble if reported is not None and this_run else None
+    asked = JobQuestion(
+        w, job, registered or Registration(), policies.get(job.id, RunPolicy()), parts.look
+    )
     if job.state in slurm_facts.ENDED:
         facts += [trouble.why] if trouble is not None else []
+        facts += [describe(asked) for describe in parts.on_ends] if registered else []
         then = Awaited("nothing: it has ended, and hpctl does not start it again")
     elif not job.recoverable:
         facts.append(_unprotected(job))
@@ -766,7 +774,6 @@ def job_view(
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        asked = JobQuestion(w, job, registered, policies.get(job.id, RunPolicy()), parts.look)
         facts += [_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]

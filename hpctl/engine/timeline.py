@@ -47,6 +47,7 @@ from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, 
 from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
+from hpctl.vocabulary.trouble import Kind as TroubleKind
 
 Subject = NodeRecovery | JobRecovery | Change
 """What has a timeline."""
@@ -255,8 +256,13 @@ def _opened_line(subject: Subject) -> Line:
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
-    start = job if subject.of_no_fault else start
+    start = job if subject.of_no_fault or _at_limit(subject) else start
     return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
+
+
+def _at_limit(rec: JobRecovery) -> bool:
+    """Whether its run reached its time limit, which is no failure."""
+    return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
 def _move_line(subject: Subject, move: Trail, state: State) -> Line:
@@ -274,6 +280,8 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
         text = text.format(node=subject.node)
     else:
         text, mark = JOB_TEXTS[JobSignal(move.signal)]
+        if move.signal == JobSignal.STOP_WANTED and move.why.startswith("its run has ended"):
+            text = "Restart of {job} decided"
         text = text.format(job=f"job {subject.shown}")
         text = text[0].upper() + text[1:]
     why = "" if move.signal in _SELF_EVIDENT else move.why

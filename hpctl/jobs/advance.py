@@ -31,7 +31,8 @@ from hpctl.vocabulary.recovery import (
     in_time,
 )
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob
+from hpctl.vocabulary.trouble import Kind
 
 
 class JobFacts(Struct, frozen=True):
@@ -106,8 +107,11 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
         return Move(JobSignal.FINISHED, "the job completed")
     if job.state == "CANCELLED" and rec.action is Action.END:
         return Move(JobSignal.GONE, "it is given up, and cancelled")
-    if job.state in ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"):
-        return Move(JobSignal.GONE, f"the job ended as {job.state}: not ours to run again")
+    at_limit = _ended_at_limit(rec, job)
+    if job.state == TIMED_OUT and rec.phase is JobPhase.PROVING and not at_limit:
+        return Move(JobSignal.FAILED_AGAIN, "it reached its time limit right after its restart")
+    if job.state in ("CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED") and not at_limit:
+        return Move(JobSignal.GONE, f"the job ended as {job.state}: this recovery does not apply")
     if facts.called_off and job.running and rec.phase in BEFORE_STOP and not rec.crippled:
         return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
     later_run = job.restarts > rec.attempt.restarts
@@ -117,11 +121,18 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     # A run that is there and runs is left alone: its node may be somebody else's by now.
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
-    if again and job.state in ENDED_BADLY and not job.completing:
+    ended = at_limit or job.state in ENDED_BADLY
+    if again and ended and not job.completing:
         return Move(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
         )
     return None
+
+
+def _ended_at_limit(rec: JobRecovery, job: SlurmJob) -> bool:
+    """Whether the run ended at the time limit that is treated."""
+    treated = rec.trouble is not None and rec.trouble.kind is Kind.TIME_LIMIT
+    return treated and job.state == TIMED_OUT and job.restarts == rec.attempt.restarts
 
 
 def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
@@ -150,6 +161,8 @@ def _hit(c: _Case) -> Next:
         return Move(JobSignal.SUPERVISED, "its own supervisor restarts its step without the node")
     if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
         return Move(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
+    if job is not None and job.state in (*ENDED_BADLY, TIMED_OUT):
+        return Move(JobSignal.STOP_WANTED, f"its run has ended as {job.state}")
     return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
 
 

@@ -11,6 +11,7 @@ stand before a node's; the last speaks for all the others, as there.
 |---|---|
 | its supervisor wishes a requeue or a hold | the one that it told |
 | FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | its script's, else by state and exit code |
+| TIMEOUT, with a checkpoint directory | TIME_LIMIT |
 | RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
 | back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
 | RUNNING, wrapped by nobody, and standing still (`jobs.hangs`) | HANG, answered by `hangs` |
@@ -130,8 +131,15 @@ def _treated(case: RunCase, view: View) -> bool:
         and r.attempt.restarts >= attempt.restarts
         and (r.since > later(attempt.submit, -86400) or r.trouble == case.trouble)
         and not r.let_run
+        and not _cut_short(r, case)
         for r in view.state.jobs.values()
     )
+
+
+def _cut_short(rec: JobRecovery, case: RunCase) -> bool:
+    """Whether a recovery was canceled because the run reached its time limit meanwhile."""
+    at_limit = case.trouble.kind is Kind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
+    return at_limit and (rec.trouble is None or rec.trouble.kind is not Kind.TIME_LIMIT)
 
 
 class _FailedRun(Struct, frozen=True):
@@ -210,7 +218,8 @@ def _opened(run: _FailedRun, answer: RunDecision, view: View, now: datetime) -> 
 
 def _settled(answer: RunDecision, case: RunCase, policy: Policy, now: datetime) -> RunDecision:
     """Not so soon that a faulty node is met again before anybody could report its fault."""
-    if case.reported is not None or case.queued or case.trouble.kind in NODE_KINDS:
+    of_program = case.trouble.kind not in (*NODE_KINDS, Kind.TIME_LIMIT)
+    if case.reported is not None or case.queued or not of_program:
         return answer
     settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))

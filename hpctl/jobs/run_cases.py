@@ -12,9 +12,9 @@ from hpctl.jobs.plan_hits import put_off
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
-from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.run_policy import STOPS, Action
-from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob, SlurmNode
+from hpctl.vocabulary.registration import Registration, Ruled, read_comment
+from hpctl.vocabulary.run_policy import RESTARTS, STOPS, Action, RunPolicy
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
 
 
@@ -74,7 +74,9 @@ def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     wish = _wish(job, view)
     if job.state == "PENDING":
         return _requeued(job, view, now)
-    if job.running or job.state in ENDED_BADLY:
+    if job.state == TIMED_OUT and wish is None:
+        return _find_time_limit(job, view, now)
+    if job.running or job.state in (*ENDED_BADLY, TIMED_OUT):
         if wish is not None:
             return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
@@ -84,6 +86,31 @@ def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
             trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
             return RunCase(job.attempt, trouble)
     return None
+
+
+def _find_time_limit(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+    """Return the case of a run that reached its time limit; None where its job stays ended."""
+    registered = read_comment(job.comment)
+    ruled = view.ruled.get(job.id, Ruled())
+    if registered is None or why_ends_at_limit(registered, ruled.policy):
+        return None
+    trouble = Trouble(
+        Kind.TIME_LIMIT,
+        job.end or now,
+        "it reached its time limit",
+        signature="time limit",
+        progress=_progress(job, view),
+    )
+    return RunCase(job.attempt, trouble)
+
+
+def why_ends_at_limit(registered: Registration, policy: RunPolicy) -> str:
+    """Return why a job that reaches its time limit is not started again; "" where it is."""
+    if not registered.ckpt:
+        return "it has no --checkpoint-dir, so a restart would begin at the beginning"
+    if RESTARTS.isdisjoint(policy.treatment(Kind.TIME_LIMIT).ladder):
+        return "its policy restarts no run that reaches its time limit (`on.time_limit`)"
+    return ""
 
 
 def _wish(job: SlurmJob, view: View) -> JobReported | None:

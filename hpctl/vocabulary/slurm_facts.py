@@ -84,7 +84,11 @@ class SlurmNode(Struct, frozen=True):
 ENDED_BADLY = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
 
 
-ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"})
+TIMED_OUT = "TIMEOUT"
+"""The state of a job that Slurm ended at its time limit."""
+
+
+ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED"})
 
 
 LAUNCH_FAILED = "launch_failed_requeued_held"

@@ -22,6 +22,7 @@ from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
 
 BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), JobPhase.HIT, at(0))
@@ -142,13 +143,27 @@ def test_a_run_that_is_given_up_is_cancelled_and_never_requeued(job):
     assert moved(sent, JobFacts(over, True)) is JobSignal.GONE
 
 
+def test_a_run_that_ended_at_its_time_limit_is_requeued_once_it_has_cleared():
+    trouble = Trouble(Kind.TIME_LIMIT, at(0), "it reached its time limit")
+    ended = slurm_job(state="TIMEOUT", end=at(-5))
+    chained = rec(JobPhase.HIT, trouble=trouble, cause="", bad_nodes=())
+    assert moved(chained, JobFacts(ended, True)) is JobSignal.STOP_WANTED
+    stopping = replace(chained, phase=JobPhase.STOPPING)
+    clearing = replace(ended, flags=frozenset({"COMPLETING"}))
+    assert isinstance(advance(stopping, JobFacts(clearing, True), OWN, at(1)), Wait)
+    assert advance(stopping, JobFacts(ended, True), OWN, at(1)) == Do(StepKind.REQUEUE, "1", 1)
+    assert moved(rec(JobPhase.STOPPING), JobFacts(ended, True)) is JobSignal.GONE
+
+
 AGAIN = slurm_job(restarts=1, nodes=("n3",))
 ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
     "gone": (JobPhase.STOPPING, None, JobSignal.GONE),
     "another submission": (JobPhase.STARTING, slurm_job(submit=at(-9999)), JobSignal.GONE),
     "completed": (JobPhase.STARTING, slurm_job(state="COMPLETED", restarts=1), JobSignal.FINISHED),
     "cancelled": (JobPhase.STARTING, slurm_job(state="CANCELLED", restarts=1), JobSignal.GONE),
-    "timeout": (JobPhase.PROVING, slurm_job(state="TIMEOUT", restarts=1), JobSignal.GONE),
+    "timeout": (JobPhase.STARTING, slurm_job(state="TIMEOUT", restarts=1), JobSignal.GONE),
+    "timeout again": (JobPhase.PROVING, slurm_job(state="TIMEOUT", restarts=1),
+                      JobSignal.FAILED_AGAIN),
     "runs again": (JobPhase.STARTING, AGAIN, JobSignal.RUNNING_SEEN),
     "quicker than we": (JobPhase.HIT, AGAIN, JobSignal.RUNNING_SEEN),
     "proved": (JobPhase.PROVING, AGAIN, JobSignal.PROVED),

@@ -76,7 +76,7 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
     [
         replace(FAILED, comment=""), replace(FAILED, comment="hpctl: held"),
         replace(QUEUED, comment="my own words"), job(), job(state="COMPLETED", exit_code="0:0"),
-        job(state="CANCELLED", exit_code="0:15"), job(state="TIMEOUT"),
+        job(state="CANCELLED", exit_code="0:15"), job(state="TIMEOUT", comment="hpctl:{}"),
         job(state="PENDING", nodes=(), reason="Resources", eligible=at(-5)),
         replace(QUEUED, reason="JobHeldUser"), replace(QUEUED, reason="Dependency"),
         replace(QUEUED, eligible=at(-1)), replace(QUEUED, restarts=0),
@@ -85,6 +85,68 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
 )  # fmt: skip
 def test_what_is_none_of_our_business(quiet):
     assert decided(quiet) is None
+
+
+LIMIT = job(state="TIMEOUT", exit_code="0:0", reason="TimeLimit", end=at(-1))
+
+
+def resumed_at(restarts: int, step: int) -> JobReported:
+    """The step that a run resumed at, as the preamble tells it."""
+    return JobReported(at(-90), JobReport(7, restarts, progress=step))
+
+
+def at_limit(restarts: int, step: int | None) -> list[Event]:
+    """A run that reached its time limit and was started again."""
+    rid, trouble = f"j-{restarts}", Trouble(Kind.TIME_LIMIT, at(-100), "limit", progress=step)
+    attempt = Attempt(7, at(-3700), restarts)
+    opened = JobRecoveryOpened(
+        at(-100), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
+    )
+    ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
+    return [opened, *(SignalSeen(at(-100), rid, way, "") for way in ways)]
+
+
+def test_a_run_that_reaches_its_time_limit_is_started_again_at_once() -> None:
+    found = opens(LIMIT, [resumed_at(0, 40)])
+    assert (found.trouble.kind, found.trouble.progress) == (Kind.TIME_LIMIT, 40)
+    assert (found.action, found.start_at, found.attempt) == (Action.REQUEUE, None, LIMIT.attempt)
+    assert found.why.startswith("it reached its time limit (restart 1 of 3 without progress")
+
+
+def test_time_limits_are_no_failures_but_must_make_progress() -> None:
+    again = replace(LIMIT, restarts=3)
+    log = [event for run in range(3) for event in at_limit(run, run)]
+    few = replace(RUN, restarts=1)
+    assert opens(again, [*log, resumed_at(3, 9)], run=few).action is Action.REQUEUE
+    stuck = [event for run in range(3) for event in at_limit(run, None)]
+    found = opens(again, stuck)
+    assert found.action is Action.HOLD
+    assert "3 restarts without progress: it reached its time limit" in found.over_budget
+
+
+@pytest.mark.parametrize(
+    ("ended", "run"),
+    [
+        (replace(LIMIT, comment="hpctl:{}"), RUN),
+        (replace(LIMIT, comment=""), RUN),
+        (LIMIT, replace(RUN, treatments={Kind.TIME_LIMIT: Treatment((Action.NONE,))})),
+    ],
+)
+def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
+    assert decided(ended, run=run) is None
+
+
+def test_a_supervisors_wish_outlives_the_time_limit() -> None:
+    assert opens(LIMIT, [report_of(kind=Kind.TIME_LIMIT)]).trouble.why == "rank 3 stands still"
+
+
+def test_a_recovery_that_the_time_limit_cut_short_does_not_keep_it_ended() -> None:
+    hit = JobRecoveryOpened(at(-9), "j-1", LIMIT.attempt, "n-1", (HOST,), "")
+    assert (
+        opens(LIMIT, [hit, SignalSeen(at(-1), "j-1", "gone", "")]).trouble.kind is Kind.TIME_LIMIT
+    )
+    own = [*at_limit(0, None)[:1], SignalSeen(at(-1), "j-0", "operator_cancelled", "")]
+    assert decided(LIMIT, own) is None
 
 
 def test_what_a_node_explains_is_left_to_it():

@@ -20,7 +20,7 @@ from hpctl.engine.timeline import Subject, awaited, headline, lifted_by, sentenc
 from hpctl.toolkit.bounds import natural
 from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
-from hpctl.vocabulary.hang import HANG_GATE, OTHERS_GATE
+from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -145,7 +145,9 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
         person = lifted_by(e).what
     elif e.rule == ESCALATED:
         person = "somebody to read the daemon's log, and to report the error"
-    head = f"Job {e.shown}" if kind == "job_hung" else f"{e.shown} is held back"
+    head = f"{e.shown} is held back"
+    if kind == "job_hung" or e.gate == ENDED_GATE:
+        head = f"Job {e.shown}"
     if kind == "job_hung":
         person = "the job's owner, to look at it and to cancel or requeue it"
     what, show = sentence(head, e.why), f"hpctl explain {e.shown}"

@@ -1,0 +1,70 @@
+"""Jobs of `hpctl sbatch` that reach their time limit, with plain srun and with `hpctl run`.
+
+slurmctld looks at time limits twice a minute, and the shortest limit is a minute.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpctl.vocabulary.trouble import Kind
+from tests.daemon.chaos import Chaos, cluster
+from tests.live import until
+from tests.sandbox.test_training import ROOT
+
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
+LIMIT_S = 150
+"""A minute, slurmctld's look, and KillWait."""
+
+
+@pytest.fixture(scope="module")
+def live():
+    with cluster(nodes=4) as found:
+        yield found
+
+
+def submit(live: Chaos, base: Path, body: str, *options: str) -> int:
+    script = base / "job.sh"
+    script.write_text(f"#!/bin/bash\n#SBATCH -N1 --time=1\n{body}\n")
+    command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log", *options]
+    done = live.sandbox.run([*command, str(script)], env={"PYTHONPATH": ROOT}, cwd=base)
+    return int(done.stdout.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def jobs(live):
+    """The jobs of this module, submitted together: they all wait for the same minute."""
+    found: dict[str, tuple[int, Path]] = {}
+    for name in ("saves", "forgets"):
+        base = Path(live.sandbox.state_dir) / name
+        (base / "ckpt").mkdir(parents=True)
+        options = [f"--checkpoint-dir={base}/ckpt"] if name == "saves" else []
+        body = 'echo "begun $SLURM_RESTART_COUNT"\nsrun sleep 600'
+        found[name] = (submit(live, base, body, *options), base)
+    return found
+
+
+def test_a_job_with_plain_srun_is_started_again(live, jobs):
+    job, base = jobs["saves"]
+    until(lambda: live.running(job, 1), LIMIT_S, "it runs again")
+    (first, *_) = live.of_job(job)
+    assert first.trouble.kind is Kind.TIME_LIMIT
+    until(lambda: live.of_job(job)[0].phase == "resumed", 60, "the restart is proved")
+    until(lambda: "begun 1" in (base / "log").read_text(), 60, "its script runs again")
+    assert "the script ended" not in (base / "log").read_text()
+    said = live.explained(str(job))
+    assert "it reached its time limit" in said
+    assert "failed" not in said
+    live.sandbox.run(["scancel", str(job)])
+
+
+def test_a_job_without_checkpoints_stays_ended_and_says_why(live, jobs):
+    job, _ = jobs["forgets"]
+    until(lambda: live.job(job).state == "TIMEOUT", LIMIT_S, "its limit is reached")
+    until(lambda: not live.job(job).completing, 60, "it has ended")
+    said = live.explained(str(job))
+    assert "is TIMEOUT; it reached its time limit: it has no --checkpoint-dir" in said
+    assert "it is protected" not in said
+    assert live.of_job(job) == []
+    assert live.job(job).restarts == 0
