@@ -130,6 +130,7 @@ MEANINGS = {
     "hangs.cap_s": "and a longer one always is",
     "hangs.start_s": "the same before the job was seen at work",
     "hangs.dump_s": "how long the dump may take",
+    "hangs.shown_s": "`hpctl explain` shows a job of which nothing works for so long",
     "autoscale.enabled": "[autoscaling](capacity.md#autoscaling) on",
     "autoscale.groups": "`{GROUP: {min_count, max_count, partition}}`",
     "autoscale.up_after_s": "jobs wait this long before a group grows",

@@ -67,6 +67,10 @@ A job stands still when none of its processes computes, reads or writes while on
 (gloo), on a GPU that is busy at under 60 % of its earlier power (NCCL), or in state D. It hangs
 when that lasts for `hangs.factor` times its own longest pause, and `hangs.floor_s`.
 
+Whatever is done about it, `hpctl explain JOB` shows "Standing still since" after `hangs.shown_s`
+without work (`standstill` in JSON), and what the processes do instead, as the agents count it. That
+may be a program that waits for something on purpose.
+
 `hangs.action`: `notify`, `dump` (stacks), `requeue`, `cancel`; the last two dump first. Jobs under
 `hpctl run`, or with `HYPERPOD_HANG_RULES` in their environment, are left alone.
 """

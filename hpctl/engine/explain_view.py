@@ -45,6 +45,7 @@ from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.toolkit.bounds import later
+from hpctl.toolkit.durations import duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
@@ -105,12 +106,19 @@ class TaskView(Struct, frozen=True):
     explain: str
 
 
+class StandstillView(Struct, frozen=True):
+    """Since when nothing of a running job works, and what its processes do instead."""
+
+    since: datetime
+    why: str
+
+
 class ExplainView(Struct, frozen=True):
     """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, array,
     change.
 
     `trouble`: what went wrong with the run, for a job that no node's fault explains. `tasks`: those
-    of an array.
+    of an array. `standstill`: of a job that runs and of which nothing works.
     """
 
     as_of: datetime
@@ -125,6 +133,7 @@ class ExplainView(Struct, frozen=True):
     related: tuple[str, ...] = ()
     trouble: TroubleView | None = None
     tasks: tuple[TaskView, ...] = ()
+    standstill: StandstillView | None = None
 
 
 class NamedGate(Protocol):
@@ -201,7 +210,25 @@ def explain_view(
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
         said = sentence(f"Job {whose} was {preemption_text(lost)}")
         view = replace(view, headline=f"{view.headline} {said}")
+    if named:
+        view = _with_standstill(w, view, named[0])
     return _of_component(view, target)
+
+
+def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> ExplainView:
+    """The view of a job with since when nothing of it works, whatever is done about that."""
+    found = w.still.get(number)
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    if found is None or job is None or not job.running:
+        return view
+    for_s = duration((w.now - found.since).total_seconds())
+    said = sentence(
+        f"Standing still since {found.since:%H:%M:%S} UTC ({for_s})",
+        f"hpctl sees none of its processes at work ({found.why})",
+    )
+    return replace(
+        view, headline=f"{view.headline} {said}", standstill=copied(StandstillView, found)
+    )
 
 
 def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
@@ -783,7 +810,7 @@ def job_view(
         then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
     told = _told(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in lines(rec, w.state))
-    return ExplainView(
+    view = ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
@@ -792,6 +819,7 @@ def job_view(
         next=then,
         trouble=trouble_view(trouble),
     )
+    return _with_standstill(w, view, job.id)
 
 
 def _held_after_run(job: slurm_facts.SlurmJob) -> str:

@@ -47,7 +47,7 @@ from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
-from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.model import Health
@@ -92,6 +92,10 @@ class HangSource(Protocol):
     def worked(self) -> Mapping[JobId, datetime]:
         """When each job was last seen at work."""
 
+    @property
+    def still(self) -> Mapping[JobId, Standstill]:
+        """The jobs of which nothing works, as of the last look."""
+
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
     ) -> Mapping[JobId, Hang]:
@@ -103,6 +107,7 @@ class NoHangs:
 
     flaws: tuple[Flaw, ...] = ()
     worked: Mapping[JobId, datetime] = {}
+    still: Mapping[JobId, Standstill] = {}
 
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
@@ -286,6 +291,7 @@ class Observer:
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
             worked=self.hangs.worked,
+            still=self.hangs.still,
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
 

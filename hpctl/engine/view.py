@@ -11,7 +11,7 @@ from hpctl.toolkit.bounds import span
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
@@ -105,6 +105,8 @@ class View(Struct, frozen=True):
     """The running jobs that stand still for longer than their past explains."""
     worked: Mapping[JobId, datetime] = field(default_factory=dict)
     """When this daemon last saw each running job at work."""
+    still: Mapping[JobId, Standstill] = field(default_factory=dict)
+    """The running jobs of which nothing works, for a person to see."""
     preemption: PreemptionOrder = field(default_factory=PreemptionOrder)
     """What Slurm lets preempt what, as far as it is known."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import find_maintenance
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
+from hpctl.vocabulary.hang import Standstill
 from hpctl.vocabulary.instance_join import Joined
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -52,6 +53,8 @@ class World(Struct, frozen=True):
     """What the last cycle blocked, and why then; none offline."""
     flaws: tuple[Flaw, ...] = ()
     """What the last cycle could not handle; none offline."""
+    still: Mapping[identity.JobId, Standstill] = field(default_factory=dict)
+    """The running jobs of which nothing works; none offline."""
     computed: str = ""
     """Why the reader computed all this by itself; empty: it is the daemon's."""
     reservations: Mapping[str, tuple[identity.NodeName, ...]] | None = None

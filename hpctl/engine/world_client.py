@@ -225,6 +225,7 @@ def world_of(about: AnswerSource, state: State, found: Records, at: datetime) ->
         candidates=tuple(found.get("candidate", ())),
         holds=tuple(found.get("hold", ())),
         flaws=flaws,
+        still={one.job: one for one in found.get("still", ())},
         reservations=placed[0].reservations if placed else None,
         leaves=placed[0].leaves if placed else None,
         standbys=about.standbys,

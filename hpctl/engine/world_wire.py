@@ -28,6 +28,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
+from hpctl.vocabulary.hang import Standstill
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -163,6 +164,7 @@ KINDS: Final[dict[str, Any]] = {
     "candidate": Candidate,
     "hold": HoldNoted,
     "flaw": Flaw,
+    "still": Standstill,
     "slurm": SlurmHead,
     "node": SlurmNode,
     "job": SlurmJob,
@@ -215,6 +217,7 @@ def _records(
             yield "candidate", decided.candidates
             yield "hold", decided.holds
             yield "flaw", decided.flaws
+            yield "still", view.still.values()
         case WorldPart.SLURM:
             slurm = view.scheduler
             known = slurm.reservations

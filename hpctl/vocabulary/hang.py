@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.identity import JobId, NodeName
 
 ENDED_GATE: Final = "ended"
 """The gate of a hold on a run that its policy leaves as Slurm ended it: no person has to act."""
@@ -27,3 +27,12 @@ class Hang(Struct, frozen=True):
     why: str
     node: NodeName | None = None
     other: str = ""
+
+
+class Standstill(Struct, frozen=True):
+    """A run of which nothing works. `since`: when it was last seen at work, or first looked at.
+    `why`: what its processes do instead, as the agents of its nodes count them."""
+
+    job: JobId
+    since: datetime
+    why: str

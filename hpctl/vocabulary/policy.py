@@ -186,7 +186,8 @@ class HangPolicy(Struct, frozen=True):
 
     `partitions`: the action in some partitions. A run hangs when it has stood still for `factor`
     times its own longest pause, at least `floor_s`, at most `cap_s`; `start_s` before its work was
-    seen. `dump_s`: how long its stacks may take, which are dumped before it is stopped.
+    seen. `dump_s`: how long its stacks may take, which are dumped before it is stopped. After
+    `shown_s` without work a run is shown as standing still, whatever is done about it.
     """
 
     action: HangAction = "notify"
@@ -196,6 +197,7 @@ class HangPolicy(Struct, frozen=True):
     cap_s: Seconds = 1800.0
     start_s: Seconds = 1800.0
     dump_s: Seconds = 90.0
+    shown_s: Seconds = 60.0
 
 
 class Budgets(Struct, frozen=True):

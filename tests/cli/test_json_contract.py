@@ -98,7 +98,7 @@ IS = {
 }
 
 
-LIVE = {"explain": "tasks[].", "requests": "recoveries[]."}
+LIVE = {"explain": ("tasks[].", "standstill."), "requests": "recoveries[]."}
 """Fields below lists that need a running Slurm or daemon: here they are empty. The live tests of
 arrays and of orders that are followed print them."""
 

@@ -509,7 +509,7 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     }  # fmt: skip
     shown = {
         "scheduler", "provider", "health", "assessments", "state", "instances", "unjoined",
-        "current", "stopped", "reservations", "leaves", "placed",
+        "current", "stopped", "reservations", "leaves", "placed", "still",
     }  # fmt: skip
     assert {*View.__struct_fields__} == local | shown
     assert world_client.CURRENT_S >= 30

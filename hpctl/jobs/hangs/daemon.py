@@ -24,10 +24,10 @@ import msgspec
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Due
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.jobs.hangs.decide import Track, judge, of_node
+from hpctl.jobs.hangs.decide import Track, find_standstill, judge, of_node
 from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate, read
 from hpctl.jobs.plan import found_hanging
-from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each, walled
 from hpctl.vocabulary.outcome import Outcome
@@ -52,6 +52,7 @@ class HangWatch:
         self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
         self._tracks: dict[JobId, Track] = {}
         self._looked: datetime | None = None
+        self._still: Mapping[JobId, Standstill] = {}
 
     def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
         """Take in what an agent sent."""
@@ -75,6 +76,11 @@ class HangWatch:
         """When each job was last seen at work."""
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
+    @property
+    def still(self) -> Mapping[JobId, Standstill]:
+        """The jobs of which nothing works, as of the last look."""
+        return self._still
+
     def _judge(self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
@@ -91,6 +97,8 @@ class HangWatch:
         running = [job for job in slurm.jobs.values() if job.running]
         tracks, flaws = each("hangs", running, lambda job: job.id, one)
         self._tracks, self.flaws = dict(tracks), tuple(flaws)
+        shown = (find_standstill(track, policy, job) for job, track in tracks)
+        self._still = {one.job: one for one in shown if one is not None}
 
 
 ANSWER_S, LOOK_S = 45.0, 0.25

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import later, natural
-from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -103,7 +103,8 @@ class Track(Struct, frozen=True):
     """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
     its longest pause so far that ended by itself. `paused_s`: its longest since it last worked.
     `watts`: the most that its GPUs drew. `still`: since when it stands still. `worked`: when it was
-    last seen at work. `found`: a daemon before this one found it hanging."""
+    last seen at work. `found`: a daemon before this one found it hanging. `idle`: since when
+    nothing of it works, whether that is a hang or not; `doing`: what its processes do then."""
 
     attempt: Attempt
     seen: datetime
@@ -114,6 +115,8 @@ class Track(Struct, frozen=True):
     watts: float = 0.0
     paused_s: float = 0.0
     still: datetime | None = None
+    idle: datetime | None = None
+    doing: str = ""
     hang: Hang | None = None
 
 
@@ -132,11 +135,12 @@ def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
-        return replace(known, seen=now, still=None, hang=None)
+        return replace(known, seen=now, still=None, idle=None, hang=None)
     if len(mine) < len(job.nodes):
         # A node that is not heard may be at work: the time counts for nothing.
         still = known.still and later(known.still, passed_s)
-        return replace(known, seen=now, still=still)
+        idle = known.idle and later(known.idle, passed_s)
+        return replace(known, seen=now, still=still, idle=idle)
     watts = [a.gpu_w for a in mine.values() if a.gpu_w]
     drawn = sum(watts) / len(watts) if watts else 0.0
     busy = max((a.gpu_busy for a in mine.values()), default=0.0)
@@ -152,8 +156,12 @@ def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
         return Track(job.attempt, now, False, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)
     if traffic >= 1:
-        return replace(track, still=None, hang=None, paused_s=paused_s)
-    if sum(a.ranks for a in mine.values()) < LEAST_RANKS or not _someone_waits(mine, busy, watts):
+        return replace(track, still=None, idle=None, hang=None, paused_s=paused_s)
+    ranks, waits = sum(a.ranks for a in mine.values()), _someone_waits(mine, busy, watts)
+    no_work = bool(ranks) and (waits or _is_quiet(mine, busy))
+    since = (known.idle or known.seen) if no_work else None
+    track = replace(track, idle=since, doing=_doing(mine))
+    if ranks < LEAST_RANKS or not waits:
         return replace(track, still=None, hang=None)
     track = replace(track, still=known.still or known.seen)
     # The next look will show whether the traffic lasts.
@@ -164,6 +172,18 @@ def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
 def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
     blocked = any(a.blocked for a in mine.values())
     return blocked or (busy >= POLLS if watts else any(a.waiting for a in mine.values()))
+
+
+def _is_quiet(mine: Mapping[NodeName, Activity], busy: float) -> bool:
+    """Whether no process uses a core and no GPU is busy. One that spins may compute."""
+    return busy == 0 and not any(a.spinning for a in mine.values())
+
+
+def find_standstill(track: Track, policy: HangPolicy, job: JobId) -> Standstill | None:
+    """Return what is shown of a run of which nothing works; None where it works, or did lately."""
+    if track.idle is None or (track.seen - track.idle).total_seconds() < policy.shown_s:
+        return None
+    return Standstill(job, track.idle, track.doing)
 
 
 def limit_s(track: Track, policy: HangPolicy) -> float:
@@ -180,15 +200,7 @@ def _hang(
     since = track.still
     if since is None or (now - since).total_seconds() < limit_s(track, policy):
         return None
-    shown = {
-        "waiting in a collective": sum(a.waiting for a in mine.values()),
-        "spinning": sum(a.spinning for a in mine.values()),
-        "blocked in the kernel (D)": sum(a.blocked for a in mine.values()),
-        "asleep": sum(a.asleep for a in mine.values()),
-    }
-    what = ", ".join(f"{count:.0f} {name}" for name, count in shown.items() if count)
-    if any(a.gpu_w for a in mine.values()):
-        what += "; GPUs busy at low power" * any(a.gpu_busy >= POLLS for a in mine.values())
+    what = _doing(mine)
     node, before = _odd(mine), f"its longest pause before was {track.longest_s:.0f} s"
     why = (
         f"no process of it has made progress since {since:%H:%M:%S} UTC ({what}); {before}"
@@ -196,6 +208,21 @@ def _hang(
     )
     other = "HyperPod's hung-job agent (HYPERPOD_HANG_RULES)"
     return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
+
+
+def _doing(mine: Mapping[NodeName, Activity]) -> str:
+    """What the processes do, and the GPUs where they only look busy."""
+    several = sum(a.ranks for a in mine.values()) >= LEAST_RANKS
+    shown = {
+        "waiting in a collective" if several else "waiting": sum(a.waiting for a in mine.values()),
+        "spinning": sum(a.spinning for a in mine.values()),
+        "blocked in the kernel (D)": sum(a.blocked for a in mine.values()),
+        "asleep": sum(a.asleep for a in mine.values()),
+    }
+    what = ", ".join(f"{count:.0f} {name}" for name, count in shown.items() if count)
+    if any(a.gpu_w for a in mine.values()):
+        what += "; GPUs busy at low power" * any(a.gpu_busy >= POLLS for a in mine.values())
+    return what
 
 
 def _odd(mine: Mapping[NodeName, Activity]) -> NodeName | None:

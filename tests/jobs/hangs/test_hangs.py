@@ -15,7 +15,7 @@ from hpctl.jobs import advance
 from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.hangs.daemon import HangWatch
-from hpctl.jobs.hangs.decide import Activity, judge, of_node
+from hpctl.jobs.hangs.decide import Activity, find_standstill, judge, of_node
 from hpctl.jobs.plan import HUNG, found_hanging, run_decisions
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import Attempt
@@ -62,6 +62,62 @@ def run():
     watched = Watched()
     assert watched.see(600, WORK) is None
     return watched
+
+
+@pytest.mark.parametrize(
+    ("before", "pair", "node"),
+    [
+        (WORK, (WAITS, WAITS), None),
+        (WORK, (WAITS, Activity(ranks=8, waiting=7, spinning=1)), "n2"),
+        (WORK, (Activity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
+        (WORK, (WAITS, Activity()), None),
+        (TRAINS, (POLLS, POLLS), None),
+        (TRAINS, (POLLS, DEAD), "n2"),
+        (TRAINS, (DEAD, replace(DEAD, blocked=1)), "n2"),
+    ],
+)
+def test_a_standstill_is_shown_after_a_minute_whatever_is_done_about_it(before, pair, node):
+    watched = Watched()
+    watched.see(600, before, before)
+    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    watched.see(50, *pair)
+    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    watched.see(10, *pair)
+    found = find_standstill(watched.track, HANGS, JOB.id)
+    assert (found.job, found.since) == (JOB.id, at(600))
+    assert found.why
+    watched.see(10, before, before)
+    assert find_standstill(watched.track, HANGS, JOB.id) is None
+
+
+@pytest.mark.parametrize(
+    ("doing", "shown"),
+    [
+        (Activity(ranks=1, asleep=1), "1 asleep"),
+        (Activity(ranks=1, waiting=1), "1 waiting"),
+        (Activity(ranks=1, spinning=1), None),
+        (Activity(ranks=1, asleep=1, gpu_busy=0.5, gpu_w=150.0), None),
+        (Activity(ranks=1, asleep=1, traffic=1.0), None),
+        (Activity(), None),
+        (None, None),
+    ],
+)
+def test_one_process_that_never_worked_is_shown_from_its_first_look_on(doing, shown):
+    watched = Watched(job=replace(JOB, nodes=("n1",)))
+    watched.see(120, doing)
+    found = find_standstill(watched.track, HANGS, JOB.id)
+    assert (found and (found.since, found.why)) == (shown and (at(0), shown))
+    assert watched.track.hang is None
+
+
+def test_time_in_which_a_node_is_not_heard_is_no_standstill():
+    watched = Watched()
+    watched.see(600, WORK)
+    watched.see(40, IDLE, IDLE)
+    watched.see(600, IDLE, None)
+    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    watched.see(20, IDLE, IDLE)
+    assert find_standstill(watched.track, HANGS, JOB.id).since == at(1200)
 
 
 @pytest.mark.parametrize(
