@@ -23,6 +23,7 @@ from hpctl.jobs.elastic.controller import say
 from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, Program
 from hpctl.jobs.elastic.wire import wait_for
+from hpctl.jobs.job_processes import catches
 from hpctl.toolkit.bounds import printable
 from hpctl.wire import job_ports
 
@@ -88,18 +89,6 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; false where it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
-    except OSError:
-        return False
-    for line in status.splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
 
 
 KILL_S = 30.0

@@ -24,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast.spec import HELPER
@@ -40,11 +39,12 @@ from hpctl.jobs.hangs.stack_groups import (
     lines,
     read,
 )
+from hpctl.jobs.job_processes import PROC, JobProcess, list_pids, of_this_cluster, read_process
 from hpctl.slurm.run import End, Runner
+from hpctl.slurm.step_beside import beside_options
 from hpctl.toolkit.bounds import natural, printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import fold
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
 
@@ -54,7 +54,6 @@ NODE_S, EXPLAIN_S = 60.0, 30.0
 """How long all nodes together may take, by hand and while a run waits to be restarted, in s."""
 LARGEST_DUMP = 8 << 20
 AT_ONCE = 4
-_PROC = Path("/proc")
 _PTRACE = re.compile(r"(?i)permission denied|operation not permitted|EPERM")
 _HOW_TO_PERMIT = (
     "not permitted to read the ranks' memory: as root on each node,"
@@ -63,67 +62,20 @@ _HOW_TO_PERMIT = (
 _NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' beside hpctl there"
 
 
-class _Process(Struct, frozen=True):
-    pid: int
-    parent: int
-    state: str
-    env: Mapping[str, str]
-    python: bool
-
-
-def _process(pid: int, uid: int | None, job: str) -> _Process | None:
-    """A process of the job; None for any other, and for one that has ended."""
-    place = _PROC / str(pid)
-    try:
-        if uid is not None and place.stat().st_uid != uid:
-            return None
-        with (place / "environ").open("rb") as file:
-            fields = file.read(1 << 20).decode(errors="replace").split("\0")
-        env = dict(word.split("=", 1) for word in fields if "=" in word)
-        stat = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        python = "python" in (place / "exe").readlink().name
-    except (OSError, ValueError):
-        return None
-    if env.get("SLURM_JOB_ID") != job:
-        return None
-    return _Process(pid, int(stat[1]), stat[0], env, python)
-
-
-def _cluster(env: Mapping[str, str]) -> str:
-    """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
-    return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
-
-
-def _of_this_cluster(env: Mapping[str, str]) -> bool:
-    """Whether a process may belong to the cluster of this one; only what both know is compared.
-
-    Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`
-    adds from outside the job has no name of a cluster from 24.05 on: slurmd's configuration file,
-    which each step's environment has, tells the clusters apart there. An agent is of no cluster,
-    and its own SLURM_CONF need not be slurmd's.
-    """
-    here, there = _cluster(os.environ), _cluster(env)
-    if not here and "SLURM_STEP_ID" in os.environ:
-        name = "SLURM_CONF"
-        here, there = os.environ.get(name, ""), env.get(name, "")
-    return here == there or not here or not there
-
-
-def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], _Process]:
+def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], JobProcess]:
     """The process of each rank on this node, by its step and number: the first Python of its line
     of descent, so that neither a shell around it nor its own workers are taken for it."""
-    pids = sorted(int(name) for name in os.listdir(_PROC) if name.isdecimal())
-    processes = [one for pid in pids if (one := _process(pid, uid, job)) and one.python]
+    processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
     mine = [
         one
         for one in processes
         if HELPER not in one.env
-        if _of_this_cluster(one.env)
+        if of_this_cluster(one.env)
         if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
         if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
     ]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
-    name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
+    name = "RANK" if any("RANK" in one.env for one in mine) else "SLURMPROCID"
     if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
         mine = [one for one in mine if "SLURM_STEP_ID" in one.env]
     key_of = {
@@ -132,7 +84,7 @@ def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str
         if one.env.get(name, "").isascii() and 0 < len(one.env.get(name, "")) < 7
         if one.env[name].isdecimal()
     }
-    found: dict[tuple[str, int], _Process] = {}
+    found: dict[tuple[str, int], JobProcess] = {}
     for one in mine:
         key = key_of.get(one.pid)
         if key is not None and key_of.get(one.parent) != key and key not in found:
@@ -193,7 +145,7 @@ def _thread(thread: dict[str, object]) -> list[Frame]:
     ]
 
 
-def _rank(native: bool, item: tuple[tuple[str, int], _Process]) -> RankStack:
+def _rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
     """One rank, read twice where that does no harm: a process that the kernel holds, or that is
     stopped already, would take the signal that stops it later, and nobody would wake it."""
     (step, rank), process = item
@@ -213,7 +165,7 @@ def _rank(native: bool, item: tuple[tuple[str, int], _Process]) -> RankStack:
 
 def _wchan(pid: int) -> str:
     try:
-        return (_PROC / str(pid) / "wchan").read_text(errors="replace")[:60]
+        return (PROC / str(pid) / "wchan").read_text(errors="replace")[:60]
     except OSError:
         return ""
 
@@ -222,12 +174,12 @@ def _dead_children(pid: int) -> tuple[str, ...]:
     """A rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
     found = []
     try:
-        children = (_PROC / f"{pid}/task/{pid}/children").read_text().split()
+        children = (PROC / f"{pid}/task/{pid}/children").read_text().split()
     except OSError:
         children = []
     for child in children[:256]:
         try:
-            state = (_PROC / child / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            state = (PROC / child / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
         if state[0] in "ZTt":
@@ -235,7 +187,7 @@ def _dead_children(pid: int) -> tuple[str, ...]:
     return tuple(found[:8])
 
 
-def _flight(process: _Process, rank: int) -> str:
+def _flight(process: JobProcess, rank: int) -> str:
     """The dump of torch's flight recorder, asked for where the job set a pipe for that."""
     env = process.env
     pipe = env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
@@ -253,7 +205,7 @@ def _flight(process: _Process, rank: int) -> str:
     return dump[:200] if Path(dump).is_file() else ""
 
 
-def _ras(found: Mapping[tuple[str, int], _Process]) -> str:
+def _ras(found: Mapping[tuple[str, int], JobProcess]) -> str:
     """What NCCL's RAS service says, on the node of the lowest rank alone: one answer is all's."""
     first = next((one for (_, rank), one in found.items() if rank == 0), None)
     if first is None:
@@ -315,12 +267,7 @@ def collect(
     """
     runner = Runner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"
-    options = [
-        f"--jobid={job}", "--overlap", "--gres=none", "--cpu-bind=none", "--mem-bind=none",
-        "--input=none", "--kill-on-bad-exit=0", "--job-name=hpctl-stacks", "--chdir=/",
-        f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
-        f"--nodelist={fold(nodes)}",
-    ]  # fmt: skip
+    options = beside_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
     if uid is not None and os.geteuid() == 0 and uid != 0:
         owner = pwd.getpwuid(uid)

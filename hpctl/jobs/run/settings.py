@@ -66,6 +66,11 @@ class RunSettings:
         self.policy = replace(merged([*below, *self.own]), nodes=self.policy.nodes)
 
     @property
+    def says_it_saves(self) -> bool:
+        """Whether the job's owner says that the program saves at a signal (--save-signal)."""
+        return bool(self.environ.get("HPCTL_SAVE_SIGNAL"))
+
+    @property
     def ras(self) -> Address:
         """Where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
         text = self.environ.get("NCCL_RAS_ADDR", "")

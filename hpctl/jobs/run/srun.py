@@ -19,6 +19,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,8 +27,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.jobs.run.save_request import MODULE, read_answers
 from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, names_in
 from hpctl.slurm.run import End, Ran, Runner
+from hpctl.slurm.step_beside import beside_options
+from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -269,6 +273,10 @@ SCANCEL_S = 15.0
 """scancel speaks to each node itself and waits 10 s for one that is frozen."""
 
 
+SAVE_S = 30.0
+"""How long a step's nodes may take to ask its processes to save."""
+
+
 NOTIFY_S = 60.0
 
 
@@ -345,6 +353,34 @@ class StepLauncher:
             return
         with contextlib.suppress(ProcessLookupError):
             step.process.send_signal(number)
+
+    def ask_to_save(
+        self, step: RunningStep, number: int, answered: Callable[[int | None, str], None]
+    ) -> None:
+        """Send a signal to those processes of the ranks that handle it. Returns at once.
+
+        `answered` is called from a thread: how many were asked, or None and why nobody knows.
+        """
+
+        def run() -> None:
+            step_id = step_of(self._steps(), step.process.pid)
+            if step_id is None:
+                answered(None, "Slurm has no such step")
+                return
+            own = step_id.partition(".")[2].partition("+")[0]
+            ran = self.runner.run(
+                self._srun,
+                *beside_options(int(self.job), step.nodes, "hpctl-save"),
+                sys.executable,
+                *SAFE_PATH,
+                MODULE,
+                str(number),
+                own,
+                timeout=SAVE_S,
+            )
+            answered(read_answers(ran.text), ran.message[-200:])
+
+        threading.Thread(target=run, name="save request", daemon=True).start()
 
     def kill(self, step: RunningStep) -> None:
         """SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""

@@ -436,8 +436,22 @@ class Steps:
                 return
 
     def ask_to_save(self, step: RunningStep) -> None:
-        """Send the ranks the signal at which they save."""
-        self._launcher.signal(step, self._given.save_signal)
+        """Send the ranks that handle it the signal at which they save; it would end others."""
+        number = self._given.save_signal
+        name = signal.Signals(number).name
+
+        def answered(asked: int | None, why: str) -> None:
+            if asked:
+                self._say(f"{asked} processes have a handler for {name} and are asked to save")
+            elif asked == 0:
+                self._say(f"no process has a handler for {name}: none is asked to save")
+            elif self._given.says_it_saves:
+                self._say(f"all ranks get {name}: who handles it is not known ({why})")
+                self._launcher.signal(step, number)
+            else:
+                self._say(f"none is asked to save: who handles {name} is not known ({why})")
+
+        self._launcher.ask_to_save(step, number, answered)
 
     def pass_on(self, step: RunningStep, number: int) -> None:
         """A signal to the supervisor is one to the ranks. Those to end it end the run, too."""

@@ -16,8 +16,9 @@ from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_generation_
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, failure_of
-from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
+from hpctl.jobs.elastic.launcher import descendants, rank_environment
 from hpctl.jobs.elastic.options import LauncherPlace, parse, place, program
+from hpctl.jobs.job_processes import catches
 from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError

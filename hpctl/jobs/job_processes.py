@@ -1,0 +1,77 @@
+"""The processes of a job on this node, and which signals they handle, by /proc alone."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+PROC = Path("/proc")
+
+
+class JobProcess(Struct, frozen=True):
+    """One process of a job. `python`: it runs an interpreter of Python."""
+
+    pid: int
+    parent: int
+    state: str
+    env: Mapping[str, str]
+    python: bool
+
+
+def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
+    """Return a process of the job; None for any other, and for one that has ended.
+
+    `uid`: of the job's owner, None: anybody's.
+    """
+    place = PROC / str(pid)
+    try:
+        if uid is not None and place.stat().st_uid != uid:
+            return None
+        with (place / "environ").open("rb") as file:
+            fields = file.read(1 << 20).decode(errors="replace").split("\0")
+        env = dict(word.split("=", 1) for word in fields if "=" in word)
+        stat = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        python = "python" in (place / "exe").readlink().name
+    except (OSError, ValueError):
+        return None
+    if env.get("SLURM_JOB_ID") != job:
+        return None
+    return JobProcess(pid, int(stat[1]), stat[0], env, python)
+
+
+def list_pids() -> list[int]:
+    """Return the ids of all processes, in order. Raises OSError without a /proc."""
+    return sorted(int(name) for name in os.listdir(PROC) if name.isdecimal())
+
+
+def _cluster(env: Mapping[str, str]) -> str:
+    """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
+    return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
+
+
+def of_this_cluster(env: Mapping[str, str]) -> bool:
+    """Return whether a process may belong to the cluster of this one; only what both know counts.
+
+    Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`
+    adds from outside the job has no name of a cluster from 24.05 on: slurmd's configuration file,
+    which each step's environment has, tells the clusters apart there. An agent is of no cluster,
+    and its own SLURM_CONF need not be slurmd's.
+    """
+    here, there = _cluster(os.environ), _cluster(env)
+    if not here and "SLURM_STEP_ID" in os.environ:
+        name = "SLURM_CONF"
+        here, there = os.environ.get(name, ""), env.get(name, "")
+    return here == there or not here or not there
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal; false where it has ended."""
+    try:
+        status = (PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False

@@ -1,0 +1,54 @@
+"""Asks the processes of a step on one node to save: `python ... save_request NUMBER STEP`.
+
+The signal goes to those processes of the step that have a handler for it: any other would end by
+it. srun starts one such task on each node of the step, beside it.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hpctl.checkpoints.fast.spec import HELPER
+from hpctl.jobs.job_processes import JobProcess, catches, list_pids, of_this_cluster, read_process
+
+MODULE: Final = "hpctl.jobs.run.save_request"
+_ANSWER: Final = re.compile(r"^hpctl-save-request (\d{1,7})$", re.MULTILINE)
+
+
+def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Send the signal, and print to how many processes. Always 0."""
+    number, step = int(arguments[0]), arguments[1]
+    asked = 0
+    for pid in list_pids():
+        process = read_process(pid, os.geteuid(), environ.get("SLURM_JOB_ID", ""))
+        if process is None or not _belongs(process, step, environ) or not catches(pid, number):
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            asked += 1
+    print(f"hpctl-save-request {asked}")
+    return 0
+
+
+def _belongs(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
+    """Whether a process is one of the step, on this node, and no helper of hpctl's."""
+    node = environ.get("SLURMD_NODENAME", "")
+    return (
+        process.env.get("SLURM_STEP_ID") == step
+        and process.env.get("SLURMD_NODENAME", node) == node
+        and HELPER not in process.env
+        and of_this_cluster(process.env)
+    )
+
+
+def read_answers(text: str) -> int | None:
+    """Return how many processes were asked, by what all nodes printed; None where none did."""
+    found = [int(match[1]) for match in _ANSWER.finditer(text)]
+    return sum(found) if found else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))
