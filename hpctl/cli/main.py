@@ -80,6 +80,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "run": ("hpctl.jobs.run.command:run", "Run a step that comes back on healthy nodes."),
         "checkpoint": ("hpctl.checkpoints.command:checkpoint", "Look at a job's checkpoints."),
+        "progress": (
+            "hpctl.jobs.run.progress_command:progress",
+            "Print a file that reports a run's progress.",
+        ),
         "logs": ("hpctl.jobs.logs.command:logs", "Try log rules on a job's log."),
         "stacks": (
             "hpctl.jobs.hangs.command:stacks",
