@@ -11,7 +11,8 @@ Three places run this code:
   SPANK plugin.
 - In the job, as its owner: `run` supervises steps, and reads why a script without it failed
   (`run/script_end.py`); `elastic` restarts ranks inside one step;
-  `logs` judges log lines; `crash` classifies how a program ended.
+  `logs` judges log lines; `crash` classifies how a program ended; `job_processes` reads the
+  processes of the job on one node.
 - In the daemon: `plan` names the jobs that a faulty node hit (`plan_hits`) and the runs that
   failed by themselves (`run_cases`, behind `run_gates`); `facts` and `advance` move each open
   recovery; `hangs` watches jobs that nobody supervises; `report_intake` takes the reports of

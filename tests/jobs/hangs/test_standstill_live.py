@@ -10,7 +10,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.sandbox.test_training import ROOT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 SETTINGS = {"hangs": {"shown_s": 1.0}}
 PROGRAM = """import os, threading, time
 while time.process_time() < 2.5:
