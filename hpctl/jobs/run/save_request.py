@@ -13,6 +13,7 @@ from typing import Final
 
 from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.job_processes import JobProcess, catches, list_pids, of_this_cluster, read_process
+from hpctl.toolkit.bounds import printable
 
 MODULE: Final = "hpctl.jobs.run.save_request"
 _ANSWER: Final = re.compile(r"^hpctl-save-request (\d{1,7})$", re.MULTILINE)
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
             asked += 1
-    print(f"hpctl-save-request {asked}")
+    print(printable(f"hpctl-save-request {asked}"))
     return 0
 
 
