@@ -103,7 +103,7 @@ def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
     try:
         return helpers.given(environment)
     except HpctlError as error:
-        helpers.say(f"not looked at: {error}")
+        helpers.say(f"off: {error}")
         return None
 
 

@@ -444,6 +444,12 @@ def _without_supervisor(w: World, number: identity.JobId) -> bool:
     return registered is not None and not registered.supervised
 
 
+def _note_of_run(reports: Sequence[JobReported], restarts: int) -> str:
+    """What one run of a job reported last beside troubles, "" where nothing."""
+    of_run = (e.report for e in reversed(reports) if e.report.restarts == restarts)
+    return next((report.why for report in of_run if report.trouble is None and report.why), "")
+
+
 def _told(reports: Sequence[JobReported], shown: str) -> tuple[Line, ...]:
     """The reports of a job's supervisors as lines. `shown`: the job's id."""
     return tuple(report_line(report, shown) for report in reports)
@@ -526,12 +532,13 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
     shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
+    note = _note_of_run(reports, last.restarts)
     return ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}."
-        + (f" {completing[0].upper()}{completing[1:]}." if completing else ""),
+        + "".join(f" {fact[0].upper()}{fact[1:]}." for fact in (note, completing) if fact),
         story=_told(reports, shown),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
@@ -802,6 +809,7 @@ def job_view(
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
         facts += [_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
+        facts.append(_note_of_run(_reports_of(w, str(job.id)), job.restarts))
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))

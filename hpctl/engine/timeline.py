@@ -323,8 +323,10 @@ def report_line(event: JobReported, shown: str = "") -> Line:
     """A report of a job's supervisor or script. `shown`: the job's id as its owner writes it."""
     report = event.report
     who = f"Supervisor of job {shown or report.job}"
+    if report.trouble is None and report.why:
+        return Line(event.at, sentence(f"Job {shown or report.job} reported", report.why), Mark.SAW)
     if report.trouble is None:
-        return Line(event.at, sentence(f"{who} is alive", report.why), Mark.SAW)
+        return Line(event.at, sentence(f"{who} is alive"), Mark.SAW)
     if report.tells_cause:
         who = f"Job {shown or report.job}"
         text = sentence(f"{who} reported {report.trouble.kind}", report.trouble.why)

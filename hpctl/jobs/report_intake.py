@@ -235,6 +235,6 @@ class JobDesk:
 
 def _is_life(report: JobReport, last: JobReport) -> bool:
     """Whether it says of the same run no more than that it goes on."""
-    plain = (None, Action.NONE, Wish.NONE, ())
-    content = (report.trouble, report.action, report.wish, report.exclude)
+    plain = (None, Action.NONE, Wish.NONE, (), "")
+    content = (report.trouble, report.action, report.wish, report.exclude, report.why)
     return content == plain and report.restarts == last.restarts

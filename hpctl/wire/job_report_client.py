@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -86,9 +86,27 @@ def send_report(
 
 
 def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
-    """Tell the step that a run resumes from, in a process of its own: a start waits for nobody.
+    """Tell the step that a run resumes from.
 
     By it the daemon knows of jobs without a supervisor whether they got on between two crashes.
+    As `_report_beside`.
+    """
+    _report_beside(environment, lambda job, restarts: JobReport(job, restarts, progress=step))
+
+
+def report_note(why: str, environment: Mapping[str, str]) -> None:
+    """Tell something about a run that its owner should read in `hpctl explain`.
+
+    As `_report_beside`.
+    """
+    _report_beside(environment, lambda job, restarts: JobReport(job, restarts, why=why))
+
+
+def _report_beside(
+    environment: Mapping[str, str], make_report: Callable[[JobId, int], JobReport]
+) -> None:
+    """Send a report in a process of its own, so that a start waits for nothing.
+
     Does nothing outside a job. Never raises.
     """
     job, restarts = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_RESTART_COUNT", "0")
@@ -105,8 +123,7 @@ def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        report = JobReport(JobId(int(job)), int(restarts), progress=step)
-        send_report(report, failover_s=WHOLE_FAILOVER_S)
+        send_report(make_report(JobId(int(job)), int(restarts)), failover_s=WHOLE_FAILOVER_S)
     finally:
         os._exit(0)
 

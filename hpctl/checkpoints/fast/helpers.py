@@ -13,17 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Server
+from hpctl.checkpoints.fast.peer import PeerError, Server
 from hpctl.checkpoints.fast.spec import ENVIRONMENT, Spec, read
 from hpctl.checkpoints.fast.union import Peers
 from hpctl.checkpoints.search import Search
@@ -60,8 +61,20 @@ class TooLarge(HpctlError):
     """The saves would end the job for its memory: it does not start."""
 
 
+READY_S = 60.0
+"""How long a start waits for the helpers of all nodes. A node that has just come back may refuse
+to launch one for half a minute."""
+REFUSED_S = 10.0
+"""How long the other helpers are waited for once one has refused."""
+GONE_S = 10.0
+"""After which, and then so often, Slurm is asked whether a node that does not answer has left."""
+
+
 def start(environ: Mapping[str, str]) -> str:
-    """Write the Spec and start the helpers; the Spec's path. Raises HpctlError, OSError."""
+    """Write the Spec, start the helpers and wait for them; the Spec's path.
+
+    Raises HpctlError and OSError where the fast saves are off: no helper runs then.
+    """
     job, shared = environ.get("SLURM_JOB_ID", ""), environ.get("HPCTL_CHECKPOINT_DIR", "")
     hosts = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
     directory = environ.get("HPCTL_FAST_DIR", "")
@@ -98,7 +111,11 @@ def start(environ: Mapping[str, str]) -> str:
     path = specs.path_of(spec)
     specs.write(spec, path)
     tidy(spec)
-    _launch(hosts, path, environ)
+    launched = _launch(hosts, path, environ)
+    obstacle = find_obstacle(spec, gone)
+    if obstacle:
+        _end_helpers(spec, launched)
+        raise HpctlError(obstacle)
     if environ.get("HPCTL_RESUME") == "scratch":
         restore(spec, Search(None), say, gone, scratch=True)
     return str(path)
@@ -111,7 +128,54 @@ def _memory(environ: Mapping[str, str]) -> int:
     return (whole or natural(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
-def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -> None:
+def find_obstacle(
+    spec: Spec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
+) -> str:
+    """Wait for the helpers of all nodes; why the fast saves cannot be used, "" where they can.
+
+    `gone`: which of the nodes that do not answer run no rank of the job. Blocks for `wait_s`
+    seconds at most, and the time of a last request.
+    """
+    deadline = time.monotonic() + wait_s
+    ask_slurm_at = time.monotonic() + min(GONE_S, wait_s)
+    waiting = list(spec.hosts)
+    heard: dict[str, Mapping[str, Any]] = {}
+    with closing(Peers(spec, retry_s=0.0)) as peers:
+        while waiting:
+            heard |= peers.each("ready", waiting)
+            waiting = [host for host in waiting if host not in heard]
+            if _refusals(heard):
+                # The others are about to start: they end quietly once they are told to.
+                deadline = min(deadline, time.monotonic() + REFUSED_S)
+            if waiting and time.monotonic() >= ask_slurm_at:
+                ask_slurm_at = time.monotonic() + GONE_S
+                lost = gone(waiting)
+                waiting = [host for host in waiting if host not in lost]
+            if waiting and time.monotonic() >= deadline:
+                return _refusals(heard) or f"no helper answers on {', '.join(waiting)}"
+            time.sleep(0.1 if waiting else 0.0)
+        # Where locks are of one node alone, who came first sees only now that it is not alone.
+        return _refusals({**heard, **peers.each("ready")})
+
+
+def _refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
+    refused = [f"on {host}, {answer['off']}" for host, answer in answers.items() if answer["off"]]
+    more = f" (and on {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
+    return f"{refused[0]}{more}" if refused else ""
+
+
+def _end_helpers(spec: Spec, launched: subprocess.Popen[bytes]) -> None:
+    """End the helpers of a start without fast saves; what they hold stays for the next start."""
+    with closing(Peers(spec, retry_s=0.0)) as peers:
+        heard = peers.each("bye", over=False)
+    if len(heard) < len(spec.hosts):  # else they end by themselves, without srun's complaints
+        with suppress(ProcessLookupError):
+            os.killpg(launched.pid, signal.SIGTERM)
+
+
+def _launch(
+    hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     count = str(len(hosts))
     # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
     command = [
@@ -121,7 +185,7 @@ def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -
         *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
         *(sys.executable, *SAFE_PATH, "hpctl.checkpoints.fast.helpers", "serve"),
     ]
-    subprocess.Popen(
+    return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
@@ -371,7 +435,7 @@ def serve(spec: Spec, host: str) -> None:
     while True:
         child = os.fork()
         if child == 0:
-            return Helper(spec, host).run(asked=asked)
+            return _help(spec, host, asked=asked)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return None
@@ -380,21 +444,74 @@ def serve(spec: Spec, host: str) -> None:
         pause = min(60.0, 2 * pause)
 
 
+def _help(spec: Spec, host: str, *, asked: bool) -> None:
+    """One process of a helper, until the job ends. A node that cannot take part answers why."""
+    try:
+        helper = Helper(spec, host)
+    except (HpctlError, OSError) as error:
+        refuse(spec, host, _reason(error))
+    else:
+        helper.run(asked=asked)
+
+
+def refuse(spec: Spec, host: str, why: str) -> None:
+    """Answer the start that this node takes no part, until it says `bye` or the job ends."""
+    released, heard = threading.Event(), threading.Event()
+
+    def handle(request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "bye":
+            released.set()
+            return {}
+        if request["do"] != "ready":
+            raise PeerError(why)
+        heard.set()
+        return {"off": why}
+
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    server = Server(spec.secret, spec.job, spec.address(host), handle)
+    released.wait(READY_S)
+    if not heard.is_set():  # the start was over before: this helper has been started again
+        say(f"{host} takes no part any more: {why}")
+    released.wait()
+    server.close()
+
+
+def _reason(error: HpctlError | OSError) -> str:
+    """An error in words, without its number."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return f"{error} {getattr(error, 'hint', '')}".strip()
+
+
 def main() -> int:
     """The exit code is never the job's: 1 for a start that ends it. A helper that is off ends
     with 0, for it is not to be started again."""
+    if sys.argv[1] == "start":
+        return _print_start(os.environ)
     try:
-        if sys.argv[1] == "start":
-            print(printable(start(os.environ)))
-        else:
-            spec = read(Path(os.environ[ENVIRONMENT]))
-            serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+        spec = read(Path(os.environ[ENVIRONMENT]))
+        serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+    except (HpctlError, OSError) as error:
+        say(f"off: {_reason(error)}")
+    return 0
+
+
+def _print_start(environ: Mapping[str, str]) -> int:
+    """Start, and print for the preamble the Spec's path, `off` or `stop`."""
+    try:
+        print(printable(start(environ)))
     except TooLarge as error:
         say(f"{error} {error.hint}")
         print("stop")
         return 1
     except (HpctlError, OSError) as error:
-        say(f"off: {error} {getattr(error, 'hint', '')}".strip())
+        from hpctl.wire.job_report_client import report_note
+
+        place = environ.get("HPCTL_CHECKPOINT_DIR", "")
+        why = f"fast saves are off: {_reason(error)}; the program saves to {place}"
+        print(printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True)
+        print("off", flush=True)
+        report_note(why, environ)
     return 0
 
 

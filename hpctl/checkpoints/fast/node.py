@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import threading
 import time
@@ -88,6 +89,38 @@ class Task(msgspec.Struct):
     given_up: threading.Event
 
 
+class Holder(msgspec.Struct, frozen=True):
+    """Who locks a node's directory: a helper, in its lock file.
+
+    `start`: a digest of the Spec's secret. `pid` and `began` are the helper's process and when the
+    kernel started it, `parent` and `parent_began` the process that starts it again.
+    """
+
+    job: str
+    host: str
+    start: str
+    boot: str
+    pid: int
+    began: str
+    parent: int
+    parent_began: str
+
+    @classmethod
+    def of_this_process(cls, spec: Spec, host: str) -> Holder:
+        """The process that calls."""
+        pid, parent = os.getpid(), os.getppid()
+        return cls(
+            job=spec.job,
+            host=host,
+            start=_digest_of(spec),
+            boot=_boot_id(),
+            pid=pid,
+            began=_start_of(pid),
+            parent=parent,
+            parent_began=_start_of(parent),
+        )
+
+
 class Node:
     """One node's share. Its methods run on the helper's threads."""
 
@@ -102,9 +135,10 @@ class Node:
         if spec.saves.memory and (kind := file_system(self.root)) != "tmpfs":
             raise PeerError(f"{self.root} is not in memory: its file system is {kind}, not tmpfs")
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise PeerError(f"{self.root} is no directory of this user")
+            raise PeerError(f"{self.root} is not a directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._holder = Holder.of_this_process(spec, host)
         self._own()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
@@ -130,7 +164,7 @@ class Node:
         self._pace = TransferLimit(spec.saves.rate)
         self._tasks: dict[str, Task] = {}
         self._seen: object = None
-        job, mark = hashlib.sha256(spec.secret.encode()).hexdigest(), self.meta / "start"
+        job, mark = _digest_of(spec), self.meta / "start"
         self.start = Start("")
         with suppress(OSError, msgspec.MsgspecError):
             self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
@@ -151,10 +185,40 @@ class Node:
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_S
         while not _try_lock(lock):
+            holder = _holder(lock)
+            if holder is not None and self._is_left_over(holder):
+                _end_left_over(holder)
             if time.monotonic() >= deadline:
                 os.close(lock)
-                raise PeerError(f"another job's helper uses {self.root}")
+                raise PeerError(self._describe_conflict(holder))
             time.sleep(0.05)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, msgspec.json.encode(self._holder), 0)
+
+    def _is_left_over(self, holder: Holder) -> bool:
+        """Whether a helper of an earlier start of this job on this node still runs."""
+        same_place = (holder.job, holder.host, holder.boot) == (
+            self.spec.job,
+            self.host,
+            self._holder.boot,
+        )
+        return same_place and holder.start != self._holder.start
+
+    def _describe_conflict(self, holder: Holder | None) -> str:
+        """Why the directory cannot be locked."""
+        if holder is None:
+            return f"another helper uses {self.root}"
+        if holder.job != self.spec.job:
+            return f"the helper of job {holder.job} uses {self.root}"
+        if holder.host != self.host:
+            return self._describe_shared(holder)
+        return f"a helper of an earlier start of this job (process {holder.pid}) uses {self.root}"
+
+    def _describe_shared(self, holder: Holder) -> str:
+        return (
+            f"{self.root} is the same directory as on {holder.host}:"
+            " fast saves need a disk of each node's own"
+        )
 
     def _settle_in(self) -> None:
         """What another run left here is not this one's to resume."""
@@ -256,6 +320,15 @@ class Node:
 
     def _ping(self, _request: dict[str, Any]) -> Answer:
         return {"version": self.version, "now": time.time_ns()}
+
+    def _ready(self, _request: dict[str, Any]) -> Answer:
+        """Say that this node takes part, or why it does not: where locks are of one node alone,
+        another one may have taken the directory, too."""
+        with open(self.meta / "lock", "rb") as file:
+            holder = _holder(file.fileno())
+        if holder is None or holder == self._holder:
+            return {"off": ""}
+        return {"off": self._describe_conflict(holder)}
 
     def _changed(self, request: dict[str, Any]) -> Answer:
         """Another node has saved or copied something."""
@@ -623,6 +696,7 @@ class Node:
 
 _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "ping": Node._ping,
+    "ready": Node._ready,
     "changed": Node._changed,
     "inventory": Node._inventory,
     "read": Node._read,
@@ -647,6 +721,44 @@ def _try_lock(file: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _holder(lock: int) -> Holder | None:
+    """Who has locked an open lock file; None where it says nothing, or something else."""
+    try:
+        return msgspec.json.decode(os.pread(lock, 4096, 0), type=Holder)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _end_left_over(holder: Holder) -> None:
+    """Kill a helper, first the process that would start it again. They are the user's own."""
+    own = (os.getpid(), os.getppid())
+    for pid, began in ((holder.parent, holder.parent_began), (holder.pid, holder.began)):
+        if began and pid not in own and _start_of(pid) == began:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _start_of(pid: int) -> str:
+    """When the kernel started a process, "" where there is none: with its id, what it is."""
+    try:
+        stat_line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    after_name = stat_line.rpartition(")")[2].split()
+    return after_name[19] if len(after_name) > 19 else ""
+
+
+def _boot_id() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _digest_of(spec: Spec) -> str:
+    """What tells one start of a job from another."""
+    return hashlib.sha256(spec.secret.encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)

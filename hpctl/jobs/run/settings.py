@@ -170,6 +170,10 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     requested = nodes or srun.given.get("nodes", "")
     policy = merged(own)
     policy, wanted = _size(policy, requested, len(allocated), _spares(spares, environ, policy))
+    places = resume_places(environ)
+    if environ.get("HPCTL_FAST_SPEC") and (places is None or places.fast is None):
+        # The log says why they are off: the ranks save to the checkpoint directory.
+        environ = {name: value for name, value in environ.items() if name != "HPCTL_FAST_DIR"}
     saved = Path(where) if (where := environ.get("HPCTL_CHECKPOINT_DIR")) else None
     tasks = 1 if torch is not None else task_layout(srun, environ, len(allocated), wanted)
     return RunSettings(
@@ -188,7 +192,7 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
         scratch=environ.get("HPCTL_RESUME") == "scratch",
         save_signal=_save_signal(environ),
         torch=torch,
-        places=resume_places(environ),
+        places=places,
         own=tuple(own),
     )
 

@@ -31,7 +31,11 @@ hpctl_preamble() {
     case $hpctl_line in
     /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
     stop) return @STOP@ ;;
-    *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: saves there are lost with their node" >&2 ;;
+    off) unset HPCTL_FAST_DIR ;;
+    *)
+        echo "hpctl: fast saves are off: hpctl itself did not answer ($HPCTL_PYTHON); the program" \
+            "saves to $HPCTL_CHECKPOINT_DIR (HPCTL_FAST_DIR is not set)" >&2
+        unset HPCTL_FAST_DIR ;;
     esac
 #@ make
     for hpctl_pause in 2 5 10 0; do
@@ -74,7 +78,7 @@ hpctl_preamble() {
         return @STOP@ ;;
     esac
     if [ -n "${HPCTL_TIERS:-}$(ls "$HPCTL_CHECKPOINT_DIR")" ] ||
-        { [ -n "${HPCTL_FAST_DIR:-}" ] && [ "$HPCTL_RESTART_COUNT" -gt 0 ]; }; then
+        { [ -n "${HPCTL_FAST_OPTIONS:-}" ] && [ "$HPCTL_RESTART_COUNT" -gt 0 ]; }; then
         echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
             "checkpoint of $HPCTL_CHECKPOINT_DIR and its tiers is whole. Repair it," \
             "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ from hpctl.checkpoints.fast import helpers, lead
 from hpctl.checkpoints.fast.lead import Clocks
 from hpctl.checkpoints.fast.node import Node
 from hpctl.checkpoints.fast.peer import Peer, PeerError, Server, TransferLimit, _ports
-from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, memory_room, write
+from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, load, memory_room, write
 from hpctl.checkpoints.search import Checkpoint, judge
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
@@ -551,8 +552,59 @@ def test_two_jobs_do_not_share_a_directory(tmp_path, monkeypatch):
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
         other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
-        with pytest.raises(PeerError, match="another job's helper uses"):
+        with pytest.raises(PeerError, match=f"the helper of job {nodes.spec.job} uses"):
             Node(other, "n0")
+
+
+def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpctl.checkpoints.fast.node.LOCK_S", 20.0)
+    with Nodes(tmp_path, 1) as nodes:
+        nodes.resume()
+        saved(nodes, 10)
+        until(lambda: "step-10" in load(nodes.disk("n0") / META / "ledger.json"), 60)
+        again = replace(
+            nodes.spec, secret="1" * 64, restarts=1, saves=FastSaves(str(nodes.disk("n0")))
+        )
+        node = Node(again, "n0")
+        assert nodes.processes["n0"].wait(10) == -signal.SIGKILL
+        del nodes.processes["n0"]
+        assert "step-10" in node.rows, "what it saved is kept"
+
+
+def test_a_start_says_which_node_takes_no_part(tmp_path):
+    (tmp_path / "n1").symlink_to(tmp_path)
+    with Nodes(tmp_path, 2) as nodes:
+        why = helpers.find_obstacle(nodes.spec, lambda hosts: ())
+        assert why == f"on n1, {tmp_path}/n1 is not a directory of this user"
+
+
+def test_a_directory_that_two_nodes_share_is_no_disk_of_their_own(tmp_path, monkeypatch):
+    short = f"{cluster.LOOK_OFTEN}from hpctl.checkpoints.fast import node\nnode.LOCK_S = 0.5\n"
+    monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, short))
+    monkeypatch.setattr(Nodes, "disk", lambda nodes, host: nodes.place / "disk")
+    with Nodes(tmp_path, 2) as nodes:
+        why = helpers.find_obstacle(nodes.spec, lambda hosts: ())
+        assert re.search(r"disk is the same directory as on n[01]: fast saves need a disk", why)
+
+
+def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(tmp_path):
+    place = tmp_path / "disk"
+    hosts, addresses = ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
+    spec = Spec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), hosts, addresses)
+    first = Node(spec, "n0")
+    assert first.handle({"do": "ready"}) == {"off": ""}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpctl.checkpoints.fast.node._try_lock", lambda file: True)
+        Node(spec, "n1")
+    assert "is the same directory as on n1" in first.handle({"do": "ready"})["off"]
+
+
+@pytest.mark.parametrize(("gone", "why"), [((), "no helper answers on n1"), (("n1",), "")])
+def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, why):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.kill("n1")
+        assert helpers.find_obstacle(nodes.spec, lambda hosts: gone, wait_s=0.5) == why
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 def test_a_start_from_scratch_has_the_nodes_set_aside_what_they_hold(tmp_path, monkeypatch, resume):
     monkeypatch.setattr(helpers, "_launch", lambda *_: None)
     monkeypatch.setattr(helpers, "Reader", Mock())
+    monkeypatch.setattr(helpers, "find_obstacle", lambda spec, gone: "")
     monkeypatch.setattr(helpers, "restore", made := Mock())
     helpers.Reader().nodes.return_value = helpers.Reader().leaves.return_value = {}
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "HPCTL_RESUME": resume}

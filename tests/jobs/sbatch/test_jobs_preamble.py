@@ -205,12 +205,12 @@ def test_ranks_keep_a_flight_recorder_unless_the_user_says_otherwise(job, shell,
 def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     newest = generic(job.root, "step-3", 3)
     job.parts = {"fast": FastSaves(f"{job.tmp}/nvme", flush_s=60)}
-    tail = 'echo "$HPCTL_FAST_DIR $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
+    tail = 'echo "${HPCTL_FAST_DIR-unset} $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
     code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")
-    assert out[-1] == f'{job.tmp}/nvme {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
-    assert "hpctl: fast saves: off: this is no job of hpctl sbatch with --fast-dir" in err
-    assert "lost with their node" in err
+    assert out[-1] == f'unset {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
+    assert "hpctl: fast saves are off: this is no job of hpctl sbatch with --fast-dir" in err
+    assert f"the program saves to {job.root} (HPCTL_FAST_DIR is not set)" in err
 
 
 def reader(job: Job) -> Path:
