@@ -315,11 +315,16 @@ def last(
 
 
 def _tell(result: search.Search) -> None:
-    if result.found is not None and result.found.step is not None:
-        from hpctl.wire.job_report_client import report_resume_step
+    if result.verdict not in ("found", "none"):
+        return
+    from hpctl.wire.job_report_client import report_start
 
-        sys.stdout.flush()
-        report_resume_step(result.found.step, os.environ)
+    step = result.found.step if result.found is not None else None
+    place = "starting from the beginning"
+    if result.found is not None:
+        place = f"resuming from {f'step {step}' if step is not None else result.found.path}"
+    sys.stdout.flush()
+    report_start(os.environ, step=step, place=place)
 
 
 def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | PassedOver]:

@@ -36,6 +36,7 @@ from starlette.routing import Route
 
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
+from hpctl.jobs.former_run import describe_former_end
 from hpctl.jobs.run_gates import shut_now
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
@@ -166,7 +167,9 @@ class JobDesk:
         paused_by = self._loop.memory.state.paused_by
         why = shut_now(job, self._live.policy, self._loop.observer.stopped(), paused_by)
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
-        return job_wire.Taken(int(job.id), not why, why, tuple(filter(None, layers)))
+        state = self._loop.memory.state
+        former = describe_former_end(state, job.id, report.restarts) if report.restarts else ""
+        return job_wire.Taken(int(job.id), not why, why, tuple(filter(None, layers)), former)
 
     @property
     def trouble(self) -> str:

@@ -15,12 +15,14 @@ import logging
 import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.toolkit.bounds import natural, printable
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport
@@ -48,7 +50,8 @@ class DaemonReply(Struct, frozen=True):
     `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
     observes, is paused, or keeps out of the partition; `text` says which), it does not do
     what the report asks for. `again`: not taken now, the same report may be taken later.
-    `run_policy`: the recovery policies of the cluster and the partition, as JSON.
+    `run_policy`: the recovery policies of the cluster and the partition, as JSON. `former`: why the
+    job's run before this one ended, where the daemon knows.
     """
 
     ok: bool
@@ -56,6 +59,7 @@ class DaemonReply(Struct, frozen=True):
     again: bool = False
     text: str = ""
     run_policy: Sequence[Mapping[str, object]] = ()
+    former: str = ""
 
 
 def send_report(
@@ -85,13 +89,37 @@ def send_report(
     return None
 
 
-def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
-    """Tell the step that a run resumes from.
+def report_start(environment: Mapping[str, str], *, step: int | None, place: str) -> None:
+    """Tell the step that a run resumes from, None for the beginning.
 
-    By it the daemon knows of jobs without a supervisor whether they got on between two crashes.
+    By it the daemon knows of jobs without a supervisor whether they got on between two crashes. Of
+    a run that is not the first, why the one before ended is written to stderr, the job's log, where
+    the daemon knows. `place` says in words where this run begins, "" where only the program knows.
     As `_report_beside`.
     """
-    _report_beside(environment, lambda job, restarts: JobReport(job, restarts, progress=step))
+
+    def tell(reply: DaemonReply | None) -> None:
+        if reply is not None and reply.former:
+            line = f"hpctl: {former_run_text(restarts_of(environment), reply.former, place)}"
+            print(printable(line), file=sys.stderr, flush=True)
+
+    if step is None and not restarts_of(environment):
+        return
+    heard = tell if restarts_of(environment) else None
+    _report_beside(
+        environment, lambda job, restarts: JobReport(job, restarts, progress=step), heard
+    )
+
+
+def restarts_of(environment: Mapping[str, str]) -> int:
+    """How often a job was started before this run."""
+    return natural(environment.get("SLURM_RESTART_COUNT", ""))
+
+
+def former_run_text(restarts: int, why: str, place: str) -> str:
+    """Why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
+    begins = f"; {place}" if place else ""
+    return f"run {restarts + 1}: run {restarts} ended: {why}{begins}"
 
 
 def report_note(why: str, environment: Mapping[str, str]) -> None:
@@ -103,11 +131,14 @@ def report_note(why: str, environment: Mapping[str, str]) -> None:
 
 
 def _report_beside(
-    environment: Mapping[str, str], make_report: Callable[[JobId, int], JobReport]
+    environment: Mapping[str, str],
+    make_report: Callable[[JobId, int], JobReport],
+    heard: Callable[[DaemonReply | None], None] | None = None,
 ) -> None:
     """Send a report in a process of its own, so that a start waits for nothing.
 
-    Does nothing outside a job. Never raises.
+    `heard` gets the answer there, and may write to stderr. Does nothing outside a job. Never
+    raises.
     """
     job, restarts = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_RESTART_COUNT", "0")
     if not (job.isdecimal() and restarts.isdecimal()):
@@ -121,9 +152,12 @@ def _report_beside(
     try:
         # Whoever reads what we printed waits until nobody holds the other end.
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
+        for stream in (0, 1) if heard is not None else (0, 1, 2):
             os.dup2(nothing, stream)
-        send_report(make_report(JobId(int(job)), int(restarts)), failover_s=WHOLE_FAILOVER_S)
+        report = make_report(JobId(int(job)), int(restarts))
+        reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
+        if heard is not None:
+            heard(reply)
     finally:
         os._exit(0)
 
@@ -184,5 +218,7 @@ def _head(url: str) -> Head | None:
 def _reply(status: int, text: bytes) -> DaemonReply:
     if status == 200:
         taken = job_wire.decode_taken(text)
-        return DaemonReply(True, taken.acts, text=taken.why, run_policy=taken.run_policy)
+        return DaemonReply(
+            True, taken.acts, text=taken.why, run_policy=taken.run_policy, former=taken.former
+        )
     return DaemonReply(False, again=passing(status), text=f"{status} {explained(text)}")

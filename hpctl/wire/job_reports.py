@@ -76,13 +76,15 @@ class Taken(Struct, frozen=True):
     `acts` is false where the daemon only observes, is paused, or keeps out of the partition: a
     wish is then not granted, and a supervisor that wants a requeue must see to it itself.
     `run_policy`: the recovery policies of the cluster and of the job's partition, in that order,
-    each with the keys that it sets; the job's own goes over them.
+    each with the keys that it sets; the job's own goes over them. `former`: why the run before the
+    one that reports ended, empty for a first run and where that is not known.
     """
 
     job: int
     acts: bool
     why: str = ""
     run_policy: tuple[dict[str, Any], ...] = ()
+    former: str = ""
 
 
 _taken = msgspec.json.Decoder(Taken)

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.journal.events import JobReported
+from hpctl.engine.journal.events import JobRecoveryOpened, JobReported
+from hpctl.engine.journal.state import State
 from hpctl.jobs import report_intake
 from hpctl.jobs.report_intake import route
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
+from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobReport, Wish
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision
@@ -81,6 +83,17 @@ def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
     head.live.replace(site)
     answer = send_report(JobReport(7, 0, progress=40))
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
+
+
+def test_a_run_learns_why_the_one_before_it_ended(head):
+    head.state = State()
+    head.sees(7, restarts=2)
+    head.state.fold(JobReported(NOON, report(restarts=0), head.uid))
+    assert send_report(JobReport(7, 1)).former == "rank 3 stands still"
+    run = Attempt(7, NOON, 1)
+    head.state.fold(JobRecoveryOpened(NOON, "j-1", run, "", ("n2",), "its node n2: off the bus"))
+    assert send_report(JobReport(7, 2)).former == "its node n2: off the bus"
+    assert send_report(JobReport(7, 0)).former == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")

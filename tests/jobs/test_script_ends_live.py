@@ -196,5 +196,6 @@ def test_a_run_that_slurm_ends_tells_nothing(live):
     until(lambda: live.job(job).state == "CANCELLED", 60, "it is cancelled")
     until(lambda: not live.job(job).completing, 60, "it has ended")
     assert "the script ended" not in log.read_text()
-    assert JobId(job) not in live.state().reports
+    reports = live.state().reports.get(JobId(job), ())
+    assert [each for each in reports if each.report.trouble is not None] == []
     assert live.of_job(job) == []

@@ -40,6 +40,7 @@ from hpctl.toolkit.hostlist import expand, fold
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.wire.job_report_client import report_note
 
 IGNORED = tuple(name for name in SIGNALS if name != "TERM")
 """They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
@@ -505,8 +506,6 @@ def _print_start(environ: Mapping[str, str]) -> int:
         print("stop")
         return 1
     except (HpctlError, OSError) as error:
-        from hpctl.wire.job_report_client import report_note
-
         place = environ.get("HPCTL_CHECKPOINT_DIR", "")
         why = f"fast saves are off: {_reason(error)}; the program saves to {place}"
         print(printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.checkpoints.run_records import (
     MOST_SAVES,
@@ -28,6 +29,8 @@ from hpctl.checkpoints.run_records import (
 from hpctl.jobs.decide import Past
 from hpctl.toolkit.hostlist import fold
 from hpctl.vocabulary.identity import NodeName
+
+ASKED_TO_END = "it was asked to end"
 
 
 class JobHistory(Struct):
@@ -90,6 +93,22 @@ class JobHistory(Struct):
     def attempts(self) -> int:
         """How many steps were launched for this job."""
         return max((r.attempt for r in self.records if isinstance(r, AttemptStarted)), default=0)
+
+    @property
+    def last_start(self) -> AttemptStarted | None:
+        """The attempt that was started last."""
+        return next((r for r in reversed(self.records) if isinstance(r, AttemptStarted)), None)
+
+    def correct_end(self, restart: int, why: str) -> None:
+        """Name what a run's last attempt ended of, where it knew no more than that it had to."""
+        of_run = [
+            r.attempt
+            for r in self.records
+            if isinstance(r, AttemptStarted) and r.restart == restart
+        ]
+        ends = [r for r in self.records if isinstance(r, AttemptEnded) and r.attempt in of_run]
+        if ends and ends[-1].why == ASKED_TO_END:
+            self.add(replace(ends[-1], why=f"{ASKED_TO_END}: {why}"))
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -193,7 +193,13 @@ class ClusterPolicy(Struct, frozen=True):
     layers: tuple[PolicyFile, ...]
 
 
-Event = StepEnded | Signalled | SrunLine | Trouble | ClusterPolicy
+class FormerRun(Struct, frozen=True):
+    """The head node named why the job's run before this one ended."""
+
+    why: str
+
+
+Event = StepEnded | Signalled | SrunLine | Trouble | ClusterPolicy | FormerRun
 
 
 class EventQueue:

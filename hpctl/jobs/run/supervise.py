@@ -28,7 +28,7 @@ from hpctl.jobs.run.allocation import (
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd, node_of
-from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
+from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, FormerRun, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold
@@ -36,7 +36,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy_file import from_json
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Kind, Trouble
-from hpctl.wire.job_report_client import DaemonReply
+from hpctl.wire.job_report_client import DaemonReply, former_run_text
 
 INFINITE = float("inf")
 
@@ -249,7 +249,7 @@ class StepSupervisor:
         fit = self.allocation.look()
         if self.asked:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
-            return AttemptOutcome(128 + self.asked, "it was asked to end")
+            return AttemptOutcome(128 + self.asked, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._over(1)
         size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
@@ -318,6 +318,8 @@ class StepSupervisor:
             case ClusterPolicy(layers=layers):
                 self.given.configure(layers)
                 self.steps.ranks.configure(self.given.policy)
+            case FormerRun(why=why):
+                self._note_former(why)
             case Signalled(number=number):
                 self.steps.pass_on(step, number)
                 if self.steps.asked_to_end:
@@ -333,7 +335,7 @@ class StepSupervisor:
         evidence = self.steps.evidence(code, lost, self.allocation.gpus)
         code = ending.code_of(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
-            return AttemptOutcome(code, "it was asked to end")
+            return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._over(code)
         if (again := self._uncreated(step, evidence, fit)) is not None:
@@ -390,7 +392,7 @@ class StepSupervisor:
         self.steps.save_first(step, most)
         code, lost = self.steps.stop(step)
         if self.steps.asked_to_end:
-            return AttemptOutcome(code, "it was asked to end")
+            return AttemptOutcome(code, history.ASKED_TO_END)
         if lost:
             # Only now it shows that a node is gone: that is the trouble, and what is to be done.
             self.allocation.suspect(lost)
@@ -485,8 +487,20 @@ class StepSupervisor:
         self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
         self.timers.ended()
 
+    def _note_former(self, why: str) -> None:
+        """Say why the run before this one ended. It was asked to end and did not learn why."""
+        last = self.history.last_start
+        place = "starting from the beginning"
+        if last is not None and last.resume is not None:
+            place = f"resuming from {last.resume if last.step is None else f'step {last.step}'}"
+        self.say(former_run_text(self.given.restart, why, place))
+        self.history.correct_end(self.given.restart - 1, why)
+
     def _learned(self, reply: DaemonReply) -> None:
-        """The daemon named the recovery policies under the job's own. On a thread of its own."""
+        """The daemon named the recovery policies under the job's own, and why the run before this
+        one ended. On a thread of its own."""
+        if reply.former and self.given.restart:
+            self.events.put(FormerRun(reply.former))
         try:
             layers = [from_json(keys) for keys in reply.run_policy]
         except ValueError as error:  # an hpctl of another release

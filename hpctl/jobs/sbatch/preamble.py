@@ -19,8 +19,10 @@ They run as the user, on a compute node, at every start of the job, under whatev
   resiliency extension uses for "do not requeue". HPCTL_RESUME=scratch in the job's environment
   overrides it.
 
-Without `hpctl run` the script's EXIT trap has hpctl read in the log why a run ended with another
-code than 0 (`hpctl.jobs.run.script_end`). The exit code stays what it was.
+Without `hpctl run` a start is reported, and the daemon's answer says in the log why the run before
+ended; `hpctl run` does both by itself. Without it, too, the script's EXIT trap has hpctl read in
+the log why a run ended with another code than 0 (`hpctl.jobs.run.script_end`). The exit code stays
+what it was.
 """
 
 import json
@@ -48,6 +50,8 @@ LOOK_S = 120
 FETCH_S = 3600
 """The same where the newest may be in S3, and is then copied into the checkpoint directory."""
 
+STARTED = "hpctl.jobs.run.script_start"
+"""The module that reports a start, where no look for a checkpoint does."""
 READER = "hpctl.jobs.run.script_end"
 """The module that reads why a script ended."""
 
@@ -66,6 +70,8 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
         text += sections["preflight"]
     if job.fast:
         text += sections["fast"]
+    if not job.supervised and not (job.ckpt and resume):
+        text += sections["told"]
     if job.ckpt:
         text += sections["resume" if resume else "make"]
     signals = ["USR1"]
@@ -86,6 +92,8 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
         "UNSTARTED": str(NOT_FOUND_EXIT_CODE),
         "LEVEL": job.preflight,
         "SIGNALS": " ".join(signals),
+        "STARTED": STARTED,
+        "TELL": "" if job.supervised else " --tell",
         "READ_END": shlex.quote(_read_end(path)),
     }
     text += sections["end"]

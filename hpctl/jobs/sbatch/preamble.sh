@@ -37,6 +37,10 @@ hpctl_preamble() {
             "saves to $HPCTL_CHECKPOINT_DIR (HPCTL_FAST_DIR is not set)" >&2
         unset HPCTL_FAST_DIR ;;
     esac
+#@ told
+    if [ "$HPCTL_RESTART_COUNT" -gt 0 ]; then
+        @ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ @STARTED@ </dev/null || :
+    fi
 #@ make
     for hpctl_pause in 2 5 10 0; do
         if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then return 0; fi
@@ -56,7 +60,7 @@ hpctl_preamble() {
         hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
         if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
             hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
-                checkpoint last --export --tell "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
+                checkpoint last --export@TELL@ "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
         fi
         case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
     done

@@ -82,3 +82,15 @@ def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path) -> None
     again = JobHistory.open(tmp_path / "run-7.jsonl")
     assert again.records[:2] == [CheckpointSaved(1, AT, 4.0), CheckpointSaved(1, AT, 5.0)]
     assert (len(again.records), again.past) == (MOST_SAVES + 1, [])
+
+
+def test_the_end_of_a_run_that_had_to_end_is_named_by_the_next() -> None:
+    asked = AttemptEnded(2, AT, 143, run_history.ASKED_TO_END)
+    history = JobHistory(None, [START, END, AttemptStarted(2, 0, AT, "n[1-2]"), asked])
+    history.add(AttemptStarted(3, 1, AT, "n[1-2]", "/ck/step-9", 9))
+    history.correct_end(0, "its node n2: GPU fell off the bus")
+    history.correct_end(1, "of nothing that is known")
+    rows = run_history.summary(history.records)
+    assert rows[1].endswith("node n2 is lost -> step")
+    assert rows[2].endswith("it was asked to end: its node n2: GPU fell off the bus")
+    assert rows[3].endswith("no end was recorded: the supervisor was lost")

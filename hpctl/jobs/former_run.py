@@ -1,0 +1,36 @@
+"""Why the run of a job before this one ended, as far as the daemon knows: for the job's own log."""
+
+from hpctl.engine.journal.state import State
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
+
+
+def describe_former_end(state: State, job: JobId, restarts: int) -> str:
+    """Return why the run before the one with this restart count ended, "" where that is not known.
+
+    May be called beside the loop, which changes `state` meanwhile.
+    """
+    former = restarts - 1
+    of_run = [rec for rec in tuple(state.jobs.values()) if _is_of(rec, job, former)]
+    if of_run:
+        return _describe_cause(state, max(of_run, key=lambda rec: rec.opened))
+    for event in reversed(state.reports.get(job, ())):
+        if event.report.restarts == former and event.report.trouble is not None:
+            return event.report.trouble.why
+    return ""
+
+
+def _is_of(rec: JobRecovery, job: JobId, restarts: int) -> bool:
+    """Whether a recovery treats the end of that run."""
+    if (rec.attempt.job, rec.attempt.restarts) != (job, restarts):
+        return False
+    return not rec.lift and (bool(rec.note) or rec.phase is not JobPhase.CANCELLED)
+
+
+def _describe_cause(state: State, rec: JobRecovery) -> str:
+    if rec.trouble is not None:
+        return rec.trouble.why
+    cause = state.nodes.get(rec.cause)
+    if cause is None or cause.by:
+        return rec.why
+    return f"{rec.why} ({cause.rule})"
