@@ -36,6 +36,8 @@ _UNPARSED: Final = re.compile(r'  File "([^"]*)", line (\d+)$')
 _SYNTAX: Final = re.compile(r"(SyntaxError|IndentationError|TabError): (.*)")
 _NAME: Final = re.compile(r"([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b")
+_FILE: Final = re.compile(r"""["'](/[^"']{1,100})["']""")
+"""The file that an error of the operating system names."""
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen |\.pyx$")
 _ECHOES: Final = frozenset(
     {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
@@ -517,8 +519,10 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
         if row is not None and not (row.named and error):
             text = stable(lines[number])
             why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
+            if row.kind is Kind.DISK_FULL and (place := _FILE.search(lines[number])):
+                why = f"{row.says}: {place[1]}"
             if error is not None and error.own and row.tier is PatternTier.CAUSE:
-                why = f"{row.says}, in {error.where}"
+                why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
             yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
         elif error is not None and not error.echoes:

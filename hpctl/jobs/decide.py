@@ -74,9 +74,12 @@ def decide(
         return RunDecision(rungs[0], _line(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
-    over = _over_budget(policy, past, fruitless, trouble, now)
+    tried = len(_restarts(fruitless))
+    stops_at_once = rungs[0] in STOPS and not tried
+    over = "" if stops_at_once else _over_budget(policy, past, fruitless, trouble, now)
     if over or rungs[0] in STOPS:
-        reason = over or f"{trouble.kind} {len(_restarts(fruitless)) + 1} times without progress"
+        times = f"{trouble.kind} {tried + 1} times without progress"
+        reason = "" if stops_at_once else over or times
         action = policy.last_resort(trouble.kind) if over else rungs[0]
         return _stop(action, reason, trouble, save_s)
     for leave in _leaves(policy, past, trouble, means, now):
@@ -101,7 +104,8 @@ def decide(
 def _stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
     """The answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
     prefix = "hpctl: " if action is Action.HOLD else ""
-    return RunDecision(action, _line(f"{prefix}{reason}: {trouble.why}"), save_first_s=save_s)
+    text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
+    return RunDecision(action, _line(f"{prefix}{text}"), save_first_s=save_s)
 
 
 def worth_growing(

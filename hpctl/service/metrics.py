@@ -64,7 +64,7 @@ MISSED_S: Final = 300.0
 _FAULTS: Final = ("xid", "sxid", "gpu", "kernel", "host", "efa", "rdma", "neuron", "hma", "peer")
 _TROUBLES: Final = (
     *(Kind.CRASH, Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.CUDA, Kind.NETWORK, Kind.HANG),
-    *(Kind.NAN, Kind.STORAGE, Kind.CORRUPTION),
+    *(Kind.NAN, Kind.STORAGE, Kind.DISK_FULL, Kind.CORRUPTION),
 )
 CLASSES: Final = (*_FAULTS, "slurm", "site", *map(str, _TROUBLES), OTHER)
 """Why something is recovered: the family of the rule that called the node faulty, or what went

@@ -133,6 +133,11 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         why="File systems recover in minutes; other jobs can use the nodes. A stale mount is"
         " one node's.",
     ),
+    Kind.DISK_FULL: Treatment(
+        (Action.HOLD,),
+        why="A full file system stays full until its owner makes room: a restart would fail at its"
+        " next save.",
+    ),
     Kind.CORRUPTION: Treatment(
         (Action.REQUEUE,),
         exclude=1,

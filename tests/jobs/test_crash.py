@@ -73,7 +73,7 @@ def test_real_children():
     assert child("raise SystemExit(16)").kind is Kind.CORRUPTION
     assert child("import sys; sys.exit('no data')").signature == "exit 1"
     full = child("open('/dev/full', 'w', buffering=1).write('x\\n')")
-    assert (full.kind, full.signature) == (Kind.STORAGE, "file system full")
+    assert (full.kind, full.signature) == (Kind.DISK_FULL, "file system full")
     nested = child(
         "def f(d): return d['a']\ntry: f({})\nexcept KeyError as e: raise RuntimeError(1) from e"
     )

@@ -82,8 +82,8 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
         "restart (line 1): no such key; did you mean 'restarts'?",
         "window_s (line 2): is no time: write seconds, or 30s, 10m, 2h, 1d (given 'soon')",
         "nodes (line 3): goes from the least to the most nodes, and the least is 1 (given '8-6')",
-        "on.hagn (line 5): should be one of ... spike, slow, upload, storage, corruption,"
-        " no_progress, preempted, time_limit, killed, final (given 'hagn'); did you"
+        "on.hagn (line 5): should be one of ... spike, slow, upload, storage, disk_full,"
+        " corruption, no_progress, preempted, time_limit, killed, final (given 'hagn'); did you"
         " mean 'hang'?",
         "on.crash.lader (line 6): no such key; did you mean 'ladder'?",
         "on.crash.exclude (line 6): should be greater than or equal to 0 (given -1)",

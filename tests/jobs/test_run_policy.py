@@ -255,3 +255,14 @@ def test_registration(comment: str, expected: Registration | None) -> None:
     assert found == expected
     if found is not None and expected is not None:
         assert found.policy == expected.policy
+
+
+def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    full = Trouble(
+        Kind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
+    )
+    for policy in (RunPolicy(), RunPolicy(restarts=0)):
+        answer = decide(policy, (), full, Means(requeue=True), at)
+        assert answer.action is Action.HOLD
+        assert answer.why == f"hpctl: {full.why}"

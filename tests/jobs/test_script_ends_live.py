@@ -36,7 +36,7 @@ ENDS = {
         " did not come to collective 5 of default_pg, where 1 other waits",
     ),
     "syntax": ("", Kind.CRASH, ": SyntaxError in line 2 (unparsed.py): invalid syntax"),
-    "disk": ("'full disk'", Kind.STORAGE, ": file system full"),
+    "disk": ("'full disk'", Kind.DISK_FULL, ": file system full: /fsx/ckpt/step_100/model.pt"),
     "port": ("port", Kind.CRASH, ": its port is in use, in die (dying_rank.py)"),
 }
 
@@ -91,8 +91,9 @@ class Ends:
             assert (trouble.rank, trouble.node) == (1, where)
         assert why in (self.base / f"{name}.log").read_text(errors="replace")
         until(lambda: why in self.live.explained(str(job)), 60, "explain says why")
-        if kind is Kind.STORAGE:
-            until(lambda: why in self.live.job(job).comment, 60, "the Comment says why")
+        if kind is Kind.DISK_FULL:
+            until(lambda: f"hpctl: {why}" in self.live.job(job).comment, 60, "the Comment says why")
+            assert self.live.job(job).restarts <= 1, "it is not tried again"
         else:
             held = self.live.state().holds
             until(lambda: why in held[str(job)].why, 60, "the hold says why")
