@@ -29,7 +29,9 @@ MESSAGE_CHARS: Final = 120
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # `srun --label` writes "3: ", torch "[rank3]: ", torchrun's tee "[default3]:".
 _STREAM: Final = re.compile(r"(?: *\d+: )?(?:\[(?:rank|default|trainer)\d+\]:? ?)?")
-_RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b|^ *(\d+): ")
+_RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b")
+_LABEL: Final = re.compile(r" *(\d+): ")
+"""`srun --label` names the task: a rank, or the launcher of several."""
 _FRAME: Final = re.compile(r'  File "([^"]*)", line \d+, in (.+)')
 _SLURM: Final = re.compile(r"srun: |slurmstepd(?:-[\w.-]+)?: ")
 _UNPARSED: Final = re.compile(r'  File "([^"]*)", line (\d+)$')
@@ -141,10 +143,18 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
 
 
-def rank_of(line: str) -> int | None:
-    """The rank that a line says it is from."""
+def rank_of(line: str, *, launched: bool = False) -> int | None:
+    """The rank that a line says it is from. `launched`: srun's tasks are launchers of ranks."""
     found = _RANK.search(line)
+    if found is None and not launched:
+        found = _LABEL.match(line)
     return int(next(filter(None, found.groups()))) if found else None
+
+
+def without_label(line: str) -> str:
+    """Return a line without the task that `srun --label` puts before it."""
+    label = _LABEL.match(line)
+    return line[label.end() :] if label else line
 
 
 TAIL_LINES: Final = 500
@@ -294,7 +304,8 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
         return False
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
-    return first.rank not in {rank_of(lines[number]) for number in echoes}
+    launched = _first_observed(lines).rank is not None
+    return first.rank not in {rank_of(lines[number], launched=launched) for number in echoes}
 
 
 def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int) -> Trouble:
@@ -307,7 +318,7 @@ def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, cod
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
         return _behind(replace(located, why=hit.why, node=None, rank=None), lines)
-    rank = rank_of(line)
+    rank = rank_of(line, launched=root.rank is not None)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
@@ -575,7 +586,7 @@ def _survived(lines: Sequence[str], trouble: set[int]) -> int:
     for number, line in enumerate(lines):
         if number in trouble:
             ordinary, before = 0, number
-        elif not _NOISE.match(line):
+        elif not _NOISE.match(without_label(line)):
             ordinary += 1
         if ordinary >= SURVIVED_LINES and before >= lived_to:
             lived_to = before + 1
@@ -586,7 +597,7 @@ def _first_observed(lines: Sequence[str]) -> _Root:
     """The block that torchrun prints below `Root Cause (first observed failure):`."""
     values: dict[str, str] = {}
     inside = False
-    for line in lines:
+    for line in map(without_label, lines):
         if "Root Cause (first observed failure):" in line:
             inside, values = True, {}
         elif inside and ":" in line:

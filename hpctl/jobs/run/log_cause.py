@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import classify
+from hpctl.jobs.crash import classify, without_label
 from hpctl.jobs.run import ending
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
@@ -143,7 +143,7 @@ def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
     """The hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""
-    for line in lines:
+    for line in map(without_label, lines):
         if match := _HOST.match(line):
             host = match[1]
         elif (match := _RANK.match(line)) and host:

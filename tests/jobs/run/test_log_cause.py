@@ -34,6 +34,17 @@ def test_the_cause_rank_and_node_of_a_recorded_end(log, code, kind, node, rank, 
     assert found.why == why
 
 
+@pytest.mark.parametrize(("log", "code", "kind", "node", "rank", "why"), CASES["recorded"])
+def test_the_labels_of_srun_change_nothing(log, code, kind, node, rank, why):
+    task = 0 if log.startswith("torchrun-") else rank  # of launchers the label is no rank
+    lines = (LOGS / f"{log}.txt").read_text().splitlines(keepends=True)
+    labeled = [
+        line if line.startswith(("srun: ", "slurmstepd")) else f"{task}: {line}" for line in lines
+    ]
+    found = cause(code, "".join(labeled))
+    assert (found.kind, found.node, found.rank, found.why) == (kind, node, rank, why)
+
+
 def test_every_recorded_end_has_its_row():
     assert {row[0] for row in CASES["recorded"]} == {path.stem for path in LOGS.glob("*.txt")}
 
