@@ -29,7 +29,6 @@ from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.spec import Spec
 
 GPUS = 8
-CPUS = 16
 
 _TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
@@ -128,7 +127,7 @@ def _node(spec: Spec, number: int, members: Mapping[str, str], addresses: Mappin
     state = there if name in members else "FUTURE"
     return (
         f"NodeName={name} NodeAddr={addresses.get(name, spec.address(number))} "
-        f"Port={spec.ports.slurmd + number} CPUs={CPUS} RealMemory=1000 Gres=gpu:{GPUS} "
+        f"Port={spec.ports.slurmd + number} CPUs={spec.cpus} RealMemory=1000 Gres=gpu:{GPUS} "
         f"State={state}\n"
     )
 
