@@ -78,8 +78,9 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
     if job.save_signal and job.save_signal not in (*_NOT_TRAPPED, "USR1"):
         signals.append(job.save_signal)
     # `VAR=x $limit cmd` sets VAR for cmd even where $limit is empty: assignments are recognised
-    # before expansion, in every POSIX shell.
-    path = f"PYTHONPATH={shlex.quote(runtime.python_path)} " if runtime.python_path else ""
+    # before expansion, in every POSIX shell. Those that a script exports are for another Python,
+    # and an empty one counts as unset.
+    path = f"PYTHONHOME= PYTHONPATH={shlex.quote(runtime.python_path)} "
     values = {
         "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
@@ -106,7 +107,7 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
 def _read_end(path: str) -> str:
     """The EXIT trap: hpctl reads why the script failed, and its exit code is kept.
 
-    `path`: the assignment of PYTHONPATH where one is needed.
+    `path`: the assignments of hpctl's own PYTHONHOME and PYTHONPATH.
     """
     reader = f'"$HPCTL_PYTHON" {shlex.join(SAFE_PATH)} {READER} "$hpctl_code"'
     return (

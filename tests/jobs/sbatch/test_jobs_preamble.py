@@ -246,6 +246,23 @@ def test_the_end_is_read_where_it_failed_and_the_exit_code_is_kept(
     assert (called.read_text() if called.exists() else "") == read
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_python_of_a_training_environment_is_not_hpctl_s(job, shell):
+    newest = generic(job.root, "step-3", 3)
+    (job.tmp / "msgspec.py").write_text("raise SystemExit('of another Python')\n")
+    theirs = {"PYTHONPATH": str(job.tmp), "PYTHONHOME": "/none"}
+    kept = 'echo "$PYTHONHOME $PYTHONPATH"\n'
+    _, out, _ = job.run(shell=shell, tail=TAIL + kept, **theirs)
+    assert out[0].startswith(f"{newest}|")
+    assert out[-1] == f"/none {job.tmp}"
+    log = job.tmp / "job.log"
+    failed = "KeyError: 1' >&2; exit 1"
+    traceback = 'Traceback (most recent call last):\n  File "/u/a.py", line 1, in main\n'
+    tail = f'exec 2>"{log}"; HPCTL_LOG_START=; echo \'{traceback}{failed}\n'
+    job.run(shell=shell, tail=tail, **theirs)
+    assert "the script ended with exit code 1, crash: KeyError in main (a.py)" in log.read_text()
+
+
 def test_where_the_run_begins_in_its_log_is_noted(job):
     reader(job)
     log = job.tmp / "job.log"
