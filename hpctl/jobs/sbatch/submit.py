@@ -428,6 +428,12 @@ _RDZV = re.compile(
 _SRUN_NODES = re.compile(
     r"\bsrun\b.*\s(?:-w\s*|--nodelist[=\s]\s*)(?P<value>[\"']?[A-Za-z0-9][^\s]*)"
 )
+_SUBMITS = re.compile(r"(?:^|[\s;&|(])(?<!hpctl )sbatch\s")
+_SAYS = re.compile(r"(?:echo|printf)\s")
+_STEP_EXPORT = re.compile(r"\bsrun\b.*\s--export[=\s]\s*[\"']?(?P<names>[^\s\"']+)")
+_STEP_OUTPUT = re.compile(
+    r"\bsrun\b.*\s(?:--output|--error|-o|-e)[=\s]|\bsrun\b.*[^&\d]\s*>>?\s*[^&\s]"
+)
 _AUTO_RESUME = re.compile(r"--auto-resume(?:[=\s]\s*)[\"']?1\b")
 HANG_RULES = "HYPERPOD_HANG_RULES"
 """Names the rules of HyperPod's hung-job agent, which watches a job that has it."""
@@ -438,11 +444,12 @@ _HANG_AGENT = (
     " restarts), or have its rules notify only"
 )
 _HIDDEN = re.compile(r"\|\|\s*(true|:|exit\s+0|echo\b[^;&|]*)\s*$")
-_INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*'|\"[^\"$`]*\"")
-"""What is a word to the shell, or runs apart: it has no say in the line's exit code."""
+_APART = re.compile(r"\$\([^()]*\)|`[^`]*`")
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 _PIPED = re.compile(r"[^|]\|&?\s*[^|\s]")
 _ENDS_WELL = re.compile(
-    r"(exit\s+0|true|:|(echo|printf|date|sleep|rm|cp|mv|ls|cat|sync|touch|mkdir|hostname)(\s.*)?)$"
+    r"(exit\s+0|true|:|set\s+\S+|(conda|source)\s+deactivate"
+    r"|(echo|printf|date|sleep|rm|cp|mv|ls|cat|sync|touch|mkdir|hostname)(\s.*)?)$"
 )
 _STARTS = re.compile(
     r"(?:\w+=\S*\s+)*(?:srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|hpctl\s+run)\s"
@@ -495,22 +502,10 @@ def script_warnings(script: BatchScript) -> list[str]:
 
 
 def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
-    pinned = _RDZV.search(text)
-    if pinned and (host := _literal(pinned["value"])):
-        yield (
-            f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
-            " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
-        )
-    if (pinned := _SRUN_NODES.search(text)) and (host := _literal(pinned["value"])):
-        yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
-    if _AUTO_RESUME.search(text):
-        yield (
-            "--auto-resume=1 is HyperPod's own: it would replace nodes and requeue the job while"
-            " hpctl does the same; leave it out"
-        )
-    if _HANG_RULES.search(text):
-        yield _HANG_AGENT
-    text = _INSIDE.sub("_", text)
+    yield from _place_warnings(text)
+    if not _SAYS.match(text):
+        yield from _actor_warnings(text)
+    text = _outer(text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
     if _HIDDEN.search(text):
@@ -520,6 +515,47 @@ def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
             "of a pipe the shell keeps the last command's exit code: a crash would look like"
             " success; add `set -o pipefail` or use --output"
         )
+
+
+def _place_warnings(text: str) -> Iterator[str]:
+    """A line that names one machine."""
+    pinned = _RDZV.search(text)
+    if pinned and (host := _literal(pinned["value"])):
+        yield (
+            f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
+            " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
+        )
+    if (pinned := _SRUN_NODES.search(text)) and (host := _literal(pinned["value"])):
+        yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
+
+
+def _actor_warnings(text: str) -> Iterator[str]:
+    """A line that has somebody else act on the job, or keeps the program from what it needs."""
+    if _AUTO_RESUME.search(text):
+        yield (
+            "--auto-resume=1 is HyperPod's own: it would replace nodes and requeue the job while"
+            " hpctl does the same; leave it out"
+        )
+    if _HANG_RULES.search(text):
+        yield _HANG_AGENT
+    exported = _STEP_EXPORT.search(text)
+    if exported and "ALL" not in exported["names"].split(","):
+        yield (
+            "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
+            " the program; add ALL"
+        )
+    if _SUBMITS.search(_outer(text)):
+        yield (
+            "sbatch submits a job that does not register with hpctl, and a restart of this job"
+            " submits it once more; write hpctl sbatch, and submit only where"
+            " HPCTL_RESTART_COUNT is 0"
+        )
+
+
+def _outer(text: str) -> str:
+    """A line without what is a word to the shell, or runs apart: that has no say in its exit
+    code."""
+    return _QUOTED.sub("_", _APART.sub("_", text))
 
 
 def _literal(value: str) -> str:
@@ -535,8 +571,14 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
     if not any(_LAUNCH.search(text) or _SUPERVISED.search(text) for _, text in lines):
         return
     number, last = lines[-1]
-    background = any(re.search(r"[^&]&\s*$", text) for _, text in lines)
-    if last == "wait" and background:
+    background = sum(bool(re.search(r"[^&]&\s*$", text)) for _, text in lines)
+    if last == "wait" and background > 1:
+        yield (
+            number,
+            "`wait` alone waits for all programs and ends with 0: one that crashes neither ends nor"
+            " fails the job while others run; write `wait -n; exit $?` to end with the first",
+        )
+    elif last == "wait" and background:
         yield number, "`wait` alone ends with 0 whatever it waited for; write `wait $pid`"
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
     if strict or _LAUNCH.search(last):
@@ -602,6 +644,11 @@ def unread_ends(script: BatchScript) -> list[str]:
     found: list[str] = []
     for number, text in commands(script):
         where = f"{script.name}:{number}"
+        if _STEP_OUTPUT.search(_outer(text)):
+            found.append(
+                f"{where}: this step writes to files of its own, which are not read: of a program"
+                " that fails, rank, node and exit code are told, and no exception"
+            )
         if _EXEC.match(text) and _split_words(text):
             found.append(
                 f"{where}: `exec` replaces the shell, so why this program ends is not read from the"
