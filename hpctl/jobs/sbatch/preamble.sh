@@ -17,6 +17,16 @@ hpctl_preamble() {
         export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000
     fi
     export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
+    # Where sbatch --export keeps the environment from the steps, the program still needs these.
+    hpctl_names=HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,HPCTL_RESTART_COUNT,HPCTL_PYTHON,HPCTL_TIERS
+    hpctl_names=$hpctl_names,HPCTL_POLICY,HPCTL_SPARES,HPCTL_SAVE_SIGNAL,HPCTL_SUSPECTS,HPCTL_FAST_DIR
+    hpctl_names=$hpctl_names,HPCTL_FAST_SPEC,HPCTL_FAST_OPTIONS,TORCH_FR_BUFFER_SIZE
+    hpctl_names=$hpctl_names,TORCH_NCCL_TRACE_BUFFER_SIZE,TORCH_NCCL_DUMP_ON_TIMEOUT
+    case ",${SLURM_EXPORT_ENV:-ALL}," in
+    *,[Aa][Ll][Ll],*) ;;
+    ,[Nn][Oo][Nn][Ee],|,[Nn][Ii][Ll],) export SLURM_EXPORT_ENV="$hpctl_names" ;;
+    *) export SLURM_EXPORT_ENV="$SLURM_EXPORT_ENV,$hpctl_names" ;;
+    esac
     : exports
 #@ preflight
     hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.nodes.acceptance.preflight @LEVEL@ </dev/null) || :
@@ -94,7 +104,7 @@ hpctl_preamble() {
 }
 hpctl_preamble || exit $?
 unset -f hpctl_preamble
-unset hpctl_limit hpctl_pause hpctl_line
+unset hpctl_limit hpctl_pause hpctl_line hpctl_names
 # SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
 # programs that the shell starts still get its default action.
 trap : @SIGNALS@

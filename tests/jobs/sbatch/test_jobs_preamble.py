@@ -247,6 +247,23 @@ def test_the_end_is_read_where_it_failed_and_the_exit_code_is_kept(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        ({}, "unset"),
+        ({"SLURM_EXPORT_ENV": "ALL"}, "ALL"),
+        ({"SLURM_EXPORT_ENV": "ALL,A=1"}, "ALL,A=1"),
+        ({"SLURM_EXPORT_ENV": "NONE"}, "HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,"),
+        ({"SLURM_EXPORT_ENV": "A=1,B"}, "A=1,B,HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,"),
+    ],
+)
+def test_steps_without_the_environment_get_what_hpctl_sets(job, shell, given, begins):
+    _, out, _ = job.run(shell=shell, tail='echo "${SLURM_EXPORT_ENV-unset}"\n', **given)
+    assert out[0].startswith(begins)
+    assert ("HPCTL" in out[0]) == ("HPCTL" in begins)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_the_python_of_a_training_environment_is_not_hpctl_s(job, shell):
     newest = generic(job.root, "step-3", 3)
     (job.tmp / "msgspec.py").write_text("raise SystemExit('of another Python')\n")
