@@ -129,6 +129,9 @@ def _around(
 ) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
     logs = log_directories(EffectiveOptions(line, script, os.environ), os.getcwd())
+    missing = tuple(each for each in logs if not os.path.isdir(each[1]))
+    if missing and context.creates_log_directories(found(line)):
+        missing = ()
     where = asked.checkpoint_dir
     return SubmitContext(
         runtime=_runtime(),
@@ -138,7 +141,7 @@ def _around(
         unknown=_unknown(where, asked.checkpoint_files)
         if where is not None and asked.resume
         else "",
-        missing=tuple(each for each in logs if not os.path.isdir(each[1])),
+        missing=missing,
     )
 
 

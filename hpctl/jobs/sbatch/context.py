@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class SubmitContext(Struct, frozen=True):
     `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
     `unknown` says what is there in no known format. `missing` are the directories of --output and
-    --error that this machine does not have, with the option.
+    --error that this machine does not have and Slurm does not create, with the option.
     """
 
     runtime: Runtime
@@ -33,6 +34,30 @@ class SubmitContext(Struct, frozen=True):
     filesystem: str = ""
     unknown: str = ""
     missing: tuple[tuple[str, str], ...] = ()
+
+
+ASK_S = 5.0
+"""What does not answer must not keep a submission waiting that would itself go through."""
+
+
+_CREATES_DIRECTORIES = (23, 2)
+"""The release of Slurm since which the directories of --output and --error are created."""
+
+
+def creates_log_directories(sbatch: str) -> bool:
+    """Whether Slurm creates the directories of a job's logs. False where that is unknown."""
+    try:
+        done = subprocess.run(
+            [sbatch, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(rb"\b(\d{2})\.(\d{2})\b", done.stdout)
+    return found is not None and (int(found[1]), int(found[2])) >= _CREATES_DIRECTORIES
 
 
 _SHARED = (

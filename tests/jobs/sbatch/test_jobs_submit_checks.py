@@ -101,6 +101,24 @@ def test_the_directories_of_a_job_s_logs(options, found):
     assert submit.log_directories(asked, "/home/u") == found
 
 
+@pytest.mark.parametrize(
+    ("answer", "creates"),
+    [
+        ("echo slurm-wlm 22.05.8", False),
+        ("echo slurm 23.02.0", True),
+        ("echo slurm 24.11.5", True),
+        ("echo 0.1", False),
+        ("exit 1", False),
+    ],
+)
+def test_the_release_that_creates_the_directories_of_logs(tmp_path, answer, creates):
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\n{answer}\n")
+    sbatch.chmod(0o755)
+    assert context.creates_log_directories(str(sbatch)) is creates
+    assert context.creates_log_directories(str(tmp_path / "none")) is False
+
+
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text, seconds):
     assert submit.time_limit_s(text) == seconds

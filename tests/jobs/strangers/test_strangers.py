@@ -40,8 +40,7 @@ ROWS = {
         says=("the script ends with `dcgmi profile --resume`, which hides the exit code",),
     ),
     "container_options": Row(
-        script("container_options.sbatch"),
-        says=("--output: the directory", "--auto-resume=1 is HyperPod's own"),
+        script("container_options.sbatch"), says=("--auto-resume=1 is HyperPod's own",)
     ),
     "shell_and_log": Row(script("shell_and_log.slurm")),
     "modules_and_conda": Row(script("modules_and_conda.sh", ranks=4, files=BAD_MODULE)),
