@@ -662,8 +662,15 @@ def unread_ends(script: BatchScript) -> list[str]:
     return found
 
 
+_JOB_ID = re.compile(r"%\d*[AjJ]")
+
+
 def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]]:
-    """The directories of --output and --error: option and path, as far as it holds no `%`."""
+    """The directories of --output and --error: option and path, as far as it can exist.
+
+    A directory with the job's id in its name does not exist before the job does; what other
+    patterns stand for is left out.
+    """
     base = os.path.join(cwd, options.value("chdir") or "")
     found: list[tuple[str, str]] = []
     for option in ("output", "error"):
@@ -673,7 +680,7 @@ def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]
             continue
         kept: list[str] = []
         for part in parent.split("/"):
-            if "%" in part:
+            if "%" in part and not _JOB_ID.search(part):
                 break
             kept.append(part)
         found.append((option, os.path.normpath(os.path.join(base, "/".join(kept) or "/"))))

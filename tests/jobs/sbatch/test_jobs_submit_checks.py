@@ -92,6 +92,7 @@ def test_every_place_where_a_user_speaks_counts():
         ("--output=x.log", []),
         ("-o /l/logs/%j.out", [("output", "/l/logs")]),
         ("-o logs/%x/%j.out -e err/a", [("output", "/home/u/logs"), ("error", "/home/u/err")]),
+        ("-o logs/%j/log.out", [("output", "/home/u/logs/%j")]),
         ("--chdir=/fsx --output=logs/a", [("output", "/fsx/logs")]),
     ],
 )

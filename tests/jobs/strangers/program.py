@@ -46,7 +46,7 @@ def main() -> int:
     if name == "ray" and arguments[0] == "status":
         print(f" 0.0/{8 * int(os.environ['SLURM_JOB_NUM_NODES'])}.0 worker_units")
         return 0
-    if name in ("trl", "ray", "rank"):
+    if name in ("trl", "ray", "vllm", "rank"):
         return train(name, arguments)
     return 0
 
@@ -63,6 +63,7 @@ def play_python(name: str, arguments: list[str]) -> int:
     if words[:1] == ["-m"] and words[1].startswith(LAUNCHING_MODULES):
         return launch(words[1], words[2:])
     if words[:1] == ["-c"] and "SLURM_STEP_ID" in os.environ:
+        print(8)  # what a script may ask for: GPUs that are there
         return 0
     if words[:1] == ["-c"]:
         os.execv(sys.executable, [sys.executable, *arguments])

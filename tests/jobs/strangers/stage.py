@@ -22,7 +22,7 @@ from tests.sandbox.test_training import ROOT
 PROGRAM = Path(__file__).with_name("program.py")
 TOOLS = ("nvidia-smi", "dcgmi", "ibdev2netdev", "curl", "git", "enroot", "pip", "clear", "fi_info")
 PROGRAMS = (
-    *("torchrun", "accelerate", "composer", "deepspeed", "trl", "ray", "nsys", "numactl"),
+    *("torchrun", "accelerate", "composer", "deepspeed", "trl", "ray", "vllm", "nsys", "numactl"),
     *("python", "python3"),
 )
 PARTITIONS = ("train", "xyz-cluster", "hopper-prod", "gpu")
@@ -208,9 +208,10 @@ class Stage:
         until(lambda: self.live.job(played.job).state == "COMPLETED", 60, "the job completes")
 
 
-def _order(record: dict[str, Any]) -> tuple[bool, str, int]:
-    """The servers beside a training first, and its last rank last."""
-    return (record["program"] != "trl", str(record["step"]), int(record["rank"]))
+def _order(record: dict[str, Any]) -> tuple[bool, bool, str, int]:
+    """The servers and helpers beside a training first, and its last rank last."""
+    trains = record["program"] not in ("trl", "ray")
+    return (trains, record["step"] != "batch", str(record["step"]), int(record["rank"]))
 
 
 @contextmanager
