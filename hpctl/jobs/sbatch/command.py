@@ -130,8 +130,9 @@ def _around(
     """What the submission depends on: policy files, the controller, the mount table."""
     logs = log_directories(EffectiveOptions(line, script, os.environ), os.getcwd())
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
-    if missing and context.creates_log_directories(found(line)):
-        missing = ()
+    if missing:
+        with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
+            missing = () if context.creates_log_directories(found(line)) else missing
     where = asked.checkpoint_dir
     return SubmitContext(
         runtime=_runtime(),

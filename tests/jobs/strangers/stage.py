@@ -42,6 +42,7 @@ VALUES = (
     "-n", "-N", "-w", "-c", "-t", "-p", "-o", "-e", "-J", "-A",
     "--jobid", "--nodes", "--ntasks", "--nodelist", "--export", "--output", "--error", "--gres",
 )
+PYXIS_FLAGS = ("container-mount-home", "container-writable")
 words, kept = sys.argv[1:], []
 while words:
     word = words.pop(0)
@@ -49,7 +50,7 @@ while words:
     pyxis = ("image", "mounts", "workdir", "name")
     if name in ("--environment", *(f"--container-{option}" for option in pyxis)):
         words = words if equals else words[1:]
-    elif name in ("--auto-resume", "--mpi") or name.endswith("container-mount-home"):
+    elif name in ("--auto-resume", "--mpi") or name.endswith(PYXIS_FLAGS):
         pass
     elif word.startswith("-"):
         kept.append(word)
