@@ -75,7 +75,7 @@ def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str
         if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
     ]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
-    name = "RANK" if any("RANK" in one.env for one in mine) else "SLURMPROCID"
+    name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
     if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
         mine = [one for one in mine if "SLURM_STEP_ID" in one.env]
     key_of = {
