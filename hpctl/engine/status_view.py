@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 
@@ -33,7 +33,7 @@ from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -372,15 +372,25 @@ def _find_completing(w: World) -> list[str]:
 
 
 def _find_held(w: World) -> list[str]:
-    """The registered jobs that Slurm held as it requeued them: nothing starts them by itself."""
+    """The registered jobs whose program failed and that Slurm held as it requeued them: nothing
+    starts them by itself. An operator who runs `scontrol requeuehold` knows of the hold."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
-    held = [job for job in jobs if job.held_after_run and str(job.id) not in w.state.holds]
+    failed = [job for job in jobs if job.held_after_run and _failed_by_itself(job)]
+    held = [job for job in failed if str(job.id) not in w.state.holds]
     waiting = [job for job in held if job.id not in w.state.open_jobs]
     return [
         f"job {job.shown} is held by Slurm since its last run ended: hpctl explain {job.shown}"
         for job in sorted(waiting, key=lambda job: job.id)
         if read_comment(job.comment) is not None
     ]
+
+
+_ENDED_BY_SIGNAL: Final = ("0", "137", "143")
+"""The exit codes of a script that Slurm ended: by SIGKILL and SIGTERM where it traps them."""
+
+
+def _failed_by_itself(job: SlurmJob) -> bool:
+    return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
 
 
 def _restarting(w: World) -> list[tuple[JobId, str]]:

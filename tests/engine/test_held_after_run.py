@@ -38,5 +38,7 @@ def test_status_lists_a_registered_job_alone() -> None:
         replace(HELD, comment=""),
         replace(HELD, reason="JobHeldUser"),
         replace(HELD, reason="BeginTime"),
+        replace(HELD, exit_code="0:15"),
+        replace(HELD, exit_code="143:0"),
     )
     assert not [job for job in others if LISTED in status_view(world(job)).problems]
