@@ -122,7 +122,7 @@ class Nodes:
         others = search.last_complete(self.shared)
         return restore(self.spec, others, self.said.append, gone, wait_s)
 
-    def safe(self, name: str, limit_s: float = 20.0, copies: int = 2) -> None:
+    def safe(self, name: str, limit_s: float = 60.0, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
