@@ -15,7 +15,8 @@ from hpctl.toolkit.errors import HpctlError
 STEP = "{step}"
 _TOKENS = re.compile(r"(\{step\}|\*+|\?|\[[^\]/]+\])")
 _LONGEST = 200
-_MOST_STARS = 6
+_MOST_STARS = 3
+"""In one name. A match takes time by the power of their number, and both sides are a user's."""
 _STEP_DIGITS = re.compile(r"((?:step|iter|iteration|checkpoint|ckpt|epoch)[-_=]?)\d{1,18}(?!\d)")
 _TRAILING_DIGITS = re.compile(r"(?<!\d)\d{1,18}(?=(\.\w+)*$)")
 _RANK_DIGITS = re.compile(r"(?<![a-z])(rank[-_=]?)\d+", re.IGNORECASE)
@@ -55,7 +56,8 @@ def _parse(text: str) -> FilePattern:
             "Write the pattern relative to --checkpoint-dir: ckpt_{step}.pt.",
         )
     unknown = [name for name in re.findall(r"\{[^}]*\}", text) if name != STEP]
-    if unknown or text.count(STEP) > 1 or text.count("*") > _MOST_STARS:
+    stars = max(component.count("*") for component in components)
+    if unknown or text.count(STEP) > 1 or stars > _MOST_STARS:
         raise HpctlError(
             f"{unknown[0]} in {text!r} is no placeholder" if unknown else f"too much in {text!r}",
             "Write {step} once where the number of the step stands, and * for anything else.",
@@ -73,7 +75,8 @@ def _compile(component: str) -> re.Pattern[str]:
     made = []
     for word in _TOKENS.split(component):
         if word == STEP:
-            made.append(r"(?P<step>\d{1,18})")
+            # The whole number: a `*` beside it takes none of its digits.
+            made.append(r"(?<!\d)(?P<step>\d{1,18})(?!\d)")
         elif word.startswith("*"):
             made.append("(.*)")
         elif word == "?":

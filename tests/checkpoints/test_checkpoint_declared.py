@@ -200,7 +200,7 @@ def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "/a/{step}.pt", "../x", "a//b", "{job_id}.pt", "{step}{step}", "*" * 9, "a\n", "[z-a]"],
+    ["", "/a/{step}.pt", "../x", "a//b", "{job_id}.pt", "{step}{step}", "*a" * 4, "a\n", "[z-a]"],
 )
 def test_a_text_that_is_no_pattern_is_refused_with_a_hint(text):
     with pytest.raises(HpctlError) as error:
@@ -224,6 +224,13 @@ def test_a_text_that_is_no_pattern_is_refused_with_a_hint(text):
 )
 def test_patterns_are_suggested_by_the_names(names, patterns):
     assert suggest_patterns(names) == patterns
+
+
+@pytest.mark.parametrize("pattern", ["ckpt*{step}.bin", "ckpt_{step}*.bin", "*{step}*"])
+def test_a_wildcard_takes_no_digit_of_the_step(tmp_path, pattern):
+    write(tmp_path, {"ckpt_120.bin": RAW})
+    old(tmp_path)
+    assert find(tmp_path, pattern).found.step == 120
 
 
 def test_the_commands_offer_and_take_the_pattern(tmp_path):
