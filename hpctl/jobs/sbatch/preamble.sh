@@ -18,9 +18,10 @@ hpctl_preamble() {
     fi
     export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
     # Where sbatch --export keeps the environment from the steps, the program still needs these.
-    hpctl_names=HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,HPCTL_RESTART_COUNT,HPCTL_PYTHON,HPCTL_TIERS
-    hpctl_names=$hpctl_names,HPCTL_POLICY,HPCTL_SPARES,HPCTL_SAVE_SIGNAL,HPCTL_SUSPECTS,HPCTL_FAST_DIR
-    hpctl_names=$hpctl_names,HPCTL_FAST_SPEC,HPCTL_FAST_OPTIONS,TORCH_FR_BUFFER_SIZE
+    hpctl_names=HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,HPCTL_CHECKPOINT_FILES,HPCTL_RESTART_COUNT
+    hpctl_names=$hpctl_names,HPCTL_PYTHON,HPCTL_TIERS,HPCTL_POLICY,HPCTL_SPARES,HPCTL_SAVE_SIGNAL
+    hpctl_names=$hpctl_names,HPCTL_SUSPECTS,HPCTL_FAST_DIR,HPCTL_FAST_SPEC,HPCTL_FAST_OPTIONS
+    hpctl_names=$hpctl_names,TORCH_FR_BUFFER_SIZE
     hpctl_names=$hpctl_names,TORCH_NCCL_TRACE_BUFFER_SIZE,TORCH_NCCL_DUMP_ON_TIMEOUT
     case ",${SLURM_EXPORT_ENV:-ALL}," in
     *,[Aa][Ll][Ll],*) ;;

@@ -263,6 +263,15 @@ def test_steps_without_the_environment_get_what_hpctl_sets(job, shell, given, be
     assert ("HPCTL" in out[0]) == ("HPCTL" in begins)
 
 
+def test_steps_without_the_environment_get_every_variable_that_the_job_may_have(job):
+    text = Path(preamble.__file__).with_name("preamble.sh").read_text()
+    _, begin, rest = text.partition("    unset HPCTL_RESUME_FROM")
+    assert begin
+    names = {"HPCTL_RESUME_FROM", *re.findall(r"HPCTL_[A-Z_]+", rest.partition("export")[0])}
+    _, out, _ = job.run(tail='echo "$SLURM_EXPORT_ENV"\n', SLURM_EXPORT_ENV="NONE")
+    assert names <= {*out[0].split(",")}
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_python_of_a_training_environment_is_not_hpctl_s(job, shell):
     newest = generic(job.root, "step-3", 3)
