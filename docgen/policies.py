@@ -39,7 +39,7 @@ Actions, from the gentlest: {actions}.
   (`node`, `corruption`) is not.
 - **Time limit**: a registered job with a checkpoint directory is started again, with its whole time
   limit: by `hpctl run` shortly before the limit, else by the daemon once Slurm has ended it
-  (TIMEOUT). A job without one stays ended.
+  (TIMEOUT). A job without one stays ended, and so does one with `--no-requeue`.
 - **`save_first`**: ranks that live are asked to save and get `save_grace_s`.
 - **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
   is `grow_gain` times what the restart costs.

@@ -25,5 +25,5 @@ def describe_end(asked: JobQuestion) -> str:
     """Return why a job that reached its time limit stays ended; "" for another end."""
     if asked.job.state != TIMED_OUT:
         return ""
-    why = why_ends_at_limit(asked.registered, asked.policy)
+    why = why_ends_at_limit(asked.job, asked.registered, asked.policy)
     return f"it reached its time limit: {why}" if why else "it reached its time limit"

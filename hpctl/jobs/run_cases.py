@@ -92,7 +92,7 @@ def _find_time_limit(job: SlurmJob, view: View, now: datetime) -> RunCase | None
     """Return the case of a run that reached its time limit; None where its job stays ended."""
     registered = read_comment(job.comment)
     ruled = view.ruled.get(job.id, Ruled())
-    if registered is None or why_ends_at_limit(registered, ruled.policy):
+    if registered is None or why_ends_at_limit(job, registered, ruled.policy):
         return None
     trouble = Trouble(
         Kind.TIME_LIMIT,
@@ -104,8 +104,11 @@ def _find_time_limit(job: SlurmJob, view: View, now: datetime) -> RunCase | None
     return RunCase(job.attempt, trouble)
 
 
-def why_ends_at_limit(registered: Registration, policy: RunPolicy) -> str:
+def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy) -> str:
     """Return why a job that reaches its time limit is not started again; "" where it is."""
+    if not job.recoverable:
+        cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
+        return f"{cannot}; {job.advice_unrecoverable}"
     if not registered.ckpt:
         return "it has no --checkpoint-dir, so a restart would begin at the beginning"
     if RESTARTS.isdisjoint(policy.treatment(Kind.TIME_LIMIT).ladder):

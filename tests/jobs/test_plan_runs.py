@@ -129,6 +129,7 @@ def test_time_limits_are_no_failures_but_must_make_progress() -> None:
     [
         (replace(LIMIT, comment="hpctl:{}"), RUN),
         (replace(LIMIT, comment=""), RUN),
+        (replace(LIMIT, requeue=False), RUN),
         (LIMIT, replace(RUN, treatments={Kind.TIME_LIMIT: Treatment((Action.NONE,))})),
     ],
 )
