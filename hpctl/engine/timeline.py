@@ -322,14 +322,14 @@ def _step_line(step: StepRecord, subject: Subject) -> Line:
 def report_line(event: JobReported, shown: str = "") -> Line:
     """A report of a job's supervisor or script. `shown`: the job's id as its owner writes it."""
     report = event.report
+    job = f"Job {shown or report.job}"
     who = f"Supervisor of job {shown or report.job}"
     if report.trouble is None and report.why:
-        return Line(event.at, sentence(f"Job {shown or report.job} reported", report.why), Mark.SAW)
+        return Line(event.at, sentence(f"{job} reported", report.why), Mark.SAW)
     if report.trouble is None:
-        return Line(event.at, sentence(f"{who} is alive"), Mark.SAW)
+        return Line(event.at, f"{job} reported that it runs.", Mark.SAW)
     if report.tells_cause:
-        who = f"Job {shown or report.job}"
-        text = sentence(f"{who} reported {report.trouble.kind}", report.trouble.why)
+        text = sentence(f"{job} reported {report.trouble.kind}", report.trouble.why)
         return Line(event.at, text, Mark.TROUBLE)
     did = f"requests a {report.wish}" if report.wish else f"took action {report.action}"
     what = f"{report.trouble.why}; {did}" + (f" ({report.why})" if report.why else "")
