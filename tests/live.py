@@ -15,6 +15,7 @@ from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
+ROOT = str(Path(__file__).resolve().parents[1])
 FAST = {
     "node": {
         "verify_healthy_s": 0.5, "remedy_after_s": 0.0, "step_retry_s": 1.0, "doubt_window_s": 3.0,
@@ -48,6 +49,14 @@ class Live:
 
     def job(self, number: int) -> SlurmJob:
         return self.scheduler.view().jobs[number]
+
+    def sbatch(self, script: Path, *options: str) -> int:
+        """Submit a script by `hpctl sbatch` in its own directory, with the log in `log` there."""
+        hpctl = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log"]
+        done = self.sandbox.run(
+            [*hpctl, *options, str(script)], env={"PYTHONPATH": ROOT}, cwd=script.parent
+        )
+        return int(done.stdout.split()[-1])
 
     def submit(self, body: str, *options: str, header: str = SLEEPER) -> int:
         path = Path(self.sandbox.state_dir) / f"job-{time.monotonic_ns()}.sh"

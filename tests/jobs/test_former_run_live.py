@@ -65,9 +65,7 @@ class Job:
             f"export PYTHONPATH={ROOT}\n"
             f"{launch.format(**words)} {sys.executable} {self.base}/program.py {self.base}\n"
         )
-        command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "-o", "log", str(script)]
-        done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=self.base)
-        self.id = int(done.stdout.split()[-1])
+        self.id = live.sbatch(script)
 
     def text(self) -> str:
         log = self.base / "log"

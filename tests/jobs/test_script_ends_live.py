@@ -180,9 +180,7 @@ def test_a_run_that_slurm_ends_tells_nothing(live):
     script = base / "long.sh"
     body = "srun sh -c '[ $SLURM_PROCID = 0 ] && echo begun; exec sleep 600'"
     script.write_text(f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1\n{body}\n")
-    command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log", str(script)]
-    done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=base)
-    job = int(done.stdout.split()[-1])
+    job = live.sbatch(script)
     log = base / "log"
     until(lambda: log.exists() and log.read_text().count("begun") == 1, 60, "it runs")
     live.sandbox.run(["scontrol", "requeue", str(job)])

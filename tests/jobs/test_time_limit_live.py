@@ -3,7 +3,6 @@
 slurmctld looks at time limits twice a minute, and the shortest limit is a minute.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from hpctl.vocabulary.trouble import Kind
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
-from tests.sandbox.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 LIMIT_S = 150
@@ -27,9 +25,7 @@ def live():
 def submit(live: Chaos, base: Path, body: str, *options: str) -> int:
     script = base / "job.sh"
     script.write_text(f"#!/bin/bash\n#SBATCH -N1 --time=1\n{body}\n")
-    command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log", *options]
-    done = live.sandbox.run([*command, str(script)], env={"PYTHONPATH": ROOT}, cwd=base)
-    return int(done.stdout.split()[-1])
+    return live.sbatch(script, *options)
 
 
 @pytest.fixture(scope="module")

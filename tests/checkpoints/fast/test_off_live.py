@@ -11,7 +11,6 @@ import pytest
 from hpctl.checkpoints import hpctl_checkpoint
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
-from tests.sandbox.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
@@ -50,9 +49,7 @@ class Job:
             f"srun -N1 -n1 {sys.executable} {self.base}/program.py {self.base}\n"
             f"until [ -e {self.base}/end ]; do sleep 0.1; done\n"
         )
-        command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "-o", "log", str(script)]
-        done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=self.base)
-        self.id = int(done.stdout.split()[-1])
+        self.id = live.sbatch(script)
 
     def text(self) -> str:
         log = self.base / "log"

@@ -8,7 +8,6 @@ import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
-from tests.sandbox.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 SETTINGS = {"hangs": {"shown_s": 1.0}}
@@ -49,9 +48,7 @@ def test_explain_shows_since_when_a_job_stands_still(live: Chaos):
     script = base / "job.sh"
     program = f"{sys.executable} train.py"
     script.write_text(f"#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1\nsrun {program}\n")
-    command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log", str(script)]
-    done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=base)
-    job = int(done.stdout.split()[-1])
+    job = live.sbatch(script)
     assert "Standing still" not in live.explained(job)
     show_processes(live, base)
     until(lambda: "Standing still since" in live.explained(job), 120, "explain shows it")

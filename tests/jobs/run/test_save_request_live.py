@@ -7,7 +7,6 @@ import pytest
 
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
-from tests.sandbox.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 PROGRAM = """import os, signal, sys, threading
@@ -36,11 +35,10 @@ def start(live: Chaos, how: str) -> tuple[int, Path]:
         "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1\n"
         f"exec {sys.executable} -m hpctl run -- sh -c '{program}'\n"
     )
-    command = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "--output=log", str(script)]
-    done = live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=base)
+    job = live.sbatch(script)
     for rank in range(2):
         until((base / f"{rank}.runs").exists, 60, f"rank {rank} runs")
-    return int(done.stdout.split()[-1]), base
+    return job, base
 
 
 def ask(live: Chaos, job: int) -> None:
