@@ -54,7 +54,7 @@ from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
-from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode, reserved_nodes
+from hpctl.vocabulary.slurm_facts import ENDED, SchedulerView, SlurmJob, SlurmNode, reserved_nodes
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -304,7 +304,7 @@ class Observer:
             seen, health = self._read_slurm(state, health)
             if absent := find_absent_jobs(seen, self._slurm, state):
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
-                seen = carry_nodes(self._slurm, found)
+                seen = carry_over(self._slurm, found)
             if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             before, self._slurm = self._slurm, seen
@@ -452,8 +452,8 @@ class Observer:
                     flaws=tuple(flaws.values()),
                     booted=None,
                 )
-                return carry_nodes(self._slurm, now)
-        view = carry_nodes(self._slurm, self._scheduler.view())
+                return carry_over(self._slurm, now)
+        view = carry_over(self._slurm, self._scheduler.view())
         now_s = self._clock.monotonic()
         self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
         self._whole_cost = now_s - began
@@ -542,6 +542,29 @@ def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime)
     heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
     oldest = min(heard, default=None)
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
+
+
+def carry_over(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+    """Keep what Slurm forgets of the last runs of jobs."""
+    return carry_orders(before, carry_nodes(before, after))
+
+
+def carry_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+    """Keep which jobs wait for another run because of a requeue after they had ended.
+
+    The exit code and the Reason stay those of the run that failed (seen on 22.05.8, 24.11.5), as
+    they are where Slurm itself requeues for an exit code. Lost with a restart of the daemon.
+    """
+    carried: dict[JobId, SlurmJob] = {}
+    for job in after.jobs.values():
+        old = before.jobs.get(job.id)
+        if old is None or job.state != "PENDING" or not job.restarts:
+            continue
+        # While a job completes, Slurm itself may be about to requeue it.
+        had_ended = old.state in ENDED and not old.completing
+        if had_ended or (old.ordered and old.restarts == job.restarts):
+            carried[job.id] = replace(job, ordered=True)
+    return replace(after, jobs={**after.jobs, **carried}) if carried else after
 
 
 def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:

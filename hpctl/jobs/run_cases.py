@@ -139,8 +139,8 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
     its exit code.
 
-    None where it was preempted or requeued by an operator: that is no failure of the run, so it
-    is not counted, not held and not started ahead of its delay.
+    None where it was preempted or requeued by an operator, also after it had ended: that is no
+    failure of the run, so it is not counted, not held and not started ahead of its delay.
     """
     delayed = job.eligible is not None and now < job.eligible and not put_off(job)
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
@@ -149,6 +149,8 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     event = last_report(job.id, attempt.restarts, view)
     if event is not None and event.report.action in (Action.REQUEUE, *STOPS):
         return RunCase(attempt, _reported_trouble(event), event, queued=True)
+    if job.ordered:
+        return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if lost:

@@ -124,7 +124,8 @@ class SlurmJob(Struct, frozen=True):
     that wait in one record. `het_job`: the leader of a component of a heterogeneous job, 0 for
     another job; `het_offset`: which component it is. `components`: the ids of all components of a
     heterogeneous job, which is one job to hpctl, under its leader's id. `preempted`: when Slurm
-    chose to preempt its last run, where hpctl saw that.
+    chose to preempt its last run, where hpctl saw that. `ordered`: it waits for
+    another run because of a requeue after it had ended, where hpctl saw that.
     `admin_comment` is its AdminComment, which operators write.
     """
 
@@ -161,6 +162,7 @@ class SlurmJob(Struct, frozen=True):
     qos: str = ""
     preempted: datetime | None = None
     admin_comment: str = ""
+    ordered: bool = False
 
     @property
     def shown(self) -> str:

@@ -16,7 +16,7 @@ from hpctl.engine.journal.state import replay
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import _next_cycle
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer, carry_nodes, next_silence
+from hpctl.engine.observe import FactSources, Observer, carry_nodes, carry_over, next_silence
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
 from hpctl.toolkit.errors import Interrupted, Unavailable
@@ -55,6 +55,25 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
 )
 def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
     assert carry_nodes(RUNNING, after).jobs[7].nodes == kept
+
+
+WAITS = seen(state="PENDING", restarts=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ordered"),
+    [
+        (seen(state="FAILED"), WAITS, True),
+        (seen(state="COMPLETED"), WAITS, True),
+        (COMPLETING, WAITS, False),
+        (RUNNING, WAITS, False),
+        (seen(state="PENDING", restarts=1, ordered=True), WAITS, True),
+        (seen(state="PENDING", restarts=0, ordered=True), WAITS, False),
+        (seen(state="FAILED"), seen(state="RUNNING", restarts=1), False),
+    ],
+)
+def test_a_requeue_of_a_job_that_had_ended_is_remembered_while_it_waits(before, after, ordered):
+    assert carry_over(before, after).jobs[7].ordered is ordered
 
 
 def heard(node: str, seconds: float) -> Health:

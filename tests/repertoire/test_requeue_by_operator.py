@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.daemon.chaos import Chaos, cluster
+from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
 
@@ -86,4 +86,26 @@ def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos)
     until(lambda: live.running(job, 2), 60, "it runs elsewhere")
     (recovery,) = live.job_recoveries()
     assert recovery.bad_nodes == (victim,)
+    live.sandbox.run(["scancel", str(job)])
+
+
+@story(
+    job="Registered batch job that ended FAILED, with no restart left",
+    act="its owner mends the program and runs `scontrol requeue`",
+    slurm="The job waits and starts again as Slurm decides; it is neither canceled nor held.",
+    explain="No recovery opens.",
+    owner="No restart is counted against the job's policy.",
+)
+def test_a_requeue_of_a_job_that_has_ended_is_an_order(live: Chaos):
+    policy = '--comment=hpctl:{"policy":{"restarts":0}}'
+    body = '[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600; exit 3'
+    job = live.submit(body, policy, header=HEADER)
+    until(lambda: str(job) in live.state().holds, 60, "it is left ended")
+    until(lambda: not live.job(job).completing, 60, "its run has cleared")
+    assert live.job(job).state == "FAILED"
+    live.sandbox.run(["scontrol", "requeue", str(job)])
+    stays(lambda: live.job(job).state == "PENDING", 3, "it waits")
+    start(live, job, 1)
+    assert live.of_job(job) == []
+    until(lambda: str(job) not in live.state().holds, 60, "nothing is said of its former end")
     live.sandbox.run(["scancel", str(job)])
