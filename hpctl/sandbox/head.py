@@ -186,10 +186,11 @@ class Head:
         """The command on one of several heads. A slurmctld ends whoever the pid file names."""
         if self._spec.heads == 1:
             return command
-        etc = shlex.quote(str(self._spec.layout.slurm_conf.parent / "hosts"))
+        hosts = shlex.quote(str(self._spec.layout.hosts))
         run = shlex.quote(str(self._spec.layout.state / "run"))
-        own = f"hostname head-{head} && mount --bind {etc} /etc/hosts && mount -t tmpfs none {run}"
-        return ["unshare", "--uts", "--mount", "sh", "-c", f'{own} && exec "$@"', "sh", *command]
+        own = f"hostname head-{head} && mount --bind {hosts} {slurmconf.ETC_HOSTS}"
+        script = f'{own} && mount -t tmpfs none {run} && exec "$@"'
+        return ["unshare", "--uts", "--mount", "sh", "-c", script, "sh", *command]
 
     def _answers(self, head: int, port: int) -> bool:
         if self._spec.heads == 1:
@@ -225,10 +226,12 @@ def prepare(spec: Spec, programs: Programs) -> None:
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
     devices = make_devices(layout.state / "dev")
+    slots = Slots(spec, programs)
     slurmconf.write(
         etc,
         {
-            "slurm.conf": Slots(spec, programs).text(),
+            "slurm.conf": slots.text(),
+            layout.hosts.name: slots.hosts(),
             "gres.conf": slurmconf.render_gres(devices),
             "cgroup.conf": slurmconf.render_cgroup(programs),
             slurmconf.own_epilog(spec).name: slurmconf.render_epilog(spec),
@@ -236,8 +239,6 @@ def prepare(spec: Spec, programs: Programs) -> None:
     )
     if spec.heads > 1:
         install_database(spec)
-        own = (f"{address} head-{n}\n" for n, address in enumerate(spec.head_addresses, 1))
-        (etc / "hosts").write_text(Path("/etc/hosts").read_text() + "".join(own))
     for head in range(1, spec.heads + 1):
         config = yaml.safe_dump(daemon_config(spec, head), sort_keys=False)
         layout.of_head(head)[0].write_text(config)

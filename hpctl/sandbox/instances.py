@@ -11,6 +11,7 @@ touched. That needs root and ip(8).
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,7 +34,7 @@ from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import descendants, kill_below, start_time
-from hpctl.sandbox.slurmconf import Slots
+from hpctl.sandbox.slurmconf import ETC_HOSTS, Slots
 from hpctl.sandbox.spec import Spec
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError
@@ -406,23 +407,7 @@ class LocalMachines:
 
     def _spawn(self, own_network: bool, plan: Path, machine: Machine) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
-        if self._spec.disks:
-            disk, seen = plan.parent / f"disk-{machine.instance_id}", self._spec.layout.disk
-            for made in (disk, seen):
-                made.mkdir(mode=0o1777, exist_ok=True)
-                made.chmod(0o1777)
-            mount = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-            command = [
-                "unshare",
-                "--mount",
-                "sh",
-                "-c",
-                mount,
-                "sh",
-                str(disk),
-                str(seen),
-                *command,
-            ]
+        command = [*self._mounts(plan.parent, machine), *command]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
         env = bootplan.child_env(self._spec)
@@ -436,6 +421,33 @@ class LocalMachines:
                 env=env,
                 start_new_session=True,
             )
+
+    def _mounts(self, directory: Path, machine: Machine) -> list[str]:
+        """Return the command that gives an instance mounts of its own; empty where it has none.
+
+        They are the cluster's host names, as on HyperPod, where this process may mount, and with
+        `disks` the instance's disk.
+        """
+        binds: list[tuple[Path, Path]] = []
+        if self._may_mount_hosts:
+            binds.append((self._spec.layout.hosts, ETC_HOSTS))
+        if self._spec.disks:
+            disk, seen = directory / f"disk-{machine.instance_id}", self._spec.layout.disk
+            for made in (disk, seen):
+                made.mkdir(mode=0o1777, exist_ok=True)
+                made.chmod(0o1777)
+            binds.append((disk, seen))
+        return bind_mounts(binds)
+
+    @functools.cached_property
+    def _may_mount_hosts(self) -> bool:
+        """Whether instances can have an /etc/hosts of their own: not without root, and not in a
+        container without CAP_SYS_ADMIN.
+        """
+        if os.geteuid() != 0:
+            return False
+        command = [*bind_mounts([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
     def _await(self, machine: Machine, init: subprocess.Popen[bytes]) -> None:
         """Follow the init's own account of the boot. Raises LifecycleFailed."""
@@ -454,6 +466,19 @@ class LocalMachines:
             timer.cancel()
         log = self._spec.layout.of_node(machine.node) / "init.log"
         raise LifecycleFailed(f"{machine.node} died while it booted", f"Its log: {log}")
+
+
+def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
+    """Return what runs a command in a mount namespace of its own, with these (source, target)
+    bound in it; empty where there are none.
+    """
+    if not binds:
+        return []
+    command = ["unshare", "--mount"]
+    for source, target in binds:
+        script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+        command += ["sh", "-c", script, "sh", str(source), str(target)]
+    return command
 
 
 def has_imds(spec: Spec, machine: Machine) -> bool:

@@ -30,6 +30,8 @@ from hpctl.sandbox.spec import Spec
 
 GPUS = 8
 
+ETC_HOSTS = Path("/etc/hosts")
+
 _TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
@@ -76,6 +78,19 @@ def _controllers(spec: Spec) -> str:
     hosts = enumerate(spec.head_addresses, 1)
     lines = "".join(f"SlurmctldHost=head-{n}({address})\n" for n, address in hosts)
     return lines + "CommunicationParameters=NoCtldInAddrAny\n"
+
+
+def render_hosts(spec: Spec, addresses: Mapping[str, str]) -> str:
+    """Return an /etc/hosts that knows this machine's names, every node, and two or more heads."""
+    names = dict(addresses)
+    if spec.heads > 1:
+        names |= {f"head-{n}": address for n, address in enumerate(spec.head_addresses, 1)}
+    lines = (f"{address} {name}\n" for name, address in names.items())
+    try:
+        own = ETC_HOSTS.read_text(errors="replace").rstrip()
+    except FileNotFoundError:
+        own = "127.0.0.1 localhost"
+    return f"{own}\n{''.join(lines)}"
 
 
 def own_epilog(spec: Spec) -> Path:
@@ -196,6 +211,10 @@ class Slots:
             self._addresses,
         )
 
+    def hosts(self) -> str:
+        """Return the /etc/hosts that every instance should see now."""
+        return render_hosts(self._spec, self._addresses)
+
     def join(self, machine: Machine) -> bool:
         """Let a machine's node be a node of its partition; whether it was none before.
 
@@ -238,6 +257,9 @@ class Slots:
         part = conf.with_suffix(".part")
         part.write_text(self.text())
         part.replace(conf)
+        if self._spec.layout.hosts.read_text() != self.hosts():
+            # In place: the instances' mounts are of this inode.
+            self._spec.layout.hosts.write_text(self.hosts())
         self._scontrol("reconfigure")
 
     def _scontrol(self, *arguments: str) -> None:

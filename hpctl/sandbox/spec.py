@@ -204,6 +204,7 @@ class Layout:
         self.spec = state / "spec.json"
         """The Spec, as JSON."""
         self.slurm_conf = state / "etc" / "slurm.conf"
+        self.hosts = state / "etc" / "hosts"
         """The head node's slurm.conf."""
         self.config = state / "hpctl.yaml"
         """The daemon's configuration."""
