@@ -94,6 +94,19 @@ def test_a_rank_that_ends_is_the_launchers_matter(group, trouble):
     assert until_gone(run) == []
 
 
+def test_a_rank_that_does_not_come_costs_new_processes_and_no_hang(group):
+    once = (
+        "if number == 17 and not (save / f'hit-{rank}').exists(): (save / f'hit-{rank}').touch(); "
+    )
+    trouble = "time.sleep(600) if rank == 0 else [].pop()"
+    run = group("alone", once + trouble, "--in-process")
+    assert run.wait(120) == [0, 0], run.text()
+    assert "does not come to the restart" in run.text()
+    assert len(run.account().generations) == 2
+    assert told(run, 0)[-1]["step"] == 30
+    assert until_gone(run) == []
+
+
 def test_what_raises_again_and_again_gets_new_processes(group):
     always = "if number == 7 and rank == 1: raise RuntimeError('always')"
     run = group("again", always, "--in-process", "--max-restarts=1")
