@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 def list_doctor_checks() -> Mapping[str, Check]:
     """Return what `hpctl doctor` checks after its own, by name."""
     from hpctl.jobs.other_actors import check_other_actors
+    from hpctl.nodes.acceptance.check_command import check_tests
     from hpctl.service.checks import check_notifications
 
-    return {"notifications": check_notifications, "other doctors": lambda *_: check_other_actors()}
+    return {
+        "notifications": check_notifications,
+        "acceptance": check_tests,
+        "other doctors": lambda *_: check_other_actors(),
+    }
 
 
 def list_explain_parts() -> ExplainParts:

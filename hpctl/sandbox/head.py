@@ -32,6 +32,7 @@ from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Spec
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.policy import AcceptancePolicy
 
 INSTALL_S = 180.0
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
@@ -287,11 +288,24 @@ def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
             "allowed_uids": [os.getuid()],
         },
         "metrics": {"agent_port": spec.ports.metrics},
+        "acceptance": {"command": test_command(spec)},
     }
     if spec.heads > 1:
         ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}
         ours["intake"]["advertise"] = ours["intake"]["listen"]
     return _merged(ours, spec.config)
+
+
+def test_command(spec: Spec) -> str:
+    """Return `acceptance.command` of a sandbox, where each node's agent has a directory of its own.
+
+    slurmd sets SLURMD_NODENAME in the job that runs it.
+    """
+    nodes = shlex.quote(str(spec.layout.state / "nodes"))
+    python = shlex.join([sys.executable, *SAFE_PATH])
+    spool = f"{nodes}/$SLURMD_NODENAME/agent"
+    module = AcceptancePolicy().command.partition(" -m ")[2]
+    return f"env HPCTL_AGENT_SPOOL={spool} {python} {module}"
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from hpctl.toolkit.bounds import at_text, natural
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import batches, fold, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.node_test import NodeTest
+from hpctl.vocabulary.node_test import COMMENT_OF_TEST, NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
 
@@ -103,11 +103,27 @@ _ALONE = (
     *("--export=ALL", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
 )
 """A test has the node to itself, with all that it has, and is the daemon's to repeat."""
+COMMENT_BYTES = 400
 _PASSED = ("PATH", "LANG", "SLURM_CONF")
 """The variables of a test. sbatch itself gets no others, because every value of --export but ALL
 has slurmd run a login shell of the user before the job (--get-user-env), for up to two minutes."""
 _BEHIND_ALL = 2147483645
 """The highest nice value that Slurm takes."""
+
+
+def wrap_test(command: str) -> str:
+    """Return the batch script of a test, which puts the end of a failed command's output into the
+    job's Comment: a shared directory for a log may be missing, and the reason must reach the head
+    node where the command itself does not run.
+    """
+    return (
+        f'said=$({{ ({command}); echo " exit code $?"; }} 2>&1 | tail -c {COMMENT_BYTES} | '
+        "tr -c '[:print:]' ' ' | sed 's/ *$//')\n"
+        "code=${said##* }\n"
+        '[ "$code" = 0 ] || scontrol update jobid="$SLURM_JOB_ID" comment="'
+        f'{COMMENT_OF_TEST}$said"\n'
+        'exit "$code"'
+    )
 
 
 def _me() -> str:
@@ -328,7 +344,7 @@ class CliScheduler(Reader):
             f"--nice={_BEHIND_ALL}" if test.idle else f"--reservation={test.name}",
             f"--nodelist={test.node}",
             f"--time={math.ceil(test.limit_s / 60)}",
-            f"--wrap=exec {test.command}",
+            f"--wrap={wrap_test(test.command)}",
         ]
         if not self.may_act():
             return NOT_LEADING

@@ -1,8 +1,13 @@
 """A test of one node, as a batch job alone on it."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from hpctl.vocabulary.identity import NodeName
+
+COMMENT_OF_TEST: Final = "test: "
+"""How the Comment begins in which the job of a failed test leaves the end of its output."""
 
 
 class NodeTest(Struct, frozen=True):

@@ -168,6 +168,17 @@ def test_each_end_of_a_test_is_a_signal(seen, signal):
     assert OPEN.on(answer.signal, at(400), answer.why).phase is NodePhase.UNRESERVING
 
 
+def test_a_command_that_failed_without_a_result_is_quoted():
+    said = "test: /bin/sh: 1: /opt/none: not found exit code 127"
+    answer = moves(
+        advance(OPEN, replace(INSIDE, test=job("FAILED", comment=said)), TESTED, at(400))
+    )
+    assert answer.signal is NodeSignal.UNTESTED
+    assert "/opt/none: not found exit code 127; run `hpctl accept check`" in answer.why
+    foreign = replace(INSIDE, test=job("FAILED", comment="hpctl:{}"))
+    assert "has reported no result" in moves(advance(OPEN, foreign, TESTED, at(400))).why
+
+
 def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
     assert isinstance(advance(OPEN, replace(told(result()), test=job()), TESTED, at(5)), Wait)
     ended = replace(INSIDE, test=job("COMPLETED", end=at(100)))

@@ -59,6 +59,10 @@ class AcceptGroup(LazyGroup):
             "hpctl.nodes.acceptance.command:nodes",
             "Test idle nodes now; `nodes` may be left out.",
         ),
+        "check": (
+            "hpctl.nodes.acceptance.check_command:check",
+            "Try whether acceptance.command runs, without testing.",
+        ),
         "show": (
             "hpctl.nodes.acceptance.command:show",
             "What the newest test of a node has found.",

@@ -5,10 +5,11 @@ from hpctl.engine.test_reservation import find_test_job, level_of, name_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
 from hpctl.nodes.actors import NodeCase, attempt, moved
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import later, printable
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_test import COMMENT_OF_TEST
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
     Do,
@@ -157,9 +158,11 @@ def _silent(c: NodeCase) -> Move | None:
     state = job.state if job is not None else "gone"
     if state in ("TIMEOUT", "NODE_FAIL"):
         return Move(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
-    return Move(
-        NodeSignal.UNTESTED, f"job {known} ({state}) ended and its node's agent told no result"
-    )
+    why = f"job {known} ({state}) ended, and the agent of its node has reported no result"
+    if job is not None and job.comment.startswith(COMMENT_OF_TEST):
+        said = printable(job.comment.removeprefix(COMMENT_OF_TEST))
+        why = f"acceptance.command failed without a result: {said}; run `hpctl accept check`"
+    return Move(NodeSignal.UNTESTED, why)
 
 
 def unreserving(c: NodeCase) -> Next:

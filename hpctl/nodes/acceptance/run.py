@@ -306,6 +306,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         todo = chosen(known_tests(given.tests), given.level, given.test)
+        if given.check:
+            return _check(todo, given.spool)
         results = _run_all(todo, given.level, given.id or "none")
         if given.id:
             write(replace(results, card=read_card()), given.spool)
@@ -317,6 +319,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hpctl: no test of this level can run on this node", file=sys.stderr)
         return 2
     return 1 if results.failed else 0
+
+
+def _check(todo: Sequence[Test], spool: Path) -> int:
+    """Print which tests this node would run; return the exit code. Raises HpctlError."""
+    missing = [test.needs.missing() for test in todo]
+    for test, why in zip(todo, missing, strict=True):
+        print(printable(f"{test.name}: {f'skipped: {why}' if why else 'runs'}"))
+    if not os.access(spool, os.W_OK):
+        raise HpctlError(
+            f"{spool} cannot be written to: no result would reach the agent",
+            "The test runs as the daemon's user: root or SlurmUser, whose the directory is.",
+        )
+    if all(missing):
+        raise HpctlError(
+            "no test of this level can run on this node", "Add tests in /etc/hpctl/tests.d."
+        )
+    return 0
 
 
 def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
@@ -337,6 +356,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hpctl.nodes.acceptance.run", description="Test this node.")
     parser.add_argument("--level", choices=LEVELS, default="quick", help="which tests")
     parser.add_argument("--test", action="append", default=[], help="these instead, by name")
+    parser.add_argument("--check", action="store_true", help="name the tests, run none")
     parser.add_argument("--id", type=_id, help="write the results for the agent under this id")
     spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
     parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
