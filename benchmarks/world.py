@@ -172,6 +172,9 @@ class WorldScheduler:
     def note(self, attempt: Attempt, why: str) -> Outcome:
         return Outcome.accepted()
 
+    def requeue_exit_codes(self) -> frozenset[int]:
+        return frozenset()
+
     def preemption_order(self) -> PreemptionOrder:
         return PreemptionOrder()
 

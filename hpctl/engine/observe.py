@@ -37,6 +37,7 @@ from hpctl.engine.reading_pace import (
     reading_due,
     wakes,
 )
+from hpctl.engine.requeue_exit import RequeueExitWatch
 from hpctl.engine.test_reservation import left
 from hpctl.engine.view import Reading, View
 from hpctl.faults.assess import assess
@@ -184,6 +185,8 @@ class Observer:
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
         self._preemption = PreemptionWatch(sources.scheduler, clock)
+        self._requeue_exit = RequeueExitWatch(sources.scheduler, clock)
+        self._requeue_codes: frozenset[int] = frozenset()
         self._placed = False
         self.slurm_trouble = ""
         self._log = sources.log
@@ -288,6 +291,7 @@ class Observer:
             ),
             placed=self._placed,
             preemption=self._preemption.look(self._registered(ruled)),
+            requeue_codes=self._requeue_codes,
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
             worked=self.hangs.worked,
@@ -309,6 +313,7 @@ class Observer:
                 seen = replace(seen, booted=self._scheduler.booted())
             before, self._slurm = self._slurm, seen
             self._read_capacity(state)
+            self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -363,6 +368,7 @@ class Observer:
         now_s = self._clock.monotonic()
         if self._log is None or self._log.followed or now_s < self._open_from:
             return
+        self._requeue_exit.forget()
         trouble = self._log.open()
         if trouble:
             self._open_from = now_s + OPEN_EVERY_S
@@ -552,8 +558,8 @@ def carry_over(before: SchedulerView, after: SchedulerView) -> SchedulerView:
 def carry_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep which jobs wait for another run because of a requeue after they had ended.
 
-    The exit code and the Reason stay those of the run that failed (seen on 22.05.8, 24.11.5), as
-    they are where Slurm itself requeues for an exit code. Lost with a restart of the daemon.
+    Nothing in Slurm tells it: one whose node was lost after it had ended is not requeued because of
+    that node. Lost with a restart of the daemon, as the nodes of the last run are.
     """
     carried: dict[JobId, SlurmJob] = {}
     for job in after.jobs.values():

@@ -109,6 +109,8 @@ class View(Struct, frozen=True):
     """The running jobs of which nothing works, for a person to see."""
     preemption: PreemptionOrder = field(default_factory=PreemptionOrder)
     """What Slurm lets preempt what, as far as it is known."""
+    requeue_codes: frozenset[int] = frozenset()
+    """The codes of RequeueExit, after which Slurm itself requeues a job, as far as it is known."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)

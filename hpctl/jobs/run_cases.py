@@ -13,7 +13,7 @@ from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
 from hpctl.vocabulary.registration import Registration, Ruled, read_comment
-from hpctl.vocabulary.run_policy import RESTARTS, STOPS, Action, RunPolicy
+from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
 
@@ -33,15 +33,12 @@ def find_trouble(rec: JobRecovery) -> Trouble:
     return Trouble(Kind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
 
 
-FAILED_REASON: Final = "NonZeroExitCode"
-"""Of a job that slurmctld requeued for its exit code (RequeueExit), until a scheduling pass looks
-at it. The exit code alone does not tell: a requeue ends the script as well, with its own code."""
-
 LAUNCH_REASON: Final = "JobLaunchFailure"
 """Of a job whose batch host was lost. Slurm gives it, too, to a job whose batch script itself was
 ended by a signal; the exit code has the signal then."""
 
-_DELAY_REASONS: Final = ("BeginTime", "None", "", FAILED_REASON)
+_DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
+"""Of a job that waits out the begin delay; the last until a scheduling pass looks at it."""
 
 
 BOOTED_SIGNATURE: Final = "node booted"
@@ -147,23 +144,55 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
     event = last_report(job.id, attempt.restarts, view)
-    if event is not None and event.report.action in (Action.REQUEUE, *STOPS):
+    if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
         return RunCase(attempt, _reported_trouble(event), event, queued=True)
-    if job.ordered:
+    trouble = _find_requeue_cause(job, attempt, view, now)
+    if trouble is None:
+        return None
+    if event is not None and event.report.action is Action.END:
+        return RunCase(attempt, _reported_trouble(event), event, queued=True)
+    return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+
+
+def _find_requeue_cause(
+    job: SlurmJob, attempt: Attempt, view: View, now: datetime
+) -> Trouble | None:
+    """Return why Slurm itself has requeued a job; None where somebody else has."""
+    if job.ordered or _was_given_up_in_queue(attempt, view):
         return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
-    booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if lost:
         why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
-        trouble = Trouble(Kind.NODE, now, why, "node down", node=min(lost))
-    elif booted:
+        return Trouble(Kind.NODE, now, why, "node down", node=min(lost))
+    booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
+    if booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
-        trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
-    elif job.reason == FAILED_REASON:
-        trouble = _ended(job, attempt.restarts, view, now)
-    else:
-        return None
-    return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+        return Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
+    if _was_requeued_for_exit_code(job, view):
+        return _ended(job, attempt.restarts, view, now)
+    return None
+
+
+def _was_given_up_in_queue(attempt: Attempt, view: View) -> bool:
+    """Return whether hpctl had canceled the job before this run of it began: a requeue of it is an
+    order, and exit code and Reason are those of the run before."""
+    return any(
+        rec.attempt.job == attempt.job
+        and rec.attempt.restarts == attempt.restarts - 1
+        and rec.since > later(attempt.submit, -86400)
+        and rec.action is Action.END
+        for rec in view.state.jobs.values()
+    )
+
+
+def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
+    """Return whether slurm.conf's RequeueExit has Slurm requeue a job that ends with this code.
+
+    A preempted script that ends by itself in its grace time has a code as well.
+    """
+    code, _, _ = job.exit_code.partition(":")
+    ended = job.exit_code not in ("", "0:0") and code.isdigit()
+    return ended and job.preempted is None and natural(code) in view.requeue_codes
 
 
 def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import yaml
 
+from hpctl.slurm import parse
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 Version = tuple[int, int, int]
@@ -150,7 +151,7 @@ def _prolog_cancels(slurm: _Slurm) -> list[_Values]:
 
 def _requeue_exit(slurm: _Slurm) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
-    bad = [key for key in keys if STOP_EXIT_CODE in _exit_codes(slurm.config.get(key, ""))]
+    bad = [key for key in keys if STOP_EXIT_CODE in parse.exit_codes(slurm.config.get(key, ""))]
     return [{"key": key, "code": STOP_EXIT_CODE} for key in bad]
 
 
@@ -193,13 +194,3 @@ def _int(text: str, default: int) -> int:
     """The number that a setting begins with (`300 sec`), or the default."""
     match = re.match(r"\s*(\d+)", text)
     return int(match[1]) if match else default
-
-
-def _exit_codes(text: str) -> set[int]:
-    """The codes of a RequeueExit list such as `1-9,93`."""
-    codes: set[int] = set()
-    for item in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
-        if match:
-            codes.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return codes

@@ -84,6 +84,10 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
+    def requeue_exit_codes(self) -> frozenset[int]:
+        """Return that no exit code is one."""
+        return frozenset()
+
     def preemption_order(self) -> PreemptionOrder:
         """Return that nothing preempts."""
         return PreemptionOrder()

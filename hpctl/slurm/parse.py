@@ -47,6 +47,9 @@ from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 SKEW = timedelta(seconds=30)
 """How far slurmctld's clock may be from ours."""
 
+LAST_EXIT_CODE: Final = 255
+"""Of a process."""
+
 _WHO = re.compile(r" \[(?P<who>[^\s@\]]+)@(?P<at>[0-9T:.-]+)\](?=\s|\Z)")
 _EXPEDITED = re.compile(r"\sExpeditedRequeue=Yes(?=\s|\Z)")
 _TIER = re.compile(r"^PartitionName=(\S+) .*? PriorityTier=([0-9]+) ", re.MULTILINE)
@@ -123,6 +126,17 @@ def config(text: str) -> dict[str, str]:
             value = value.strip()
             found[key.strip()] = "" if value == "(null)" else value
     return found
+
+
+def exit_codes(text: str) -> frozenset[int]:
+    """Return the codes of a RequeueExit list such as `1-9,93`."""
+    codes: set[int] = set()
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
+        if match:
+            last = min(natural(match[2] or match[1]), LAST_EXIT_CODE)
+            codes.update(range(natural(match[1]), last + 1))
+    return frozenset(codes)
 
 
 def partition_tiers(text: str) -> dict[str, int]:

@@ -156,6 +156,10 @@ class Reader:
             )
         return PreemptionOrder()
 
+    def requeue_exit_codes(self) -> frozenset[int]:
+        """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
+        return parse.exit_codes(self.show_config().get("RequeueExit", ""))
+
     def leaves(self) -> dict[NodeName, str]:
         """The leaf switch or the block of each node; empty where no topology is configured."""
         hosts, found = Hostlists(), dict[NodeName, str]()

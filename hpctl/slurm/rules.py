@@ -48,7 +48,7 @@ from hpctl.vocabulary.exclusion_mark import write_excluded
 from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SPECIAL_EXIT, SlurmJob, SlurmNode
 
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
@@ -337,7 +337,7 @@ def expedited(record: JobRecord) -> bool:
 def held(record: JobRecord) -> bool:
     """Held by its user, an operator or Slurm itself: StartTime would not start it."""
     job = record.job
-    return bool(job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"}) or job.reason.startswith("JobHeld")
+    return bool(job.flags & {"REQUEUE_HOLD", SPECIAL_EXIT}) or job.reason.startswith("JobHeld")
 
 
 def _other(why: str) -> Outcome:

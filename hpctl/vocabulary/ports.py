@@ -142,6 +142,9 @@ class Scheduler(Protocol):
     def preemption_order(self) -> PreemptionOrder:
         """Which jobs Slurm lets preempt which others. Raises Unavailable."""
 
+    def requeue_exit_codes(self) -> frozenset[int]:
+        """The exit codes after which Slurm itself requeues a batch job. Raises Unavailable."""
+
     def reservations(self) -> Mapping[str, Reservation]:
         """All reservations, those to come included, by name. Raises Unavailable."""
 

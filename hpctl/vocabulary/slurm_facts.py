@@ -108,8 +108,12 @@ slurmctld alone writes them; a hold of a person's clears them."""
 
 REQUEUED_AND_HELD = "job_requeued_in_held_state"
 """The Reason of a job that was held as it was requeued: its program failed and it was submitted
-with --requeue=expedite (25.11 and later), its exit code is in RequeueExitHold, or somebody asked
-for it by `scontrol requeuehold`."""
+with --requeue=expedite (25.11 and later), or somebody asked for it by `scontrol requeuehold`."""
+
+
+SPECIAL_EXIT = "SPECIAL_EXIT"
+"""The flag of a job that was held as it was requeued because its exit code is in RequeueExitHold.
+Its Reason is JobHeldUser."""
 
 
 class SlurmJob(Struct, frozen=True):
@@ -233,7 +237,8 @@ class SlurmJob(Struct, frozen=True):
     @property
     def held_after_run(self) -> bool:
         """Held by Slurm as it was requeued: it starts by no order but a release."""
-        return self.state == "PENDING" and self.reason == REQUEUED_AND_HELD
+        held = self.reason == REQUEUED_AND_HELD or SPECIAL_EXIT in self.flags
+        return self.state == "PENDING" and held
 
     @property
     def why_unrecoverable(self) -> str:

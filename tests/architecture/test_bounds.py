@@ -48,7 +48,7 @@ ALLOWED = {
     "hpctl/toolkit/output.py int": 1,
     "hpctl/toolkit/output.py timedelta": 1,
     "hpctl/toolkit/yaml_files.py int": 1,
-    "hpctl/slurm/hazards.py int": 3,
+    "hpctl/slurm/hazards.py int": 1,
     "hpctl/slurm/parse.py int": 3,
     "hpctl/slurm/pyslurm.py int": 1,
     "hpctl/engine/journal/rows.py fromtimestamp": 1,

@@ -137,6 +137,13 @@ class Chaos(Live):
         world = gather(self.config, datetime.now(UTC))
         return not world.computed and world.slurm is not None and world.slurm.jobs[job].running
 
+    def daemon_knows(self, job: int, state: str) -> bool:
+        """Whether the daemon that runs now has read of a job in a state."""
+        world = gather(self.config, datetime.now(UTC))
+        return (
+            not world.computed and world.slurm is not None and world.slurm.jobs[job].state == state
+        )
+
     def log(self, name: str = "daemon.out") -> str:
         return (self.sandbox.spec.layout.logs / name).read_text(errors="replace")
 

@@ -34,6 +34,8 @@ def test_explain_says_since_when_why_and_what_a_person_does(comment: str) -> Non
 
 def test_status_lists_a_registered_job_alone() -> None:
     assert LISTED in status_view(world(HELD)).problems
+    by_exit_code = replace(HELD, flags=frozenset({"SPECIAL_EXIT"}), reason="JobHeldUser")
+    assert LISTED in status_view(world(by_exit_code)).problems
     others = (
         replace(HELD, comment=""),
         replace(HELD, reason="JobHeldUser"),

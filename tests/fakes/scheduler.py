@@ -189,6 +189,10 @@ class SimSlurm(Slurmctld):
         mine.comment = rules.comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
+    def requeue_exit_codes(self) -> frozenset[int]:
+        """Promised in ports.Scheduler."""
+        return frozenset()
+
     def preemption_order(self) -> PreemptionOrder:
         """Promised in ports.Scheduler."""
         return PreemptionOrder()

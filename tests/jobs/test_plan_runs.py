@@ -213,7 +213,7 @@ def test_what_the_script_told_goes_before_its_exit_code():
     assert found.action is Action.REQUEUE
     other = opens(replace(killed, restarts=1), [told()])
     assert "signal 15 from outside" in other.trouble.why, "that was another run"
-    queued = opens(replace(QUEUED, reason="NonZeroExitCode", exit_code="143:0"), [told()])
+    queued = opens(replace(QUEUED, exit_code="143:0"), [told()], requeue_codes={143})
     assert queued.trouble.why == CAUSE
     asked = holds(killed, [told(kind=Kind.FINAL, exit_code=93)])
     assert asked.gate == "asked_not_to"
@@ -298,12 +298,30 @@ def test_a_deterministic_bug_is_restarted_as_often_as_the_policy_says_and_then_e
 
 
 def test_what_slurm_has_requeued_for_its_exit_code_is_cancelled_once_it_is_given_up():
-    requeued = replace(QUEUED, restarts=2, reason="NonZeroExitCode", exit_code="1:0")
+    requeued = replace(QUEUED, restarts=2, exit_code="1:0")
     log = crashed(0, -60)
     log[0] = replace(log[0], trouble=replace(log[0].trouble, signature="PENDING 1:0"))
-    found = opens(requeued, log)
+    found = opens(requeued, log, requeue_codes={1})
     assert (found.action, found.over_budget) == (Action.END, "")
     assert SAME in found.why
+
+
+def given_up_in_queue() -> list[Event]:
+    """The run 0, which failed, was requeued by Slurm, and was canceled by hpctl while it waited."""
+    trouble = Trouble(Kind.CRASH, at(-60), "exit code", "PENDING 3:0", exit_code=3)
+    attempt = Attempt(7, at(-3700), 0)
+    opened = JobRecoveryOpened(
+        at(-60), "j-0", attempt, "", (), "", trouble=trouble, action=Action.END
+    )
+    return [opened, SignalSeen(at(-60), "j-0", "gone", "")]
+
+
+def test_a_requeue_of_what_was_given_up_in_the_queue_is_an_order() -> None:
+    """Its exit code is that of the run before."""
+    waits = replace(QUEUED, restarts=2, exit_code="3:0")
+    assert decided(waits, given_up_in_queue(), requeue_codes={3}) is None
+    again = replace(QUEUED, restarts=3, exit_code="3:0")
+    assert decided(again, given_up_in_queue(), requeue_codes={3}) is not None
 
 
 def test_a_run_that_its_supervisor_gave_up_is_left_to_end():
@@ -408,12 +426,37 @@ def test_a_job_that_was_preempted_or_requeued_by_an_operator_is_left_alone():
     assert decided(QUEUED) is None
 
 
-def test_a_run_that_slurm_requeued_for_its_exit_code_has_failed():
-    """By slurm.conf's RequeueExit. A preempted script that traps SIGTERM has a code as well."""
-    found = opens(replace(QUEUED, reason="NonZeroExitCode", exit_code="3:0"))
+@pytest.mark.parametrize("reason", ["NonZeroExitCode", "BeginTime"])
+def test_a_run_that_slurm_requeued_for_its_exit_code_has_failed(reason):
+    """By slurm.conf's RequeueExit. From 23.11 on the Reason is overwritten within a second."""
+    failed = replace(QUEUED, reason=reason, exit_code="3:0")
+    found = opens(failed, requeue_codes={3})
     assert (found.trouble.kind, found.trouble.exit_code) == (Kind.CRASH, 3)
-    assert decided(replace(QUEUED, exit_code="3:0")) is None
-    assert decided(replace(QUEUED, exit_code="0:15")) is None
+    assert decided(failed, requeue_codes={4}) is None
+    assert decided(failed) is None
+
+
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        replace(QUEUED, exit_code="0:0"),
+        replace(QUEUED, exit_code="0:15"),
+        replace(QUEUED, exit_code=""),
+        replace(QUEUED, exit_code="3:0", ordered=True),
+        replace(QUEUED, exit_code="3:0", preempted=at(-9)),
+    ],
+)
+def test_a_requeue_that_an_exit_code_did_not_cause_is_an_order(ordered):
+    """A preempted script that traps SIGTERM has an exit code as well."""
+    assert decided(ordered, requeue_codes={3}) is None
+
+
+def test_a_requeue_of_what_its_supervisor_gave_up_is_an_order() -> None:
+    """The owner has mended the program; where Slurm itself requeues it, it stays given up."""
+    given_up = report_of(-2, kind=Kind.CRASH, action=Action.END, wish=Wish.NONE, why="a bug")
+    waits = replace(QUEUED, exit_code="3:0")
+    assert decided(waits, [given_up]) is None
+    assert opens(waits, [given_up], requeue_codes={3}).action is Action.END
 
 
 def test_a_node_that_booted_before_the_run_began_did_not_end_it():

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.chaos import Chaos, cluster
+from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 HEADER = "#!/bin/sh\n#SBATCH --requeue\n"
+CODES = "RequeueExit=40\nRequeueExitHold=41\n"
 
 
 @pytest.fixture(scope="module")
 def live():
-    with cluster(nodes=2, config={"job": {"settle_s": 0.0}}, slurm_conf="RequeueExit=40\n") as live:
+    with cluster(nodes=2, config={"job": {"settle_s": 0.0}}, slurm_conf=CODES) as live:
         yield live
 
 
@@ -138,10 +139,6 @@ def test_one_task_of_an_array(live: Chaos) -> None:
     assert any(job.exit_code == "3:0" and job.restarts <= 1 for job in failed)
 
 
-# Slurm 23.11 and later schedule each second, and the pass after the requeue overwrites the Reason
-# by which hpctl tells it from an operator's. Where Slurm is not read before, the job waits out the
-# begin delay.
-@pytest.mark.nightly
 @story(
     job="Registered batch job whose exit code slurm.conf lists in RequeueExit",
     act="the policy restarts it no more after Slurm has requeued it",
@@ -154,6 +151,47 @@ def test_what_slurm_requeues_itself_is_cancelled_once_it_is_given_up(live: Chaos
     until(lambda: live.job(job).state == "CANCELLED", 60, "it is cancelled")
     assert "exit code 40" in live.job(job).comment
     until(lambda: live.job(waits).state == "COMPLETED", 90, "afternotok is released")
+
+
+@story(
+    job="Registered batch job whose exit code slurm.conf lists in RequeueExit",
+    act="hpctl has canceled it, and its owner mends the program and runs `scontrol requeue`",
+    slurm="The job waits and starts again as Slurm decides; it is not canceled again.",
+    owner="No restart is counted against the job's policy.",
+)
+@pytest.mark.parametrize("daemon", ["runs", "restarts"])
+def test_a_requeue_of_what_was_cancelled_is_an_order(live: Chaos, daemon: str) -> None:
+    job = live.submit("exit 40", comment(restarts=0), header=HEADER)
+    until(lambda: live.job(job).state == "CANCELLED", 60, "it is cancelled")
+    until(lambda: job not in live.state().open_jobs, 60, "its recovery has ended")
+    if daemon == "restarts":
+        live.sandbox.kill_daemon()
+    live.sandbox.run(["scontrol", "requeue", str(job)])
+    if daemon == "restarts":
+        live.sandbox.start_daemon()
+    until(lambda: live.daemon_knows(job, "PENDING"), 60, "hpctl has seen that it waits")
+    stays(lambda: live.job(job).state == "PENDING", 2, "it waits")
+    assert len(live.of_job(job)) == 1
+    live.sandbox.run(["scancel", str(job)])
+
+
+@story(
+    job="Registered batch job whose exit code slurm.conf lists in RequeueExitHold",
+    act="its script exits with that code",
+    slurm="Slurm requeues and holds it (`SPECIAL_EXIT`); hpctl releases no hold.",
+    explain="Slurm holds it since its last run ended with that code; `hpctl status` lists it.",
+    owner="`scontrol release` runs the job again, `scancel` ends it.",
+)
+def test_what_slurm_requeues_and_holds_stays_held(live: Chaos) -> None:
+    job = live.submit("exit 41", comment(restarts=2), header=HEADER)
+    until(lambda: live.job(job).restarts == 1, 60, "Slurm requeues it")
+    listed = f"job {job} is held by Slurm"
+    until(lambda: listed in live.hpctl("status", check=False), 60, "status lists it")
+    said = live.explained(str(job))
+    assert "Slurm holds it since its last run ended with exit code 41:0" in said
+    assert live.job(job).reason == "JobHeldUser"
+    assert live.of_job(job) == []
+    live.sandbox.run(["scancel", str(job)])
 
 
 @story(

@@ -91,20 +91,32 @@ def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos)
 
 @story(
     job="Registered batch job that ended FAILED, with no restart left",
-    act="its owner mends the program and runs `scontrol requeue`",
+    act=(
+        "its owner mends the program and runs `scontrol requeue`, also while the daemon is away, or"
+        " after it was restarted"
+    ),
     slurm="The job waits and starts again as Slurm decides; it is neither canceled nor held.",
     explain="No recovery opens.",
     owner="No restart is counted against the job's policy.",
 )
-def test_a_requeue_of_a_job_that_has_ended_is_an_order(live: Chaos):
+@pytest.mark.parametrize("daemon", ["runs", "is away", "was restarted"])
+def test_a_requeue_of_a_job_that_has_ended_is_an_order(live: Chaos, daemon: str):
     policy = '--comment=hpctl:{"policy":{"restarts":0}}'
     body = '[ -n "$SLURM_RESTART_COUNT" ] && exec sleep 600; exit 3'
     job = live.submit(body, policy, header=HEADER)
     until(lambda: str(job) in live.state().holds, 60, "it is left ended")
     until(lambda: not live.job(job).completing, 60, "its run has cleared")
     assert live.job(job).state == "FAILED"
+    if daemon != "runs":
+        live.sandbox.kill_daemon()
+    if daemon == "was restarted":
+        live.sandbox.start_daemon()
+        until(lambda: live.daemon_knows(job, "FAILED"), 60, "hpctl has seen its end again")
     live.sandbox.run(["scontrol", "requeue", str(job)])
-    stays(lambda: live.job(job).state == "PENDING", 3, "it waits")
+    if daemon == "is away":
+        live.sandbox.start_daemon()
+    until(lambda: live.daemon_knows(job, "PENDING"), 60, "hpctl has seen that it waits")
+    stays(lambda: live.job(job).state == "PENDING", 2, "it waits")
     start(live, job, 1)
     assert live.of_job(job) == []
     until(lambda: str(job) not in live.state().holds, 60, "nothing is said of its former end")

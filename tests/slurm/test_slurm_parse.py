@@ -215,6 +215,20 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     assert again[0].excluded is jobs[0].excluded, "it is not expanded again"
 
 
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("", set()),
+        ("40", {40}),
+        ("1-3, 93", {1, 2, 3, 93}),
+        ("254-99999999999", {254, 255}),
+        ("x,5", {5}),
+    ],
+)
+def test_exit_codes(text: str, codes: set[int]) -> None:
+    assert parse.exit_codes(text) == codes
+
+
 def test_config() -> None:
     text = (
         "Configuration data as of 2026-11-21\nAuthInfo                = cred_expire=60,a=b\n"
