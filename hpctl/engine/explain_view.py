@@ -21,6 +21,7 @@ from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempted, preemption_text
 from hpctl.engine.requests import ORDERS
+from hpctl.engine.restart_time import find_put_off
 from hpctl.engine.timeline import (
     Awaited,
     Line,
@@ -415,6 +416,10 @@ def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
         return found
     if job.reason.startswith("JobHeld"):
         return replace(found, what=released_by(rec))
+    put_off = find_put_off(rec, job, w.now)
+    if put_off is not None:
+        when = f"{put_off:%Y-%m-%d %H:%M:%S} UTC"
+        return replace(found, what=f"its begin time: a person has put it off until {when}")
     named = job.reason not in ("", "None")
     return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 

@@ -8,6 +8,7 @@ from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RUNS_APART_SINCE = "25.11"
 """Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
@@ -15,6 +16,9 @@ the credentials that it has revoked."""
 
 CLOCK_MARGIN_S = 0.02
 """How far slurmctld's clock may be from this host's, in seconds."""
+
+BACKOFF_SLACK_S = 60.0
+"""A begin time that hpctl's backoff has set is no more than this after the backoff's end."""
 
 
 def find_restart_time(rec: JobRecovery, view: View) -> datetime:
@@ -47,3 +51,14 @@ def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
             continue
         if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
             yield step.resolved
+
+
+def find_put_off(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> datetime | None:
+    """Return until when a person has put off a job that is to restart; None where none has.
+
+    hpctl's own backoff sets a begin time as well.
+    """
+    if job is None or job.eligible is None or job.eligible <= now or not job.put_off:
+        return None
+    backs_off = rec.start_at is not None and job.eligible <= later(rec.start_at, BACKOFF_SLACK_S)
+    return None if backs_off else job.eligible

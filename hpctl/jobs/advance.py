@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.job_deadlines import deadline_s
-from hpctl.engine.restart_time import CLOCK_MARGIN_S
+from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_put_off
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import (
@@ -323,6 +323,8 @@ def _releasing(c: _Case) -> Next:
         return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
     if c.facts.job is not None and c.facts.job.completing:
         return c.wait("its last run is completing", Look.SOON)
+    if put_off := _put_off_since(c):
+        return Move(JobSignal.STARTED, put_off)
     answer = _order(c, StepKind.START_NOW)
     if not isinstance(answer, Do):
         return answer
@@ -372,9 +374,9 @@ def _starting(c: _Case) -> Next:
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
         return c.wait("its last run is completing", Look.SOON)
-    backoff = _backing_off(c)
-    if backoff is not None:
-        return backoff
+    later_start = _starts_later(c)
+    if later_start is not None:
+        return later_start
     last = c.last(StepKind.START_NOW)
     # Not by the Reason: until the scheduler has looked, that says None, or why the last run ended.
     begin_delayed = job.eligible is not None and job.eligible > c.now
@@ -402,6 +404,18 @@ def _starting(c: _Case) -> Next:
         return _start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
     waits = job.reason or job.state
     return c.wait(f"in the queue ({waits})", look=_in_queue(job))
+
+
+def _starts_later(c: _Case) -> Next | None:
+    """Return what to do of a job that is not to start yet; None where it is."""
+    put_off = _put_off_since(c)
+    return c.wait(put_off, Look.SLOWLY) if put_off else _backing_off(c)
+
+
+def _put_off_since(c: _Case) -> str:
+    """Return until when a person has put the job off; "" where none has."""
+    until = find_put_off(c.rec, c.facts.job, c.now)
+    return f"a person has put it off until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
 
 
 def _backing_off(c: _Case) -> Next | None:

@@ -14,7 +14,6 @@ from typing import Final
 
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.view import View
-from hpctl.jobs.plan_hits import put_off
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.identity import JobId, NodeName, RuleId
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -72,7 +71,7 @@ def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> It
 
 def _waits(job: SlurmJob, view: View) -> bool:
     """Whether a job waits that slurmctld may have requeued for its launch, seen on no node."""
-    if job.state != "PENDING" or job.restarts == 0 or job.nodes or put_off(job):
+    if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
         return False
     if job.id in view.state.open_jobs or view.aside(job.id):
         return False

@@ -1,7 +1,7 @@
 """Which jobs a node under treatment has hit, and what is decided about each."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -19,18 +19,8 @@ from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 
-SLURMS_DELAY: Final = timedelta(minutes=15)
-"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
-A job that is to begin later than that was put off by a person, and is left to wait."""
-
-
 _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArrayTaskLimit")
 """Of a job that Slurm requeued. Other tasks of an array with `%k` may take its place at once."""
-
-
-def put_off(job: SlurmJob) -> bool:
-    """Whether a person has set when the job may begin."""
-    return job.eligible is not None and job.eligible > job.submit + SLURMS_DELAY
 
 
 def job_decisions(
@@ -137,7 +127,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
         job.state == "PENDING"
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
-        and not put_off(job)
+        and not job.put_off
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return Attempt(job.id, job.submit, job.restarts - 1)

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.view import View, headless, last_report
-from hpctl.jobs.plan_hits import put_off
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
@@ -139,7 +138,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     None where it was preempted or requeued by an operator, also after it had ended: that is no
     failure of the run, so it is not counted, not held and not started ahead of its delay.
     """
-    delayed = job.eligible is not None and now < job.eligible and not put_off(job)
+    delayed = job.eligible is not None and now < job.eligible and not job.put_off
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)

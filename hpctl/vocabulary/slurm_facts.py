@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -116,6 +117,11 @@ SPECIAL_EXIT = "SPECIAL_EXIT"
 Its Reason is JobHeldUser."""
 
 
+SLURMS_DELAY: Final = timedelta(minutes=15)
+"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
+A job that is to begin later than that was put off by a person, and is left to wait."""
+
+
 class SlurmJob(Struct, frozen=True):
     """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
 
@@ -210,6 +216,11 @@ class SlurmJob(Struct, frozen=True):
     def launch_failed(self) -> bool:
         """Requeued and held by slurmctld because its launch failed, which no owner did."""
         return self.state == "PENDING" and self.reason == LAUNCH_FAILED
+
+    @property
+    def put_off(self) -> bool:
+        """A person has set when it may begin."""
+        return self.eligible is not None and self.eligible > self.submit + SLURMS_DELAY
 
     @property
     def held_at_launch(self) -> bool:

@@ -29,7 +29,9 @@ BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), JobPhase.HIT, at(0))
 WAITING = [p for p in JobPhase if p not in ENDS]
 RUNNING = slurm_job()
 FAILED = slurm_job(state="FAILED", end=at(-5))
-QUEUED = slurm_job(state="PENDING", restarts=1, nodes=(), reason="BeginTime", eligible=at(121))
+QUEUED = slurm_job(
+    state="PENDING", restarts=1, nodes=(), reason="BeginTime", submit=at(0), eligible=at(121)
+)
 CLEANING = replace(QUEUED, flags=frozenset({"COMPLETING"}))
 STUCK = {
     JobPhase.HIT: JobFacts(RUNNING),
@@ -69,6 +71,27 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     ended = TRANSITIONS[phase, moved(stuck, STUCK[phase], due)]
     grace = phase in (JobPhase.SAVING, JobPhase.WATCHING)
     assert ended is (JobPhase.STOPPING if grace else JobPhase.GAVE_UP)
+
+
+PUT_OFF = replace(QUEUED, eligible=at(3600))
+
+
+def test_a_job_that_a_person_has_put_off_is_not_started():
+    facts = JobFacts(PUT_OFF)
+    assert moved(rec(JobPhase.RELEASED), facts) is JobSignal.STARTED
+    sent = rec(JobPhase.STARTING, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
+    waits = advance(sent, facts, OWN, at(60))
+    assert isinstance(waits, Wait)
+    assert "a person has put it off until" in waits.why
+    assert isinstance(advance(sent, JobFacts(QUEUED), OWN, at(60)), Do)
+    missed = advance(sent, JobFacts(replace(PUT_OFF, eligible=at(1800))), OWN, at(1802))
+    assert isinstance(missed, Wait)
+    assert "put it off" not in missed.why
+
+
+def test_the_backoff_of_hpctl_is_not_a_persons():
+    backs_off = rec(JobPhase.RELEASED, start_at=at(3599))
+    assert isinstance(advance(backs_off, JobFacts(PUT_OFF), OWN, at(1)), Do)
 
 
 def test_a_job_that_asked_is_signalled_once_and_given_its_grace():
