@@ -128,7 +128,8 @@ def _around(
     line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None
 ) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
-    logs = log_directories(EffectiveOptions(line, script, os.environ), os.getcwd())
+    effective = EffectiveOptions(line, script, os.environ)
+    logs = log_directories(effective, os.getcwd())
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
     if missing:
         with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
@@ -143,7 +144,17 @@ def _around(
         if where is not None and asked.resume
         else "",
         missing=missing,
+        restarted=_restarted(line, effective.value("dependency") or ""),
     )
+
+
+def _restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
+    """The jobs that this one depends on, and that hpctl may run again."""
+    with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue beside it
+        return context.find_restarted(
+            dependency, os.path.join(os.path.dirname(found(line)), "squeue")
+        )
+    return ()
 
 
 def _unknown(directory: str, files: tuple[str, ...] = ()) -> str:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.registration import read_comment
 
 
 class Runtime(Struct, frozen=True):
@@ -24,6 +25,7 @@ class SubmitContext(Struct, frozen=True):
 
     `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
+    `restarted` are the jobs of --dependency that hpctl may run again, as the option names them.
     `unknown` says what is there in no known format. `missing` are the directories of --output and
     --error that this machine does not have and Slurm does not create, with the option.
     """
@@ -34,6 +36,7 @@ class SubmitContext(Struct, frozen=True):
     filesystem: str = ""
     unknown: str = ""
     missing: tuple[tuple[str, str], ...] = ()
+    restarted: tuple[str, ...] = ()
 
 
 ASK_S = 5.0
@@ -58,6 +61,34 @@ def creates_log_directories(sbatch: str) -> bool:
         return False
     found = re.search(rb"\b(\d{2})\.(\d{2})\b", done.stdout)
     return found is not None and (int(found[1]), int(found[2])) >= _CREATES_DIRECTORIES
+
+
+_AFTER_AN_END = re.compile(r"\b(?:afterok|afternotok|afterany|aftercorr)((?::[^:,?]+)+)")
+"""A part of `afterok:12:13_4+10,afterany:14`."""
+_DEPENDED_ON = re.compile(r":(\d+(?:_\d+)?)")
+
+
+def find_restarted(dependency: str, squeue: str) -> tuple[str, ...]:
+    """Return the jobs of a --dependency that registered and may be run again. Empty where Slurm
+    does not say."""
+    parts = _AFTER_AN_END.findall(dependency)
+    ids = sorted({job for part in parts for job in _DEPENDED_ON.findall(part)})
+    if not ids:
+        return ()
+    command = [squeue, "--noheader", "--states=all", "--format=%i|%k", f"--jobs={','.join(ids)}"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found: set[str] = set()
+    for line in done.stdout.decode(errors="replace").splitlines():
+        job, _, comment = line.partition("|")
+        registered = read_comment(comment)
+        if registered is not None and registered.policy.get("restarts") != 0:
+            found |= {job, re.split("[_+]", job)[0]}
+    return tuple(job for job in ids if job in found)
 
 
 _SHARED = (

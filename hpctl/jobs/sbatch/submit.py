@@ -179,6 +179,12 @@ class _Draft:
             " create it: where a node has none, the job fails and leaves no log"
             for option, directory in self.context.missing
         ]
+        self.warnings += [
+            f"--dependency: hpctl runs job {job} again when its program fails, and in the moment"
+            " before Slurm may take that end for its last; where this job must not begin then, give"
+            f" job {job} a policy of `restarts: 0`, or submit this job at the end of its script"
+            for job in self.context.restarted
+        ]
         self.warnings += script_warnings(self.body)
         self.warnings += [
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"

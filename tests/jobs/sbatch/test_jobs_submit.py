@@ -93,6 +93,16 @@ def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(options, environment,
     assert any("holds for every start" in each for each in found) == warned
 
 
+def test_a_dependency_on_a_job_that_may_run_again_is_warned_of():
+    assert not any("--dependency" in each for each in submit("--dependency=afterok:12").warnings)
+    (found,) = (
+        each
+        for each in submit("--dependency=afterok:12", restarted=("12",)).warnings
+        if "--dependency" in each
+    )
+    assert "hpctl runs job 12 again when its program fails" in found
+
+
 def test_the_users_comment_stays_behind_the_registration():
     for options, text in (
         ("--comment='my own'", PLAIN),

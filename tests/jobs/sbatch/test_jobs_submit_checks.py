@@ -120,6 +120,39 @@ def test_the_release_that_creates_the_directories_of_logs(tmp_path, answer, crea
     assert context.creates_log_directories(str(tmp_path / "none")) is False
 
 
+ROWS = """\
+12|hpctl:{"ckpt":"/fsx"}
+13_4|hpctl:{"policy":{"restarts":2}}
+14|hpctl:{"policy":{"restarts":0}}
+15|my own words
+16_[1-3]|hpctl:{}
+17+0|hpctl:{}
+17+1|hpctl:{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dependency", "asked", "found"),
+    [
+        ("afterok:12", "12", ("12",)),
+        ("afternotok:12:13_4+10,afterany:14:15", "12,13_4,14,15", ("12", "13_4")),
+        ("aftercorr:16?afterany:17", "16,17", ("16", "17")),
+        ("after:12", "", ()),
+        ("singleton", "", ()),
+        ("", "", ()),
+    ],
+)
+def test_the_jobs_of_a_dependency_that_may_run_again(tmp_path, dependency, asked, found):
+    squeue, log = tmp_path / "squeue", tmp_path / "log"
+    rows = tmp_path / "rows"
+    rows.write_text(ROWS)
+    squeue.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >{log}\ncat {rows}\n')
+    squeue.chmod(0o755)
+    assert context.find_restarted(dependency, str(squeue)) == found
+    assert (log.read_text().strip() if log.exists() else "") == (asked and f"--jobs={asked}")
+    assert context.find_restarted(dependency, str(tmp_path / "none")) == ()
+
+
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text, seconds):
     assert submit.time_limit_s(text) == seconds
