@@ -45,7 +45,7 @@ ALERTS = (
     Alert("HpctlStepInDoubt", "hpctl_steps_in_doubt > 0", "30m", "ticket",
           "Nobody can say whether a step took effect.", "hpctl recoveries"),
     Alert("HpctlPaused", "hpctl_paused == 1", "12h", "ticket",
-          "hpctl is paused.", "hpctl resume"),
+          "hpctl is paused.", "hpctl unpause"),
     Alert("HpctlAgentsSilent", 'hpctl_agents{state="silent"} > 0', "10m", "ticket",
           "Agents are silent.", "hpctl nodes"),
     Alert("HpctlSparesUsedUp",

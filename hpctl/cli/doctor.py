@@ -310,7 +310,7 @@ def daemon(facts: Facts) -> Iterator[CheckView]:
             level = "fail" if hold.rule == ESCALATED else "warn"
             yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
     if state.paused_by:
-        yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl resume")
+        yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl unpause")
     if config.kill_switch.exists():
         what = f"the kill switch {config.kill_switch} is there: nothing is done"
         yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")

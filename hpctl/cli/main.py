@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Act": {
         "pause": ("hpctl.nodes.orders_command:pause", "Stop opening recoveries and taking steps."),
-        "resume": ("hpctl.nodes.orders_command:resume", "Lift a pause."),
+        "unpause": ("hpctl.nodes.orders_command:unpause", "Lift a pause."),
         "approve": ("hpctl.nodes.orders_command:approve", "Approve a blocked recovery."),
         "cancel": ("hpctl.nodes.orders_command:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),
@@ -142,6 +142,8 @@ EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 """How to install the commands that are distributions of their own."""
 
 COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
+COMMANDS["resume"] = ("hpctl.nodes.orders_command:resume", "Lift a pause.")
+"""The name of `unpause` in earlier releases, which no help lists."""
 
 
 @click.command(

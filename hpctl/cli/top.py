@@ -369,7 +369,7 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
     options = {"no_wait": False, "config": config, "as_json": False}
     try:
         if asked == "pause":
-            verb = "resume" if paused else "pause"
+            verb = "unpause" if paused else "pause"
             output.confirm(f"{verb} hpctl?", abort=True)
             context.invoke(getattr(orders_command, verb), **options)
         elif asked == "approve" and row is not None:

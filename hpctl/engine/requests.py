@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from hpctl.engine.gates import tally
-from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken, SignalSeen
+from hpctl.engine.journal.events import LIFTS_PAUSE, Event, HoldNoted, RequestTaken, SignalSeen
 from hpctl.engine.kinds import Kind, Order
 from hpctl.engine.plan import decide
 from hpctl.engine.view import Candidate, Request, View
@@ -85,8 +85,8 @@ def _answer(
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
     if request.verb == "pause":
         return True, "paused: nothing new is opened and no step is taken", []
-    if request.verb == "resume":
-        return True, "resumed", []
+    if request.verb in LIFTS_PAUSE:
+        return True, "the pause is lifted", []
     if request.verb == "approve":
         return _approve(request, view, policy)
     if request.verb == "cancel":

@@ -13,6 +13,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.engine.journal.events import (
+    LIFTS_PAUSE,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -80,7 +81,7 @@ class Retired(Struct, frozen=True):
         return None if stays or event.at >= self.before else event.at
 
     def _in_force(self, e: RequestTaken) -> bool:
-        if e.verb in ("pause", "resume"):
+        if e.verb in ("pause", *LIFTS_PAUSE):
             return bool(self.state.paused_by)
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 

@@ -208,7 +208,9 @@ class StatusView(Struct, frozen=True):
                 Fact(
                     "paused",
                     lambda view: (
-                        f"by {view.paused_by}; lift it with: hpctl resume" if view.paused_by else ""
+                        f"by {view.paused_by}; lift it with: hpctl unpause"
+                        if view.paused_by
+                        else ""
                     ),
                     style=WARN,
                 ),

@@ -591,7 +591,7 @@ def released_by(rec: JobRecovery) -> str:
 
 LIFTED_BY: Final[dict[str, str]] = {
     "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
-    "paused": "`hpctl resume`; then hpctl goes ahead by itself",
+    "paused": "`hpctl unpause`; then hpctl goes ahead by itself",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",

@@ -1,4 +1,4 @@
-"""The operator's requests: pause, resume, approve, cancel, replace, reboot, return.
+"""The operator's requests: pause, unpause, approve, cancel, replace, reboot, return.
 
 Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it refused,
 3 nobody answered within five seconds (the request stays queued). A replacement or reboot that is
@@ -158,9 +158,22 @@ def pause(no_wait: bool, config: str, as_json: bool) -> None:
 
 @click.command()
 @request_options
+def unpause(no_wait: bool, config: str, as_json: bool) -> None:
+    """Lift a pause."""
+    lift_pause(config, no_wait=no_wait, as_json=as_json)
+
+
+@click.command(hidden=True)
+@request_options
 def resume(no_wait: bool, config: str, as_json: bool) -> None:
     """Lift a pause."""
-    _ask(config, "resume", [""], no_wait, as_json)
+    output.echo("hpctl: to lift a pause, the command is now `hpctl unpause`", err=True)
+    lift_pause(config, no_wait=no_wait, as_json=as_json)
+
+
+def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
+    """Ask the daemon to lift its pause, and leave with the exit code of its answer."""
+    _ask(config, "unpause", [""], no_wait, as_json)
 
 
 @click.command()

@@ -144,8 +144,8 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 
     v: int
     verb: Literal[
-        "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
-        "return", "failover", "accept-quick", "accept-full",
+        "pause", "unpause", "resume", "approve", "cancel", "replace", "replace-now", "reboot",
+        "reboot-now", "return", "failover", "accept-quick", "accept-full",
     ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""

@@ -77,7 +77,7 @@ def test_what_a_user_reads_is_of_now(siege: Siege, closed: Path) -> None:
     try:
         until(lambda: "pause" in reads(siege, ("audit",))[0][1], 10, "the copy has the request")
     finally:
-        siege.live.hpctl("resume")
+        siege.live.hpctl("unpause")
 
 
 @pytest.mark.nightly

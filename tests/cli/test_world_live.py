@@ -95,5 +95,5 @@ def test_what_was_ordered_is_seen_at_once(sandbox_factory) -> None:
     for _ in range(5):
         assert run(live, "pause")[0] == 0
         assert shown(live, "status")[1]["paused_by"]
-        assert run(live, "resume")[0] == 0
+        assert run(live, "unpause")[0] == 0
         assert not shown(live, "status")[1]["paused_by"]

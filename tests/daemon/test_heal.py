@@ -197,7 +197,7 @@ def test_pause_approve_and_the_kill_switch(live: Chaos) -> None:
     until(lambda: victim in live.state().holds, 10, "held")
     assert live.state().holds[victim].gate == "paused"
     live.config.kill_switch.touch()
-    live.hpctl("resume")
+    live.hpctl("unpause")
     until(lambda: live.state().holds[victim].gate == "kill_switch", 10, "kill switch")
     time.sleep(1)
     assert not live.node(victim).drained

@@ -11,6 +11,7 @@ from benchmarks import world
 from benchmarks.past import Past
 from hpctl.engine.gates import launch_failures, tally
 from hpctl.engine.journal.events import (
+    LIFTS_PAUSE,
     DaemonStarted,
     Event,
     HoldLifted,
@@ -93,10 +94,11 @@ def test_a_new_target_may_count_its_attempts_anew() -> None:
     assert [s.outcome for s in steps] == [None, Outcome.accepted()]
 
 
-def test_holds_pauses_and_approvals() -> None:
+@pytest.mark.parametrize("verb", LIFTS_PAUSE)
+def test_holds_pauses_and_approvals(verb: str) -> None:
     state = replay([HOLD, request("pause"), request("approve", "n2")])
     assert (state.holds["n2"], state.paused_by, state.approvals) == (HOLD, "eve", {"n2": at(3)})
-    state.fold(request("resume"))
+    state.fold(request(verb))
     state.fold(HoldLifted(at(4), "n2"))
     assert (state.holds, state.paused_by) == ({}, "")
 
@@ -196,7 +198,7 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
 
     gone = [
         DaemonStarted(at(OLD), "0", "own", "h", 1), hold("n1", OLD), HoldLifted(at(OLD + 1), "n1"),
-        hold("n2", OLD), request("pause", OLD), request("resume", OLD),
+        hold("n2", OLD), request("pause", OLD), request("unpause", OLD),
         request("return", OLD, "n3"), request("approve", OLD, "n1"),
         JobReported(at(OLD), JobReport(5, 0)),
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def test_hpctls_prolog_keeps_a_job_off_a_faulty_node(unheld: Chaos):
     job = live.submit("sleep 600", header=HEADER)
     until(lambda: live.node(node).reason == "Prolog error", 60, "Slurm drains the node")
     assert f"{job} {node} 1 hpctl: " in prologs(live)
-    live.hpctl("resume")
+    live.hpctl("unpause")
     until(lambda: live.running(job, 1), 60, "it runs elsewhere, without Slurm's 121 s")
     assert node not in live.job(job).nodes
     recovery = live.returned(node)
@@ -114,7 +114,7 @@ def test_hpctls_prolog_lets_a_job_start_that_slurm_would_cancel(unheld: Chaos):
     done = live.sandbox.run(["srun", "--exclusive", "hostname"], check=False, timeout=30)
     assert done.returncode == 0, done.stderr
     assert f"{node} 0 hpctl: " in prologs(live)
-    live.hpctl("resume")
+    live.hpctl("unpause")
     live.returned(node)
 
 
@@ -130,7 +130,7 @@ def test_hpctls_prolog_lets_a_job_start_that_slurm_would_hold(held: Chaos):
     fault(live, node)
     job = live.start("sleep 600", header=HEADER)
     until(lambda: f"{job} {node} 0 hpctl: " in prologs(live), 60, "its Prolog says why it starts")
-    live.hpctl("resume")
+    live.hpctl("unpause")
     until(lambda: live.running(job, 1), 60, "it runs elsewhere")
     assert node not in live.job(job).nodes
     live.returned(node)
@@ -152,7 +152,7 @@ def test_a_job_that_slurm_holds_for_a_faulty_node_is_released(held: Chaos):
     job = live.submit("sleep 600", header=HEADER)
     until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
-    live.hpctl("resume")
+    live.hpctl("unpause")
     until(lambda: live.running(job, 1), 60, "it is released, and runs elsewhere")
     assert node not in live.job(job).nodes
     assert node in live.explained(str(job))
@@ -177,7 +177,7 @@ def test_a_job_that_an_administrator_holds_meanwhile_stays_held(held: Chaos):
     until(lambda: live.job(job).launch_failed, 60, "Slurm holds it")
     site_fails(live, node, fails=False)
     live.sandbox.run(["scontrol", "hold", str(job)])
-    live.hpctl("resume")
+    live.hpctl("unpause")
     live.returned(node)
     until(lambda: all(r.ended for r in live.of_job(job)), 60, "its recovery ends")
     assert live.job(job).state == "PENDING"

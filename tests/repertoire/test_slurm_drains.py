@@ -99,7 +99,7 @@ def test_an_epilog_that_fails_on_a_faulty_node_does_not_keep_it_from_treatment(l
     fail_epilog(live, node)
     live.xid(node)
     until(lambda: node in live.state().holds, 60, "the daemon knows of the fault")
-    live.hpctl("resume")
+    live.hpctl("unpause")
     until(lambda: live.node(node).reason.startswith("hpctl:"), 60, "the drain is hpctl's")
     recovery = live.returned(node)
     assert any("Reason=Epilog error" in finding.evidence for finding in recovery.findings)
@@ -161,7 +161,7 @@ def test_a_lost_gpu_is_treated_though_slurm_drained_its_node(live: Chaos):
     until(lambda: live.node(node).drained, 60, "slurmctld drains it")
     live.xid(node)
     until(lambda: node in live.state().holds, 60, "the daemon knows of the fault")
-    live.hpctl("resume")
+    live.hpctl("unpause")
     recovery = live.returned(node, timeout_s=60)
     assert any("gres/gpu count" in finding.evidence for finding in recovery.findings)
 

@@ -189,7 +189,7 @@ def a_job_loses_its_node_once_too_often(live: Chaos):
 def somebody_pauses(live: Chaos):
     live.hpctl("pause")
     yield
-    live.hpctl("resume")
+    live.hpctl("unpause")
 
 
 @fault(1, "HpctlAgentDown", "HpctlAgentsSilent")
@@ -277,7 +277,7 @@ def the_database_is_slow(live: Chaos):
     turns = f"while kill -STOP {pid}; do sleep 0.3; kill -CONT {pid}; sleep 0.01; done"
 
     def write() -> None:
-        for order in ("pause", "resume"):
+        for order in ("pause", "unpause"):
             live.hpctl(order, check=False)
 
     with subprocess.Popen(["setpriv", "--pdeathsig=KILL", "sh", "-c", turns]) as slowing:
@@ -286,7 +286,7 @@ def the_database_is_slow(live: Chaos):
         finally:
             slowing.kill()
     live.sandbox.signal_service("database", "SIGCONT")
-    live.hpctl("resume")
+    live.hpctl("unpause")
 
 
 @fault(4, "HpctlNoLeader")

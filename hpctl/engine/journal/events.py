@@ -1,7 +1,7 @@
 """What is written down: the events of the journal."""
 
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -164,6 +164,10 @@ class ConfigurationTaken(Struct, frozen=True):
     at: datetime
     settings: dict[str, str]
     by: str
+
+
+LIFTS_PAUSE: Final = ("unpause", "resume")
+"""The verbs of requests that lift a pause; `resume` is that of earlier releases."""
 
 
 class RequestTaken(Struct, frozen=True):

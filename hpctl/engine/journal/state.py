@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal import earlier_removals
 from hpctl.engine.journal.events import (
+    LIFTS_PAUSE,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -211,7 +212,7 @@ class State(Struct):
             return
         if e.verb == "pause":
             self.paused_by = e.by or "operator"
-        elif e.verb == "resume":
+        elif e.verb in LIFTS_PAUSE:
             self.paused_by = ""
         elif e.verb == "approve":
             self.approvals[e.target] = e.at

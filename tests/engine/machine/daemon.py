@@ -424,7 +424,7 @@ def calm_down(world: World, daemon: Daemon, until: float = LONGEST) -> None:
     """No more faults; time passes, in ever larger steps, until every recovery has ended."""
     world.calm()
     daemon.kill_switch.on = False
-    daemon.ask("resume")
+    daemon.ask("unpause")
     daemon.boundary.die_at = -1
     daemon.scheduler.mishaps.lost_before = daemon.scheduler.mishaps.lost_after = 0
     begun = world.clock.monotonic()

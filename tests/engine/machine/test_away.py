@@ -84,7 +84,7 @@ def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
     for _ in range(int(HOURS / 600)):
         story._go(600.0)
     if away == "pause":
-        story.daemon.ask("resume")
+        story.daemon.ask("unpause")
     story.daemon.kill_switch.on = False
     story.goes_on(600)
     assert story.phase() is NodePhase.RETURNED

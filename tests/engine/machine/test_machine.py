@@ -274,7 +274,7 @@ class ClusterMachine(JobRules):
         self._go(after)
         self._go(seconds)
         self.daemon.kill_switch.on = False
-        self.daemon.ask("resume")
+        self.daemon.ask("unpause")
 
     @rule(verb=st.sampled_from(VERBS), node=which, after=then)
     def operator_orders(self, verb: str, node: int, after: float) -> None:

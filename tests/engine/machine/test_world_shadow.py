@@ -75,7 +75,7 @@ class Play:
             case 5:
                 cluster.marks(node, dice.choice([*MARKS]))
             case 6:
-                self.daemon.ask(*dice.choice((("pause",), ("resume",), ("return", node))))
+                self.daemon.ask(*dice.choice((("pause",), ("unpause",), ("return", node))))
             case 7:
                 cluster.away(dice.choice(("slurm", "cloud")), dice.choice((5.0, 60.0)))
             case 8:

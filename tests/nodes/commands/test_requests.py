@@ -88,7 +88,17 @@ def test_pause_wakes_the_daemon_and_prints_its_answer(answered):
     assert result.stdout == "pause: paused: nothing new is opened and no step is taken\n"
     assert "waiting for the daemon" in result.stderr
     assert "paused" in answered.run("status").stdout
-    assert answered.run("resume").exit_code == 0
+    lifted = answered.run("unpause")
+    assert (lifted.exit_code, lifted.stdout) == (0, "unpause: the pause is lifted\n")
+    assert "paused" not in answered.run("status").stdout
+
+
+def test_resume_without_a_job_lifts_a_pause_and_names_unpause(answered):
+    assert answered.run("pause").exit_code == 0
+    result = answered.run("resume")
+    assert (result.exit_code, result.stdout) == (0, "unpause: the pause is lifted\n")
+    assert "the command is now `hpctl unpause`" in result.stderr
+    assert "paused" not in answered.run("status").stdout
 
 
 def test_a_refusal_is_exit_code_one(answered):
@@ -121,7 +131,7 @@ def test_without_a_daemon_the_request_stays_queued(history, monkeypatch):
     assert asked(history) == [("pause", "")] * 2
     monkeypatch.setattr("hpctl.engine.request_client.ANSWER_S", 5.0)
     with consumer(history):
-        assert history.run("resume").exit_code == 0
+        assert history.run("unpause").exit_code == 0
     assert asked(history) == []  # the daemon that came took the queued ones too
 
 
