@@ -9,6 +9,7 @@ modification time or a `latest` pointer is never the proof.
   `contents` reads one of them.
 - `files` reads a checkpoint on a file system or in an object store, with bounds; `remote` names a
   place in an object store, and `fetch` copies a checkpoint from there, whole or not at all.
+- `marks` are files beside the checkpoints that have some passed over; `mark_command` writes one.
 - `resume` answers where a start resumes. `hpctl checkpoint last`, which the preamble of
   `hpctl sbatch` calls, `hpctl run`, the elastic launcher and in-process restarts all ask it.
 - `fast` keeps saves on the disks of the nodes and replicates them.

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from hpctl.checkpoints import files, hpctl_checkpoint, search
 from hpctl.checkpoints.files import Place, Remote
+from hpctl.checkpoints.marks import PlacedMark
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.remote import open_place
 from hpctl.checkpoints.resume import look_up, read_declared_files, read_fast_saves
@@ -24,6 +26,11 @@ from hpctl.toolkit.lazy_commands import LazyGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
+
+
+SKIP_ASKED = "HPCTL_EXPORT_SKIP"
+"""Set by the preamble of a job that reads `skip 20:22 found PATH`; one of an earlier release does
+not."""
 
 
 class Aws(Struct, frozen=True):
@@ -72,7 +79,13 @@ _declared_option = click.option(
 
 @click.group(
     cls=LazyGroup,
-    table={"advise": ("hpctl.checkpoints.advise:advise", "Say how often to save.")},
+    table={
+        "advise": ("hpctl.checkpoints.advise:advise", "Say how often to save."),
+        "mark": (
+            "hpctl.checkpoints.mark_command:mark",
+            "Have a checkpoint passed over, or take that back.",
+        ),
+    },
     short_help="Look at a job's checkpoints.",
     epilog="Exit codes: 0 found, 1 none or incomplete, 2 usage, 3 cannot read.",
 )
@@ -183,7 +196,8 @@ def _report(
 ) -> NoReturn:
     """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
     read, 1 else."""
-    whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
+    usable = (row for row in rows if isinstance(row, Checkpoint) and row.mark is None)
+    whole = next(usable, None)
     result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
     if as_json:
         views = tuple(map(row_view, rows))
@@ -302,7 +316,8 @@ def last(
     if as_json:
         print_json("checkpoint-last", LastView.of(result))
     elif export:
-        output.exact(_line(result))
+        skip = f"skip {result.skip} " if result.skip and os.environ.get(SKIP_ASKED) else ""
+        output.exact(skip + _line(result))
     elif result.found is not None:
         output.exact(str(result.found.path))
     elif result.verdict == "none" and not result.unknown:
@@ -350,6 +365,8 @@ def _explain(result: search.Search) -> None:
         output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
     if result.unseen and result.found is not None:
         output.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
+    for flaw in result.marks.flaws:
+        output.echo(f"hpctl: {flaw}", err=True)
     for each in result.passed_over:
         if each.claimed or each.format:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
@@ -370,9 +387,11 @@ def _line(result: search.Search) -> str:
     claimed = [each for each in result.passed_over if each.claimed]
     unseen = next((f"{each.place}: {each.why}" for each in result.unseen), None)
     where = ", ".join(sorted({str(each.path.parent) for each in claimed}))
+    marked = any(each.mark is not None for each in claimed)
+    fit = "complete and not marked as poisoned" if marked else "complete"
     return {
         "none": "none",
-        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them complete",
+        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them {fit}",
         "unreadable": f"unreadable {unseen or f'{where}: some checkpoints there cannot be read'}",
     }[result.verdict]
 
@@ -401,6 +420,23 @@ class RowView(Struct, frozen=True):
     why: str
     fetched_from: str
     unproven: str
+    mark: "MarkView | None" = None
+
+
+class MarkView(Struct, frozen=True):
+    """The mark by which a checkpoint is passed over: who wrote it, when, why, and its file."""
+
+    by: str
+    at: datetime
+    why: str
+    path: str
+
+    @classmethod
+    def of(cls, placed: PlacedMark | None) -> "MarkView | None":
+        """What a checkpoint's mark says."""
+        if placed is None:
+            return None
+        return cls(placed.mark.by, placed.mark.at, placed.mark.why, placed.path)
 
 
 class FastRow(Struct, frozen=True):
@@ -458,6 +494,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
             why="",
             fetched_from=str(each.origin or ""),
             unproven=each.unproven,
+            mark=MarkView.of(each.mark),
         )
     return RowView(
         path=str(each.path),
@@ -470,6 +507,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
         why=str(each.why),
         fetched_from="",
         unproven="",
+        mark=MarkView.of(each.mark),
     )
 
 
@@ -499,6 +537,11 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
 
 def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
     """The same in one line."""
+    text = _row_text(each, deep=deep)
+    return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
+
+
+def _row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
     if isinstance(each, Checkpoint):
         how = "digests match" if each.deep else "sizes match"
         if deep and not each.deep:

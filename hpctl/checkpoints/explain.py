@@ -1,12 +1,18 @@
 """What `hpctl explain` and the page say of a job's checkpoints."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.engine.explain_view import JobQuestion
 from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.errors import HpctlError
+
+if TYPE_CHECKING:
+    from hpctl.checkpoints import search
 
 
 def describe_checkpoints(asked: JobQuestion) -> str:
@@ -34,8 +40,9 @@ def describe_checkpoints(asked: JobQuestion) -> str:
         return f"its Comment names checkpoint files by no pattern: {error}"
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
-    newer = [p for p in found.passed_over if p.claimed]
+    newer = [p for p in found.passed_over if p.claimed and p.mark is None]
     torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
+    torn += _describe_marked(found)
     if found.unknown:
         return f"there is no whole checkpoint yet, but {found.unknown}"
     if found.found is None:
@@ -47,3 +54,15 @@ def describe_checkpoints(asked: JobQuestion) -> str:
         unproven = f"; unproven: {found.found.unproven}"
         return f"its newest checkpoint is {path}{when}{unproven}{torn}"
     return f"its newest complete checkpoint is {path}{when}{torn}"
+
+
+def _describe_marked(found: search.Search) -> str:
+    """Say which checkpoints are passed over by marks, and which marks have no effect."""
+    marked = [p for p in found.passed_over if p.mark is not None]
+    text = ""
+    if marked:
+        mark = marked[0].mark
+        assert mark is not None
+        more = f" and {len(marked) - 1} more" if marked[1:] else ""
+        text = f"; passed over: {marked[0].path.name}{more} ({mark.text})"
+    return "; ".join([text, *found.marks.flaws])

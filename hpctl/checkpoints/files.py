@@ -611,12 +611,14 @@ def foreign_owner(path: Place) -> int | None:
 def one_start(root: Path, files_ns: Iterable[int]) -> None:
     """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
     times = sorted(files_ns)
-    for start in _noted(root.parent):
+    for start in noted_starts(root.parent):
         if times and times[0] < start <= times[-1]:
             raise NotWhole("some of its files are from before a restart of the job: saved over")
 
 
-def _noted(directory: Path) -> list[int]:
+def noted_starts(directory: Path) -> list[int]:
+    """Return when the job's starts began, in ns since the epoch, by the file system's clock; none
+    where that cannot be read."""
     try:
         handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:

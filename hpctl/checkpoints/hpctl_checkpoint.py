@@ -35,6 +35,8 @@ from typing import Any, Iterator, Mapping, Union
 NAME = "manifest.json"
 FORMAT = "hpctl-checkpoint"
 VERSION = 1
+MARKS = ".hpctl-marks"
+"""Where `hpctl resume` and `hpctl checkpoint mark` say which checkpoints are passed over."""
 WAIT_S = 600.0
 """How long rank 0 waits for the other ranks' parts."""
 
@@ -191,7 +193,8 @@ class Save:
 def publish(temporary: Path, final: Path) -> bool:
     """Give a finished checkpoint its final name; False where a whole one is there already.
 
-    A damaged one is moved aside, never deleted: it may be all that somebody has. Raises OSError.
+    A damaged one is moved aside, never deleted: it may be all that somebody has. So is one that a
+    run has saved from which the job went back. Raises OSError.
     """
     for _ in range(2):
         # rename(2) refuses a directory that is not empty: of two attempts one wins, whole.
@@ -203,12 +206,31 @@ def publish(temporary: Path, final: Path) -> bool:
         else:
             sync_directory(final.parent)
             return True
+        attempt = temporary.name.partition(".tmp-")[2]
+        if _is_before_mark(final):
+            final.rename(final.with_name(f"{final.name}.passed-over-{attempt}"))
+            continue
         if _whole(final):
             shutil.rmtree(temporary)
             return False
-        attempt = temporary.name.partition(".tmp-")[2]
         final.rename(final.with_name(f"{final.name}.damaged-{attempt}"))
     raise OSError(errno.EEXIST, "another writer keeps taking this name", str(final))
+
+
+def _is_before_mark(final: Path) -> bool:
+    """Whether a checkpoint is from before a start, or a mark, in a directory that has marks."""
+    try:
+        marks = [final.parent / MARKS / name for name in os.listdir(final.parent / MARKS)]
+        if not marks:
+            return False
+        written = (final / NAME).stat().st_mtime_ns
+    except OSError:
+        return False
+    for path in [final.parent / ".hpctl-starts", *marks]:
+        with contextlib.suppress(OSError):
+            if written < path.lstat().st_mtime_ns:
+                return True
+    return False
 
 
 def encode(document: Mapping[str, Any]) -> bytes:

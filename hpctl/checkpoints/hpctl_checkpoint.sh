@@ -70,6 +70,11 @@ mv .manifest.json.whole manifest.json
 sync . 2>/dev/null || sync
 
 cd ..
+if [ -e "$final/manifest.json" ] && [ -n "$(ls .hpctl-marks 2>/dev/null)" ]; then
+    # In a directory with marks of `hpctl resume`: one from before the last start or mark gives way.
+    newer=$(find .hpctl-marks .hpctl-starts -type f -newer "$final/manifest.json" 2>/dev/null) || :
+    if [ -n "$newer" ]; then mv -T "$final" "$final.passed-over-${saved##*.tmp}"; fi
+fi
 if [ -e "$final/manifest.json" ]; then
     # rename(2) would refuse it, too: of two attempts the first wins, whole.
     echo "hpctl_checkpoint.sh: $final is there already: it is kept, and so is $saved" >&2

@@ -156,6 +156,8 @@ class ResumePoint(Struct, frozen=True):
     """What is there instead, in no known format."""
     unproven: str = ""
     """What nothing proves of its files."""
+    skip: str = ""
+    """The batches that a run leaves out after going back, `20:22`."""
 
 
 class NothingWhole(HpctlError):
@@ -235,14 +237,16 @@ def _resume_point(search: Search) -> ResumePoint:
     found = search.found
     if found is None:
         return ResumePoint(judged=search.verdict == "none", unknown=search.unknown)
-    return ResumePoint(str(found.path), found.step, unproven=found.unproven)
+    return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 
 def _reasons(search: Search, directory: Path) -> str:
     unseen = [f"{each.place} cannot be read: {each.why}" for each in search.unseen]
     claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
     if claimed:
-        none = f"none of the checkpoints in {directory} is complete: {'; '.join(claimed[:3])}"
+        marked = any(each.mark is not None for each in search.passed_over)
+        fit = "complete and not marked" if marked else "complete"
+        none = f"none of the checkpoints in {directory} is {fit}: {'; '.join(claimed[:3])}"
         unseen.insert(0, none)
     return "; ".join(unseen[:3]) or f"nothing can be read in {directory}"
 

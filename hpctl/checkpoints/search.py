@@ -46,6 +46,7 @@ from hpctl.checkpoints.formats import (
     torch_files,
     torchtune,
 )
+from hpctl.checkpoints.marks import NO_MARKS, Marks, PlacedMark, read_marks, written_ns
 from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
 
 MAX_ENTRIES = 100_000
@@ -71,6 +72,8 @@ class Checkpoint(Struct, frozen=True):
     """Where it was fetched from."""
     unproven: str = ""
     """What nothing proves of files that were declared, for a person."""
+    mark: PlacedMark | None = None
+    """By which no run resumes from it."""
 
 
 class PassedOver(Struct, frozen=True):
@@ -90,6 +93,8 @@ class PassedOver(Struct, frozen=True):
     holds: str = ""
     patterns: tuple[str, ...] = ()
     """What --checkpoint-files could be given for what it holds."""
+    mark: PlacedMark | None = None
+    """By which it is passed over."""
 
 
 class CheckpointCandidate(Struct, frozen=True):
@@ -419,6 +424,12 @@ class Search(Struct, frozen=True):
     found: Checkpoint | None
     passed_over: tuple[PassedOver, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    marks: Marks = NO_MARKS
+
+    @property
+    def skip(self) -> str:
+        """The batches to leave out in a run from `found`, `20:22`; "" for none."""
+        return self.marks.skip_from(self.found.step) if self.found is not None else ""
 
     @property
     def verdict(self) -> str:
@@ -482,16 +493,64 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     if isinstance(places, Path | Remote):
         candidates, passed = survey(places, world_size, declared)
         unseen: list[Unseen] = []
+        marks = read_marks([places])
     else:
         candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
-    for candidate in candidates:
+        marks = read_marks([tier.place for tier in places])
+    marked = find_marked(candidates, marks)
+    found = None
+    for candidate, mark in zip(candidates, marked, strict=True):
+        if mark is not None:
+            passed.append(mark)
+            continue
         result = proved(candidate, deep=deep)
         if isinstance(result, Checkpoint) and bring is not None:
             result = bring(result)
         if isinstance(result, Checkpoint):
-            return Search(result, tuple(passed), tuple(unseen))
+            found = result
+            break
         passed.append(result)
-    return Search(None, tuple(passed), tuple(unseen))
+    return Search(found, tuple(passed), tuple(unseen), marks)
+
+
+def find_marked(candidates: Sequence[CheckpointCandidate], marks: Marks) -> list[PassedOver | None]:
+    """Return for each candidate why a mark has it passed over, None where none does.
+
+    An object store says when a file was uploaded. So what is there counts as a copy where a
+    directory has checkpoints of the same step, and all of them are passed over.
+    """
+    marked: dict[int, PassedOver | None] = {}
+    steps: dict[int, PlacedMark | None] = {}
+    local = [n for n, each in enumerate(candidates) if not isinstance(each.path, Remote)]
+    stored = [n for n, each in enumerate(candidates) if isinstance(each.path, Remote)]
+    for number in [*local, *stored]:
+        each = candidates[number]
+        step = each.claim.step
+        if step is None or not marks.may_cover(step):
+            continue
+        passed = _find_mark(each, marks)
+        if isinstance(each.path, Remote):
+            copied = steps.get(step)
+            marked[number] = passed if copied is None else _pass_over(each, copied)
+            continue
+        marked[number] = passed
+        mark = passed.mark if passed is not None else None
+        steps[step] = mark if steps.get(step, mark) is not None else None
+    return [marked.get(number) for number in range(len(candidates))]
+
+
+def _find_mark(candidate: CheckpointCandidate, marks: Marks) -> PassedOver | None:
+    step = candidate.claim.step
+    try:
+        mark = marks.find(step, written_ns(candidate.path, candidate.format, step))
+    except OSError as error:
+        why = storage_error(error)
+        return PassedOver(candidate.path, why, unreadable=True, format=candidate.format)
+    return None if mark is None else _pass_over(candidate, mark)
+
+
+def _pass_over(candidate: CheckpointCandidate, mark: PlacedMark) -> PassedOver:
+    return PassedOver(candidate.path, mark.text, format=candidate.format, mark=mark)
 
 
 def _survey_tiers(
@@ -543,9 +602,15 @@ def every(
     world_size: int | None = None,
     declared: Sequence[FilePattern] = (),
 ) -> list[Checkpoint | PassedOver]:
-    """All of them, newest first, each proved or with its defect. Raises as last_complete."""
+    """All of them, newest first, each proved or with its defect, and with its mark. Raises as
+    last_complete."""
     candidates, passed = survey(directory, world_size, declared)
-    return [proved(candidate, deep=deep) for candidate in candidates] + [*passed]
+    marked = find_marked(candidates, read_marks([directory]))
+    rows: list[Checkpoint | PassedOver] = []
+    for candidate, mark in zip(candidates, marked, strict=True):
+        result = proved(candidate, deep=deep)
+        rows.append(result if mark is None else replace(result, mark=mark.mark))
+    return [*rows, *passed]
 
 
 def judge(

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import time
+from datetime import datetime
 
 import pytest
 
 from hpctl.checkpoints import search as last
+from hpctl.checkpoints.marks import Mark, write_mark
 from hpctl.checkpoints.search import Checkpoint, PassedOver
 from hpctl.sagemaker.objects import noted
+from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
 from tests.checkpoints.checkpoint_files import (
     BESIDE,
@@ -16,6 +20,7 @@ from tests.checkpoints.checkpoint_files import (
     dcp_files,
     dcp_metadata,
     torch_save,
+    write,
 )
 from tests.s3 import BUCKET, s3, s3_endpoint
 
@@ -42,6 +47,34 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
         assert isinstance(row, PassedOver), gone
         assert not row.unreadable, row
         put(s3, f"a/{directory}", files)
+
+
+def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
+    """Also for one that is uploaded after the mark, until the step is saved again."""
+    for step in (20, 30):
+        files = dcp_files(step=step)
+        write(tmp_path / f"step-{step}", files)
+        put(s3, f"m/step-{step}", files)
+    put(s3, "m/step-40", dcp_files(step=40))
+    mark = Mark(True, 21, "alice", datetime.now(UTC), until_start=True)
+    os.utime(write_mark(tmp_path, mark), ns=(time.time_ns() + 10**10,) * 2)
+    places = [last.CheckpointTier(tmp_path), last.CheckpointTier(place("m"))]
+    found = last.last_complete(places)
+    assert found.found is not None
+    assert (found.found.step, found.found.path) == (20, tmp_path / "step-20")
+    assert [p.path.name for p in found.passed_over] == ["step-40", "step-30", "step-30"]
+    (tmp_path / ".hpctl-starts").write_text(f"{time.time_ns() + 2 * 10**10}\n")
+    late = time.time_ns() + 3 * 10**10
+    objects = last.find_marked(
+        [each for each in last.survey(place("m"))[0] if each.claim.step == 30],
+        last.read_marks([tmp_path]),
+    )
+    assert objects[0] is not None
+    for each in (tmp_path / "step-30").rglob("*"):
+        os.utime(each, ns=(late, late))
+    again = last.last_complete(places)
+    assert again.found is not None
+    assert (again.found.step, again.found.path) == (30, tmp_path / "step-30")
 
 
 def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):

@@ -98,9 +98,15 @@ IS = {
 }
 
 
-LIVE = {"explain": ("tasks[].", "standstill."), "requests": "recoveries[]."}
-"""Fields below lists that need a running Slurm or daemon: here they are empty. The live tests of
-arrays and of orders that are followed print them."""
+LIVE = {
+    "explain": ("tasks[].", "standstill."),
+    "requests": "recoveries[].",
+    "checkpoint-ls": "checkpoints[].mark.",
+    "checkpoint-verify": "checkpoints[].mark.",
+    "checkpoint-last": ("found.mark.", "passed_over[].mark."),
+}
+"""Fields below what needs a running Slurm or daemon, or a marked checkpoint: here they are empty.
+The live tests of arrays and of orders that are followed, and the tests of marks, print them."""
 
 
 def holds(schema: str, *documents: str) -> None:

@@ -30,6 +30,7 @@ from hpctl.checkpoints.fetch import aside
 from hpctl.checkpoints.files import Remote, step_in
 from hpctl.checkpoints.formats import megatron
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
+from hpctl.checkpoints.marks import Marks, read_marks, weigh_times
 from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
 
 FLUSH_LIMIT_S = 3600.0
@@ -517,7 +518,8 @@ def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone c
             say(f"no helper answers on {', '.join(silent)}")
         epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
         least = -1 if others.found is None or others.found.step is None else others.found.step
-        for held in () if scratch else steps:
+        marks = others.marks if others.marks.placed else read_marks([Path(spec.shared)])
+        for held in () if scratch else _leave_out_marked(steps, marks, say):
             row = held.row
             if row.step is None or row.step < least:
                 break
@@ -528,12 +530,29 @@ def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone c
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
             elif _gathered(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
                 path = Path(spec.saves.dir) / row.name
-                return Search(Checkpoint(path, row.step, None, row.format, deep=False))
+                found = Checkpoint(path, row.step, None, row.format, deep=False)
+                return Search(found, marks=marks)
         if answered and others.verdict in ("found", "none"):
             peers.each("aside", answered, above=least, epoch=epoch)
         return others
     finally:
         peers.close()
+
+
+def _leave_out_marked(
+    steps: Sequence[HeldStep], marks: Marks, say: Callable[[str], None]
+) -> list[HeldStep]:
+    """The steps that no mark has passed over; says which are."""
+    left = []
+    for held in steps:
+        row = held.row
+        written_ns = weigh_times((file.size, file.written_ns) for file in row.files)
+        mark = marks.find(row.step, written_ns)
+        if mark is None:
+            left.append(held)
+        else:
+            say(f"step {row.step} of the nodes is passed over: {mark.text}")
+    return left
 
 
 def _gathered(

@@ -294,6 +294,7 @@ class Steps:
             exported |= more
         env = step_environment(given.environ, nodes, given.allocated)
         env.pop("HPCTL_RESUME_FROM", None)
+        env.pop("HPCTL_SKIP", None)
         line = step_arguments(
             with_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
         )
@@ -497,6 +498,8 @@ class Steps:
         exported = {"HPCTL_ATTEMPT": str(attempt), "HPCTL_RESTART_COUNT": str(attempt - 1)}
         if resume.path is not None:
             exported["HPCTL_RESUME_FROM"] = resume.path
+        if resume.skip:
+            exported["HPCTL_SKIP"] = resume.skip
         here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
         exported["NCCL_RAS_ADDR"] = str(self._given.ras)
         clear_dumps(self._given.history, attempt)

@@ -266,6 +266,8 @@ class StepSupervisor:
             self.say(resume.unknown)
         if resume.unproven:
             self.say(f"unproven of {resume.path}: {resume.unproven}")
+        if resume.skip:
+            self.say(f"HPCTL_SKIP={resume.skip}: the program leaves out these batches")
         place = fold(nodes)
         self.history.add(
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)

@@ -4,7 +4,7 @@
 # --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
-    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_CHECKPOINT_FILES HPCTL_TIERS HPCTL_POLICY \
+    unset HPCTL_RESUME_FROM HPCTL_SKIP HPCTL_CHECKPOINT_DIR HPCTL_CHECKPOINT_FILES HPCTL_TIERS HPCTL_POLICY \
         HPCTL_SPARES HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
@@ -18,7 +18,7 @@ hpctl_preamble() {
     fi
     export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
     # Where sbatch --export keeps the environment from the steps, the program still needs these.
-    hpctl_names=HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,HPCTL_CHECKPOINT_FILES,HPCTL_RESTART_COUNT
+    hpctl_names=HPCTL_RESUME_FROM,HPCTL_SKIP,HPCTL_CHECKPOINT_DIR,HPCTL_CHECKPOINT_FILES,HPCTL_RESTART_COUNT
     hpctl_names=$hpctl_names,HPCTL_PYTHON,HPCTL_TIERS,HPCTL_POLICY,HPCTL_SPARES,HPCTL_SAVE_SIGNAL
     hpctl_names=$hpctl_names,HPCTL_SUSPECTS,HPCTL_FAST_DIR,HPCTL_FAST_SPEC,HPCTL_FAST_OPTIONS
     hpctl_names=$hpctl_names,TORCH_FR_BUFFER_SIZE
@@ -70,15 +70,22 @@ hpctl_preamble() {
     for hpctl_pause in 2 5 10 0; do
         hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
         if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
-            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
+            hpctl_line=$(HPCTL_EXPORT_SKIP=1 @ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
                 checkpoint last --export@TELL@ "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
         fi
         case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
     done
+    # After `hpctl resume --skip-batches`: "skip 20:22 found /...".
+    case $hpctl_line in
+    "skip "*)
+        hpctl_line="${hpctl_line#skip }"
+        export HPCTL_SKIP="${hpctl_line%% *}"
+        hpctl_line="${hpctl_line#* }" ;;
+    esac
     case $hpctl_line in
     "found /"*|"found s3://"*)
         export HPCTL_RESUME_FROM="${hpctl_line#found }"
-        echo "hpctl: resuming from $HPCTL_RESUME_FROM" >&2
+        echo "hpctl: resuming from $HPCTL_RESUME_FROM${HPCTL_SKIP:+, HPCTL_SKIP=$HPCTL_SKIP}" >&2
         return 0 ;;
     none)
         echo "hpctl: no checkpoint in $HPCTL_CHECKPOINT_DIR: starting from the beginning" >&2

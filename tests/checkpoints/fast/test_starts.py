@@ -16,6 +16,8 @@ from hpctl.checkpoints.fast import helpers, union
 from hpctl.checkpoints.fast.lead import restore
 from hpctl.checkpoints.fast.node import Node
 from hpctl.checkpoints.fast.spec import META, Spec
+from hpctl.checkpoints.files import note_start
+from hpctl.checkpoints.marks import Mark, write_mark
 from hpctl.checkpoints.search import Search, Unseen
 from hpctl.slurm.records import JobRecord
 from hpctl.toolkit.compat import UTC
@@ -29,6 +31,31 @@ from tests.checkpoints.fast.cluster import Nodes, content, save, saved
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
+
+
+def test_a_step_that_is_passed_over_does_not_come_back_from_memory(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for step in (20, 30):
+            name, _ = saved(nodes, step)
+            nodes.safe(name)
+        mark = Mark(True, 21, "alice", datetime.now(UTC), why="loss is NaN", until_start=True)
+        write_mark(nodes.shared, mark)
+        nodes.restart("n0", "n1")
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 20
+        assert any(
+            line.startswith("step 30 of the nodes is passed over: marked as poisoned by alice")
+            for line in nodes.said
+        )
+        note_start(nodes.shared)
+        name, _ = saved(nodes, 30)
+        nodes.safe(name)
+        nodes.restart("n0", "n1")
+        again = nodes.resume().found
+        assert again is not None
+        assert again.step == 30, "the step that the run saves again"
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "with a helper that is silent"])

@@ -5,12 +5,15 @@ import os
 import re
 import shutil
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from hpctl.checkpoints.marks import Mark, write_mark
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import Runtime
+from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
@@ -61,6 +64,21 @@ def test_resumes_in_every_shell(job, shell):
     assert (code, out) == (0, [f"{newest}|{job.root}|3|2|a b c", "0"])
     assert f"resuming from {newest}" in err
     assert "passed over" in err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_batches_to_skip_are_exported_after_going_back(job, shell):
+    older = generic(job.root, "step-20", 20)
+    generic(job.root, "step-30", 30)
+    mark = Mark(True, 21, "alice", datetime.now(UTC), until_start=True, skip="20:22")
+    write_mark(job.root, mark)
+    tail = 'echo "$HPCTL_RESUME_FROM|${HPCTL_SKIP-unset}"\n'
+    code, out, err = job.run(shell=shell, tail=tail, HPCTL_SKIP="1:2")
+    assert (code, out) == (0, [f"{older}|20:22"])
+    assert f"resuming from {older}, HPCTL_SKIP=20:22" in err
+    generic(job.root, "step-40", 40)
+    _, out, _ = job.run(shell=shell, tail=tail, HPCTL_SKIP="1:2")
+    assert out == [f"{job.root}/step-40|unset"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

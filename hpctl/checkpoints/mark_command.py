@@ -1,0 +1,124 @@
+"""`hpctl checkpoint mark`: have a checkpoint passed over, or take that back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar
+
+import click
+from msgspec import Struct
+
+from hpctl.checkpoints import search
+from hpctl.checkpoints.marks import Mark, read_marks, write_mark
+from hpctl.checkpoints.patterns import parse_patterns
+from hpctl.checkpoints.search import Checkpoint, PassedOver
+from hpctl.engine.request_client import invoking_user
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.declared_view import JsonOnly, Layout, Line
+from hpctl.toolkit.errors import HpctlError, Unavailable
+
+MOST_NAMED = 8
+"""Steps that an error names."""
+
+
+class MarkedView(Struct, frozen=True):
+    """What `hpctl checkpoint mark` did. `checkpoints`: those that the mark names."""
+
+    place: str
+    step: int
+    poisoned: bool
+    by: str
+    at: datetime
+    why: str
+    path: str
+    checkpoints: tuple[str, ...]
+
+    layout: ClassVar[Layout] = (Line("step {step}: {effect}"),)
+    json_only: ClassVar[JsonOnly] = ("place", "poisoned", "by", "at", "why", "path", "checkpoints")
+
+    @property
+    def effect(self) -> str:
+        """What the mark does from now on."""
+        named = ", ".join(self.checkpoints)
+        if self.poisoned:
+            return f"no run resumes from {named}; nothing is deleted"
+        return f"a run may resume from {named} again"
+
+
+@click.command(short_help="Have a checkpoint passed over, or take that back.")
+@click.argument("directory", type=click.Path(path_type=Path), shell_complete=complete_file)
+@click.argument("step", type=click.IntRange(min=0))
+@click.option(
+    "--poisoned/--clean",
+    default=True,
+    help="No run resumes from it (the default), or a run may do so again.",
+)
+@click.option("--why", default="", metavar="TEXT", help="The reason, for those who read it later.")
+@click.option(
+    "--checkpoint-files",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="What files are checkpoints where hpctl recognizes none: ckpt_{step}.pt. Repeatable.",
+)
+@output.json_option
+def mark(
+    directory: Path, step: int, poisoned: bool, why: str, patterns: tuple[str, ...], as_json: bool
+) -> None:
+    """Mark DIRECTORY's checkpoint of STEP as poisoned: no run resumes from it.
+
+    The mark is a file in DIRECTORY/.hpctl-marks. It means what is saved there now: a later save of
+    the same step is not marked. Nothing is deleted. `hpctl resume JOB --from-step N` marks what a
+    job has saved after step N, and starts the job again.
+    """
+    declared = parse_patterns(patterns)
+    try:
+        rows = search.every(directory, declared=declared)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "A mark lies in a directory of checkpoints.",
+        ) from error
+    for flaw in read_marks([directory]).flaws:
+        output.echo(f"hpctl: {flaw}", err=True)
+    named = [row for row in rows if isinstance(row, Checkpoint) and row.step == step]
+    if not named:
+        raise HpctlError(f"there is no complete checkpoint of step {step} in {directory}",
+                         name_steps(rows))  # fmt: skip
+    made = Mark(poisoned, step, invoking_user(), output.now(), last=step, why=why)
+    path = write(directory, made)
+    paths = tuple(str(row.path) for row in named)
+    view = MarkedView(str(directory), step, poisoned, made.by, made.at, made.why, str(path), paths)
+    output.show("checkpoint-mark", view, as_json)
+    sys.stdout.flush()
+
+
+def write(directory: Path, made: Mark) -> Path:
+    """Write a mark. Raises HpctlError where the directory does not take it."""
+    try:
+        return write_mark(directory, made)
+    except OSError as error:
+        raise HpctlError(
+            f"the mark cannot be written in {directory}: {error.strerror or error}",
+            "Do it as the directory's owner.",
+        ) from error
+
+
+def name_steps(rows: Sequence[Checkpoint | PassedOver]) -> str:
+    """Say which steps there are, for an error's hint."""
+    whole = [row for row in rows if isinstance(row, Checkpoint) and row.step is not None]
+    usable = list(dict.fromkeys(str(row.step) for row in whole if row.mark is None))
+    marked = list(dict.fromkeys(str(row.step) for row in whole if row.mark is not None))
+    if not whole:
+        return "There is no complete checkpoint with a step at all."
+    text = f"There are steps {_listed(usable)}." if usable else "All that is there is marked."
+    return f"{text} Marked as poisoned: {_listed(marked)}." if marked else text
+
+
+def _listed(steps: Sequence[str]) -> str:
+    more = f" and {len(steps) - MOST_NAMED} more" if steps[MOST_NAMED:] else ""
+    return ", ".join(steps[:MOST_NAMED]) + more
