@@ -476,6 +476,7 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     world_size: int | None = None,
     bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None = None,
     declared: Sequence[FilePattern] = (),
+    most: int | None = None,
 ) -> Search:
     """The newest whole checkpoint among the immediate children of a place, or of several tiers.
 
@@ -483,7 +484,7 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     is how many the job has: on more than one, what lies in a local tier is passed over.
     `world_size` is the number of ranks for formats that do not record it (NVRx local). `bring`
     may put another in the place of the one that was chosen (a copy, say), or refuse it. `declared`
-    is as for `survey`.
+    is as for `survey`. Of checkpoints after step `most` none is looked at.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
@@ -497,6 +498,8 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     else:
         candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
         marks = read_marks([tier.place for tier in places])
+    if most is not None:
+        candidates = [each for each in candidates if _step(each) <= most]
     marked = find_marked(candidates, marks)
     found = None
     for candidate, mark in zip(candidates, marked, strict=True):

@@ -78,6 +78,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.jobs.sbatch.command:sbatch",
             "Submit a batch job that resumes from checkpoints.",
         ),
+        "resume": (
+            "hpctl.jobs.resume_command:resume",
+            "Have a job go on from an earlier checkpoint.",
+        ),
         "run": ("hpctl.jobs.run.command:run", "Run a step that comes back on healthy nodes."),
         "checkpoint": ("hpctl.checkpoints.command:checkpoint", "Look at a job's checkpoints."),
         "progress": (
@@ -142,8 +146,6 @@ EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 """How to install the commands that are distributions of their own."""
 
 COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
-COMMANDS["resume"] = ("hpctl.nodes.orders_command:resume", "Lift a pause.")
-"""The name of `unpause` in earlier releases, which no help lists."""
 
 
 @click.command(

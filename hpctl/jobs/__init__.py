@@ -6,7 +6,8 @@ stopped neither ends nor holds a job.
 
 Three places run this code:
 
-- In the user's shell: `sbatch` adds the preamble and the registration to a script; `hangs`, `logs`
+- In the user's shell: `sbatch` adds the preamble and the registration to a script;
+  `resume_command` has a job go on from an earlier checkpoint; `hangs`, `logs`
   and `policy_command` are commands for looking and rehearsing (`rehearsal`); `spank` answers the
   SPANK plugin.
 - In the job, as its owner: `run` supervises steps, and reads why a script without it failed

@@ -163,14 +163,6 @@ def unpause(no_wait: bool, config: str, as_json: bool) -> None:
     lift_pause(config, no_wait=no_wait, as_json=as_json)
 
 
-@click.command(hidden=True)
-@request_options
-def resume(no_wait: bool, config: str, as_json: bool) -> None:
-    """Lift a pause."""
-    output.echo("hpctl: to lift a pause, the command is now `hpctl unpause`", err=True)
-    lift_pause(config, no_wait=no_wait, as_json=as_json)
-
-
 def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
     """Ask the daemon to lift its pause, and leave with the exit code of its answer."""
     _ask(config, "unpause", [""], no_wait, as_json)

@@ -1,0 +1,370 @@
+"""`hpctl resume`: have a job go on from an earlier checkpoint.
+
+What the job has saved after the step is marked as poisoned (`hpctl.checkpoints.marks`), and the job
+is requeued or released. Nothing is deleted, and the daemon is not asked: the owner's own rights in
+the checkpoint directory and in Slurm decide. Root looks and writes with the owner's rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine import config_loading
+from hpctl.engine.config import Config
+from hpctl.engine.named_jobs import names
+from hpctl.engine.request_client import invoking_user
+from hpctl.nodes.orders_command import lift_pause
+from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import JsonOnly, Layout, Lines
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.job_ids import parse_job_id
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.registration import Registration, read_comment
+
+if TYPE_CHECKING:
+    from hpctl.checkpoints.marks import Mark
+    from hpctl.checkpoints.search import Checkpoint
+    from hpctl.slurm.cli import CliScheduler
+    from hpctl.vocabulary.slurm_facts import SlurmJob
+
+COMPLETING_S = 60.0
+"""How long a job that ends is waited for."""
+LOOK_S = 0.5
+MOST_NAMED = 8
+
+
+class ResumeView(Struct, frozen=True):
+    """What `hpctl resume JOB` found and did. `later`: the checkpoints that are passed over.
+    `action`: requeue, release or none. `mark`: the file, "" for a dry run."""
+
+    job: str
+    user: str
+    from_step: int
+    step: int
+    checkpoint: str
+    later: tuple[str, ...]
+    skip: str
+    by: str
+    at: datetime
+    why: str
+    action: str
+    mark: str = ""
+    done: str = ""
+    ok: bool = True
+
+    layout: ClassVar[Layout] = (Lines("lines", "{}"),)
+    json_only: ClassVar[JsonOnly] = (
+        "job", "user", "from_step", "step", "checkpoint", "later", "skip", "by", "at", "why",
+        "action", "mark", "done", "ok",
+    )  # fmt: skip
+
+    @property
+    def lines(self) -> list[str]:
+        """The same for a person."""
+        before = f", the newest complete checkpoint at or before step {self.from_step}"
+        found = [
+            f"job {self.job}: its next run resumes from step {self.step}"
+            f"{before if self.step != self.from_step else ''} ({self.checkpoint})",
+            f"{_passed_over(self.later)}; nothing is deleted",
+        ]
+        if self.skip:
+            found.append(
+                f"its environment has HPCTL_SKIP={self.skip}: a program that does not read it takes"
+                " these batches again"
+            )
+        return [*found, f"job {self.job}: {self.done}"] if self.done else found
+
+
+def _passed_over(later: tuple[str, ...]) -> str:
+    if not later:
+        return "what its run saves before it ends is passed over"
+    more = f" and {len(later) - MOST_NAMED} more" if later[MOST_NAMED:] else ""
+    listed = ", ".join(os.path.basename(path) for path in later[:MOST_NAMED])
+    return f"passed over, with what its run saves before it ends: {listed}{more}"
+
+
+@click.command(short_help="Have a job go on from an earlier checkpoint.")
+@click.argument("job", metavar="JOB", required=False)
+@click.option(
+    "--from-step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="The next run resumes from the newest complete checkpoint at or before step N.",
+)
+@click.option("--why", default="", metavar="TEXT", help="The reason, for those who read it later.")
+@click.option(
+    "--skip-batches",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Have the program leave out K batches from N on: HPCTL_SKIP=N:N+K in its environment.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would happen; do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--no-wait", is_flag=True, hidden=True)
+@output.json_option
+@output.config_option
+def resume(
+    job: str | None,
+    from_step: int | None,
+    why: str,
+    skip_batches: int | None,
+    dry_run: bool,
+    yes: bool,
+    no_wait: bool,
+    config: str,
+    as_json: bool,
+) -> None:
+    """Have a job go on from an earlier checkpoint.
+
+    For the owner of JOB, or root. The next run resumes from the newest complete checkpoint at or
+    before step N. What the job has saved after step N is marked as poisoned, and no run resumes
+    from it (`hpctl checkpoint mark DIR STEP --clean` takes that back). A job that runs or has ended
+    is requeued; a job that is held is released.
+    """
+    if job is None:
+        if from_step is not None:
+            raise click.UsageError("Name the JOB that goes back.")
+        output.echo("hpctl: to lift a pause, the command is now `hpctl unpause`", err=True)
+        lift_pause(config, no_wait=no_wait, as_json=as_json)
+        return
+    if from_step is None:
+        raise click.UsageError(
+            "Say where it goes on: --from-step N. (To lift a pause of the daemon: hpctl unpause.)"
+        )
+    scheduler, found = _read_job(config, job)
+    registered = _refuse_others(found, job)
+    directory = _directory_of(found, registered)
+    skip = "" if skip_batches is None else f"{from_step}:{from_step + skip_batches}"
+    with acting_as(found.uid):
+        checkpoint, later = _find_place(directory, registered, from_step)
+    view = ResumeView(
+        job=found.shown,
+        user=found.user,
+        from_step=from_step,
+        step=checkpoint.step or 0,
+        checkpoint=str(checkpoint.path),
+        later=later,
+        skip=skip,
+        by=invoking_user(),
+        at=output.now(),
+        why=why,
+        action=_action_for(found),
+    )
+    if dry_run:
+        output.show("resume", view, as_json)
+        if not as_json:
+            output.echo(output.DRY_RUN)
+        return
+    if view.action == "requeue" and not yes:
+        for line in view.lines:
+            output.echo(line, err=True)
+        state = found.state.lower()
+        output.confirm(f"requeue job {found.shown}, which is {state}?", abort=True)
+    view = _go_back(view, scheduler, found, directory)
+    output.show("resume", view, as_json)
+    output.leave(Exit.FINE if view.ok else Exit.PROBLEM)
+
+
+def _go_back(
+    view: ResumeView, scheduler: CliScheduler, job: SlurmJob, directory: Path
+) -> ResumeView:
+    """Write the mark, then requeue or release the job."""
+    from hpctl.checkpoints.mark_command import write
+
+    with acting_as(job.uid):
+        path = write(directory, _mark_of(view))
+    outcome, done = _start_again(view.action, scheduler, job)
+    ok = outcome.kind is OutcomeKind.ACCEPTED
+    if not ok:
+        verb = "requeue" if view.action == "requeue" else "release"
+        done = (
+            f"the {verb} was refused: {outcome.detail or outcome.code}. Its checkpoints are marked:"
+            f" `scontrol {verb} {job.shown}` starts it from there"
+        )
+    return replace(view, mark=str(path), done=done, ok=ok)
+
+
+def _mark_of(view: ResumeView) -> Mark:
+    from hpctl.checkpoints.marks import Mark
+
+    return Mark(
+        poisoned=True,
+        first=view.from_step + 1,
+        by=view.by,
+        at=view.at,
+        why=view.why,
+        until_start=True,
+        skip=view.skip,
+    )
+
+
+def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
+    """The one job that an id names. Raises HpctlError, UsageError, Unavailable."""
+    from hpctl.engine.adapters import make_scheduler
+
+    asked = parse_job_id(text)
+    if asked is None:
+        raise click.UsageError(f"{text!r} is no job: 12, or 12_3 for a task of an array")
+    # On a login node there is no configuration; the commands are on PATH there.
+    loaded = config_loading.load_config(config) if Path(config).exists() else Config()
+    scheduler = make_scheduler(loaded)
+    jobs = [job for job in scheduler.view().jobs.values() if names(asked, job)]
+    if not jobs:
+        raise HpctlError(
+            f"Slurm does not know job {text}: there is none, or it ended too long ago",
+            "Have its checkpoints passed over by `hpctl checkpoint mark DIR STEP`, and submit it"
+            " again.",
+        )
+    if jobs[1:] or (jobs[0].array_job and not jobs[0].array_task.isdigit()):
+        raise HpctlError(f"{text} names several jobs", f"Name one task: {asked.number}_0.")
+    return scheduler, jobs[0]
+
+
+def _refuse_others(job: SlurmJob, text: str) -> Registration:
+    """How the job is registered. Raises HpctlError for a job that cannot go back, or may not."""
+    if os.geteuid() not in (0, job.uid):
+        raise HpctlError(
+            f"job {text} is of {job.user or f'user {job.uid}'}", "Ask its owner, or do it as root."
+        )
+    registered = read_comment(job.comment)
+    if registered is None:
+        raise HpctlError(
+            f"job {text} is not registered with hpctl, which does not choose where it resumes",
+            "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
+        )
+    if not registered.ckpt:
+        raise HpctlError(
+            f"job {text} was submitted without --checkpoint-dir: each run begins anew",
+            "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
+        )
+    if not (job.requeue and job.batch) and _action_for(job) == "requeue":
+        raise HpctlError(
+            f"Slurm cannot run job {text} again: it was submitted with --no-requeue",
+            "Have its checkpoints passed over by `hpctl checkpoint mark DIR STEP`, and submit it"
+            " again.",
+        )
+    return registered
+
+
+def _action_for(job: SlurmJob) -> str:
+    if job.state != "PENDING":
+        return "requeue"
+    by_slurm = job.held_after_run or job.held_at_launch or job.launch_failed
+    held = job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"} or job.reason.startswith("JobHeld")
+    return "release" if held or by_slurm else "none"
+
+
+def _directory_of(job: SlurmJob, registered: Registration) -> Path:
+    values = {"{job_id}": str(job.array_job or job.id), "{array_task_id}": job.array_task or "0"}
+    directory = registered.ckpt
+    for name, value in values.items():
+        directory = directory.replace(name, value)
+    return Path(directory)
+
+
+def _find_place(
+    directory: Path, registered: Registration, step: int
+) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The checkpoint to resume from, and those after it. Raises HpctlError."""
+    from hpctl.checkpoints import search
+    from hpctl.checkpoints.mark_command import name_steps
+    from hpctl.checkpoints.patterns import parse_patterns
+    from hpctl.checkpoints.remote import open_place
+
+    declared = parse_patterns(registered.files)
+    named = [str(directory), *(t for t in registered.tiers if not t.startswith("local:"))]
+    tiers, unseen = search.tiers_of(named, open_place)
+    found = search.last_complete(tiers, declared=declared, most=step)
+    for away in (*unseen, *found.unseen):
+        output.echo(f"hpctl: cannot read {away.place}: {away.why}", err=True)
+    for flaw in found.marks.flaws:
+        output.echo(f"hpctl: {flaw}", err=True)
+    try:
+        rows = search.every(directory, declared=declared)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "The checkpoint directory must be mounted here.",
+        ) from error
+    if found.found is None or found.found.step is None:
+        raise HpctlError(
+            f"there is no complete checkpoint at or before step {step} in {directory}",
+            name_steps(rows),
+        )
+    later = [
+        str(row.path)
+        for row in rows
+        if isinstance(row, search.Checkpoint) and row.step is not None and row.step > step
+    ]
+    return found.found, tuple(later)
+
+
+def _start_again(
+    action: str, scheduler: CliScheduler, job: SlurmJob, sleep: Callable[[float], None] = time.sleep
+) -> tuple[Outcome, str]:
+    """Requeue or release a job, and what came of it."""
+    if action == "none":
+        return Outcome.accepted(), "it waits in the queue, and resumes from there when it starts"
+    if action == "release":
+        released = scheduler.order("scontrol", "release", job.shown)
+        if released.kind is OutcomeKind.ACCEPTED:
+            scheduler.start_now(job.id, ())  # without the delay of a requeue
+        return released, "released; it resumes from there when it starts"
+    until = time.monotonic() + COMPLETING_S
+    outcome = scheduler.requeue(job.attempt)
+    while outcome.code == "completing" and time.monotonic() < until:
+        sleep(LOOK_S)
+        outcome = scheduler.requeue(job.attempt)
+    if outcome.kind is not OutcomeKind.ACCEPTED:
+        return outcome, ""
+    # A requeued job waits for two minutes unless it is told to start once its last run is over.
+    output.echo(f"hpctl: job {job.shown} is requeued; waiting until its run has ended", err=True)
+    started = scheduler.start_now(job.id, ())
+    while started.code in ("completing", "not_pending") and time.monotonic() < until:
+        if _runs_again(scheduler, job):
+            break
+        sleep(LOOK_S)
+        started = scheduler.start_now(job.id, ())
+    return outcome, "requeued; it starts when Slurm has nodes for it"
+
+
+def _runs_again(scheduler: CliScheduler, job: SlurmJob) -> bool:
+    record = scheduler.job(job.id)
+    return record is None or (record.job.restarts > job.restarts and record.job.running)
+
+
+@contextlib.contextmanager
+def acting_as(uid: int | None) -> Iterator[None]:
+    """Look and write with a user's rights, where the caller is root: what users own is not root's
+    to open. Raises HpctlError for a user that this machine does not know."""
+    if os.geteuid() != 0 or uid in (0, None):
+        yield
+        return
+    assert uid is not None
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise HpctlError(f"this machine knows no user {uid}", "Do it as the job's owner.") from None
+    groups = os.getgroups()
+    gid = os.getegid()
+    os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    os.setegid(entry.pw_gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
