@@ -44,14 +44,48 @@ def live():
         yield found
 
 
-def submit(live: Chaos, name: str, launch: str) -> tuple[int, Path]:
+def submit(live: Chaos, name: str, launch: str, program: str = TRAIN) -> tuple[int, Path]:
     base = Path(live.sandbox.state_dir) / name
     (base / "ckpt").mkdir(parents=True)
     helper = str(Path(hpctl_checkpoint.__file__).parent)
-    (base / "train.py").write_text(TRAIN.format(helper=helper))
+    (base / "train.py").write_text(program.format(helper=helper))
     script = base / "job.sh"
     script.write_text(f"#!/bin/bash\n#SBATCH -N1\n{launch} {sys.executable} {base}/train.py\n")
     return live.sbatch(script, f"--checkpoint-dir={base}/ckpt"), base
+
+
+NAN = """
+import os, pathlib, sys, time
+
+sys.path.insert(0, {helper!r})
+import hpctl_checkpoint
+
+attempt = int(os.environ["HPCTL_ATTEMPT"])
+start = os.environ.get("HPCTL_RESUME_FROM", "")
+step = int(start.rpartition("-")[2]) if start else 0
+print(f"attempt {{attempt}} from {{step}}", flush=True)
+while step < 40:
+    step += 1
+    bad = attempt == 1 and step > 25
+    print(f"hpctl-progress step={{step}} loss={{'nan' if bad else 0.5}}", flush=True)
+    if step % 10 == 0:
+        with hpctl_checkpoint.saving(step, ranks=1) as save:
+            pathlib.Path(save.path("loss")).write_text("nan" if bad else "0.5")
+print(f"attempt {{attempt}} is done", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_is_saved_after_a_loss_that_is_nan_is_passed_over_by_itself(live):
+    job, base = submit(live, "nan", f"{sys.executable} -m hpctl run", NAN)
+    log = base / "log"
+    until(lambda: log.exists() and "attempt 2 is done" in log.read_text(), 90, "a restart")
+    text = log.read_text()
+    assert "attempt 2 from 20" in text
+    assert "checkpoints saved at or after step 26 are passed over: rank 0" in text
+    for step in (30, 40):
+        assert (base / "ckpt" / f"step-000000{step}" / "loss").read_text() == "0.5"
+    live.sandbox.run(["scancel", str(job)])
 
 
 LAUNCH = {"srun": "srun", "supervised": f"{sys.executable} -m hpctl run"}

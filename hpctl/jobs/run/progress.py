@@ -256,6 +256,8 @@ class RunProgress:
         self._lowest = MOST_RANKS * MOST_RANKS
         """The lowest rank heard: its loss stands for the run's."""
         self._moved = started
+        self.finite_at = began
+        """Until when all losses that were reported were finite numbers."""
         self._stepped: float | None = None
         self._stepped_at = started
         self._start: float | None = started
@@ -455,6 +457,8 @@ class RunProgress:
             self._lost.add(rank.rank)
             return
         self._lost.discard(rank.rank)
+        if not self._lost:
+            self.finite_at = self.wall(at)
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
@@ -486,16 +490,17 @@ class RunProgress:
     def _queue(
         self, kind: Kind, why: str, at: float, signature: str, rank: Rank | None = None
     ) -> None:
+        step = self.step if rank is None else rank.step
         self._pending.append(
             Trouble(
                 kind,
                 self.wall(at),
-                f"{why} (step {self.step})",
+                f"{why} (step {step})",
                 signature=signature,
                 node=rank.node if rank else None,
                 rank=rank.rank if rank else None,
                 device=f"GPU {rank.gpu}" if rank and rank.gpu else "",
-                step=self.step,
+                step=step,
                 progress=self.checkpoint[1] if self.checkpoint else None,
             )
         )

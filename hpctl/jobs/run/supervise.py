@@ -14,6 +14,7 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.checkpoints.marks import Mark, write_mark
 from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
 from hpctl.jobs.decide import worth_growing
@@ -177,6 +178,8 @@ NO_GRES, MOST_NO_GRES = "Invalid generic resource", 4
 `scontrol show job -d` says `GRES=` of them). No step of it is created ever after."""
 LOOK_S = 30.0
 """How old a look at the nodes may be that answers a trouble of a running step."""
+CLOCKS_NS = 2_000_000_000
+"""By so much the clock of a file system may be behind this node's."""
 LEAVE_S = 60.0
 """How long the daemon has to end this run, before the supervisor asks Slurm itself."""
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
@@ -385,10 +388,11 @@ class StepSupervisor:
         fit = self.allocation.look(LOOK_S)
         if self.asked:
             return None  # it is being ended, or will be as soon as the signal is taken in
-        inside = partial(self.steps.restart_ranks, step) if self._whole(step, fit) else None
+        inside = partial(self._restart_ranks, step) if self._whole(step, fit) else None
         answer = self.handler.answer(step.attempt, trouble, fit, running=True, inside=inside)
         if answer.action not in ENDS_STEP:
             return None
+        self._mark_poisoned(trouble)
         left = self.allocation.left_s(_utc_now())
         most = answer.save_first_s if left is None else min(answer.save_first_s, left - LAST_S)
         self.steps.save_first(step, most)
@@ -403,6 +407,38 @@ class StepSupervisor:
             trouble = replace(trouble, kind=Kind.NODE, node=node, signature="node lost", why=reason)
             answer = self.handler.answer(step.attempt, trouble, self.allocation.look())
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
+
+    def _restart_ranks(self, step: RunningStep, trouble: Trouble, save_s: float) -> str:
+        """Have the launcher restart the ranks; why it does not, "" where it does."""
+        self._mark_poisoned(trouble)
+        return self.steps.restart_ranks(step, trouble, save_s)
+
+    def _mark_poisoned(self, trouble: Trouble) -> None:
+        """Have what was saved at or after the first step whose loss is no number passed over."""
+        directory = self.given.directory
+        progress = self.steps.ranks.progress
+        if trouble.kind is not Kind.NAN or trouble.step is None:
+            return
+        if directory is None or progress is None:
+            return
+        since_ns = int(progress.finite_at.timestamp() * 1e9) - CLOCKS_NS
+        mark = Mark(
+            poisoned=True,
+            first=trouble.step,
+            by="hpctl run",
+            at=_utc_now(),
+            why=trouble.why,
+            until_start=True,
+            since_ns=since_ns,
+        )
+        try:
+            write_mark(directory, mark)
+        except OSError as error:
+            self.say(f"{directory} takes no mark: {error.strerror or error}")
+            return
+        self.say(
+            f"checkpoints saved at or after step {trouble.step} are passed over: {trouble.why}"
+        )
 
     def _whole(self, step: RunningStep, fit: Fitness) -> bool:
         """Whether a launcher is in the step that could restart its ranks: all its nodes live."""

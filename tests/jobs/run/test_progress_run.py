@@ -159,11 +159,14 @@ def test_a_datagram_that_was_overtaken_is_no_restart() -> None:
 def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
     b = new_run()
     last = run(b, 50, 1.0)
+    b.add(note_of(3, 50, loss=0.5), last + 0.5)
     b.add(note_of(3, 51, loss=float("nan")), last + 1)
     b.add(note_of(0, 51, loss=0.5), last + 1)
     b.add(note_of(3, 52, loss=float("inf")), last + 2)
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (Kind.NAN, 3, "n1")
+    assert trouble.step == 51
+    assert b.finite_at == b.wall(last + 0.5), "no loss after that was a number on all ranks"
     assert b.trouble(last + 2) is None
     b.add(note_of(3, 53, loss=1.0), last + 3)
     b.add(note_of(3, 54, loss=float("nan")), last + 4)
