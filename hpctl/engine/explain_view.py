@@ -23,10 +23,12 @@ from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempte
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.restart_time import find_put_off
 from hpctl.engine.timeline import (
+    POISONS,
     Awaited,
     Line,
     awaited,
     finding_text,
+    go_back,
     headline,
     lifted_by,
     lines,
@@ -805,7 +807,10 @@ def job_view(
     if job.state in slurm_facts.ENDED:
         facts += [trouble.why] if trouble is not None else []
         facts += [describe(asked) for describe in parts.on_ends] if registered else []
-        then = Awaited("nothing: it has ended, and hpctl does not start it again")
+        text = "nothing: it has ended, and hpctl does not start it again"
+        if trouble is not None and trouble.kind in POISONS and registered and registered.ckpt:
+            text += f"; `{go_back(job.shown)}` goes on from an earlier checkpoint"
+        then = Awaited(text)
     elif not job.recoverable:
         facts.append(_unprotected(job))
         then = Awaited(f"nothing of hpctl's. {sentence(job.advice_unrecoverable)}")

@@ -575,13 +575,25 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
 def _after_end(rec: JobRecovery) -> str:
     """What a person does, where a person must, once a recovery has ended."""
     last = rec.steps[-1].outcome if rec.steps else None
+    kind = rec.trouble.kind if rec.trouble is not None else None
+    back = f", or `{go_back(rec.shown)}`" if kind in POISONS else ""
     if rec.phase is JobPhase.HELD:
-        return f"the job's owner to run `scontrol release {rec.shown}`"
+        first = "make room and " if kind is TroubleKind.DISK_FULL else ""
+        return f"the job's owner to {first}run `scontrol release {rec.shown}`{back}"
     if rec.phase is not JobPhase.GAVE_UP:
         return _CLOSED
     if last is not None and last.code == HELD:
         return released_by(rec)
-    return f"the job's owner to read its log and run `scontrol requeue {rec.shown}`"
+    return f"the job's owner to read its log and run `scontrol requeue {rec.shown}`{back}"
+
+
+POISONS: Final = (TroubleKind.NAN, TroubleKind.SPIKE, TroubleKind.CORRUPTION)
+"""Kinds of trouble after which what the run has saved may be wrong."""
+
+
+def go_back(job: str) -> str:
+    """The command by which a job goes on from an earlier checkpoint."""
+    return f"hpctl resume {job} --from-step N"
 
 
 def released_by(rec: JobRecovery) -> str:

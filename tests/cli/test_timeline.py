@@ -9,6 +9,8 @@ from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind
+from hpctl.vocabulary.trouble import Kind as TroubleKind
+from hpctl.vocabulary.trouble import Trouble
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 pytestmark = pytest.mark.integration
@@ -55,6 +57,27 @@ def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise(
         next_ = awaited(replace(job, phase=job_phase), Policy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (TroubleKind.DISK_FULL, "the job's owner to make room and run `scontrol release 7`"),
+        (
+            TroubleKind.NAN,
+            "the job's owner to run `scontrol release 7`, or `hpctl resume 7 --from-step N`",
+        ),
+        (TroubleKind.NO_PROGRESS, "the job's owner to run `scontrol release 7`"),
+    ],
+)
+def test_the_owner_of_a_held_job_is_told_what_fits_its_trouble(kind, advice) -> None:
+    job = replace(
+        world(healed()).state.jobs[J],
+        phase=job_recovery.JobPhase.HELD,
+        trouble=Trouble(kind, at(0), "why"),
+        known_as="7",
+    )
+    assert awaited(job, Policy()).what == advice
 
 
 def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
