@@ -129,8 +129,9 @@ spank: ## Build the SPANK plugin (srun|sbatch --resilient) against the installed
 
 # MACHINE=aarch64 for the other one. Wheels come from the package index that pip knows.
 .PHONY: package
-package: setup ## Build a wheel and a .deb that needs no network, under dist/
+package: setup ## Build wheels and a .deb that needs no network, under dist/
 	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
+	cd hpctl/client && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
 
 .PHONY: corpus
 corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it

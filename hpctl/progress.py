@@ -6,8 +6,9 @@ line that finds no reader, or a full socket, is dropped and counted, and the nex
 were. It may be called from threads and after a fork. The wire format and the other languages' ways
 are in `docs/progress.md`; only the standard library is used, and nothing is imported that costs.
 
-Where hpctl is not installed, `hpctl progress > hpctl_progress.py` makes one file of this, for
-Python 3.8 or later.
+Where hpctl is not installed, the distribution hpctl-client has this file as `hpctl_client.progress`
+(hence the relative import), and `hpctl progress > hpctl_progress.py` makes one file of it. Both are
+for Python 3.8 or later.
 
 `HPCTL_PROGRESS` is `unix:/path` or `udp:ADDRESS:PORT,TOKEN` (datagrams), or `file:/path` (lines are
 appended; a local file, since a write to a dead network file system would wait).
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import SupportsFloat, SupportsInt
 
-from hpctl.toolkit.token_bucket import TokenBucket
+from .toolkit.token_bucket import TokenBucket
 
 VARIABLE = "HPCTL_PROGRESS"
 LONGEST = 1200

@@ -7,7 +7,7 @@ import click
 from hpctl import progress as reporter
 from hpctl.toolkit import output, token_bucket
 
-_IMPORT = "from hpctl.toolkit.token_bucket import TokenBucket\n"
+_IMPORT = "from .toolkit.token_bucket import TokenBucket\n"
 
 
 @click.command(short_help="Print a file that reports a run's progress.")
