@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, Iterable, Mapping
 
 from . import calls, command, slurm_queue
-from .errors import ClientError, JobNotFoundError, WaitTimeoutError
+from .errors import ClientError, CommandNotFoundError, JobNotFoundError, WaitTimeoutError
 from .slurm_queue import QueuedJob
 from .values import AnyJob, Job, JobEnd
 
@@ -129,6 +129,8 @@ class _Waiter:
         """Return how the job ended; None where it goes on."""
         try:
             jobs = slurm_queue.read_jobs([self._job.id])
+        except CommandNotFoundError:
+            raise
         except ClientError:
             if time.monotonic() - self._answered > _SILENCE_S:
                 raise

@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from hpctl.client import ClientError, JobNotFoundError, WaitTimeoutError, wait, waiting
+from hpctl.client import (
+    ClientError,
+    CommandNotFoundError,
+    JobNotFoundError,
+    WaitTimeoutError,
+    wait,
+    waiting,
+)
 from hpctl.client.slurm_queue import QueuedJob, read_exit, read_jobs
 from hpctl.client.waiting import LONGEST_S, SETTLE_S, LastEnds
 from tests.client.stub import Programs, queued
@@ -138,6 +145,12 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(programs, monkeypat
         wait(7, timeout=0.05)
     monkeypatch.setattr(waiting, "_SILENCE_S", 0.0)
     with pytest.raises(ClientError, match="Unable to contact"):
+        wait(7, timeout=60)
+
+
+def test_a_machine_without_slurm_is_told_at_once(programs, monkeypatch):
+    monkeypatch.setenv("HPCTL_SLURM_BIN", "/nowhere")
+    with pytest.raises(CommandNotFoundError, match="no squeue in /nowhere"):
         wait(7, timeout=60)
 
 
