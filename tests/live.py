@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
@@ -14,6 +13,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from tests.waiting import PATIENCE_S
 
 ROOT = str(Path(__file__).resolve().parents[1])
 FAST = {
@@ -93,10 +93,6 @@ class Live:
         """Run `hpctl` as an operator would."""
         done = self.sandbox.run([sys.executable, "-m", "hpctl", *text], check=check)
         return done.stdout
-
-
-PATIENCE_S: Final = 60.0
-"""The least that `until` waits. It bounds failures; the benchmarks measure how fast things are."""
 
 
 def until(test: Callable[[], bool], timeout_s: float, what: str) -> None:

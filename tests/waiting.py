@@ -2,13 +2,17 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+PATIENCE_S: Final = 60.0
+"""The least that `until` waits: it bounds failures, and a busy machine is slow."""
 
 
 def until(so: Callable[[], Any], seconds: float = 10.0, every: float = 0.02) -> Any:
     """What `so` finds, as soon as it finds anything. AssertionError where that is not in time."""
-    end = time.monotonic() + seconds
+    patience_s = max(seconds, PATIENCE_S)
+    end = time.monotonic() + patience_s
     while not (found := so()):
-        assert time.monotonic() < end, f"not within {seconds:g} s"
+        assert time.monotonic() < end, f"not within {patience_s:g} s"
         time.sleep(every)
     return found

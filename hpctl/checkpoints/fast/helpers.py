@@ -24,7 +24,7 @@ import msgspec
 from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import PeerError, Server
+from hpctl.checkpoints.fast.peer import NobodyListens, PeerError, Server
 from hpctl.checkpoints.fast.spec import ENVIRONMENT, Spec, read
 from hpctl.checkpoints.fast.union import Peers
 from hpctl.checkpoints.search import Search
@@ -339,6 +339,7 @@ class Helper:
     def _end(self) -> None:
         """The job ends: what is newest is flushed while all are still there."""
         begun = time.monotonic()
+        self._peers.again()  # a helper that was silent a moment ago may lead
         if self.leads():
             self._node.look()
             try:
@@ -357,15 +358,25 @@ class Helper:
 
     def _release(self, over: bool, deadline: float) -> None:
         """Send `bye` to every host, and again to those that answered at the last look until each
-        has answered or the deadline passes."""
-        left = {*self._spec.hosts}
+        has answered, runs no helper any more, or the deadline passes."""
+        left = list(self._spec.hosts)
         while left:
             self._peers.again()
-            left -= {*self._peers.each("bye", left, over=over)}
-            left &= self._lead.answering
+            left = [host for host in left if not self._say_bye(host, over)]
+            left = [host for host in left if host in self._lead.answering]
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2 if left else 0.0)
+
+    def _say_bye(self, host: str, over: bool) -> bool:
+        """Whether it has heard that, or no helper is there that could."""
+        try:
+            self._peers.ask(host, "bye", over=over)
+        except NobodyListens:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _trouble(self, text: str) -> None:
         """Say it, the same at most once a minute."""

@@ -597,14 +597,28 @@ def _assemble(
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
-    given = msgspec.to_builtins(moved or row)
-    if len(peers.each("adopt", begun, row=given, epoch=epoch)) < len(begun):
-        say(f"step {row.step} is not in its place on every node")
+    if not _adopt(peers, moved or row, hosts, epoch, say):
         return False
     copies = {f"{h}'s copy of {o}" for where in held.held.values() for h, o in where[:1] if o}
     own = {h for where in held.held.values() for h, o in where[:1] if not o}
     say(f"step {row.step} comes from {', '.join(sorted(own) + sorted(copies))}")
     return True
+
+
+def _adopt(
+    peers: Peers, row: SavedStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+) -> bool:
+    """Put a gathered step in its place on every host; whether each did. All are asked, also after
+    one that fails."""
+    given = msgspec.to_builtins(row)
+    whole = True
+    for host in hosts:
+        try:
+            peers.ask(host, "adopt", row=given, epoch=epoch)
+        except OSError as error:
+            say(f"step {row.step} is not in its place on {host}: {error}")
+            whole = False
+    return whole
 
 
 def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:

@@ -145,7 +145,9 @@ class Node:
         self.rows = load(self._ledger)
         self._touched = object()
         """Another one whenever hpctl itself has changed what lies here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """For the ledger, and for what moves or removes steps: a restore, and the leader's orders
+        during it, come on threads of their own."""
         self.stranger = ""
         """Whose saves lay here: another run's checkpoint directory."""
         self._settle_in()
@@ -336,11 +338,14 @@ class Node:
         return {}
 
     def _inventory(self, _request: dict[str, Any]) -> Answer:
+        # The version comes first: a change during the answer makes a newer one, so that the leader
+        # asks again.
+        version = self.version
         rows = msgspec.to_builtins(list(self.rows.values()))
         mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
         mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
-        return {**mine, **start, "now": time.time_ns(), "version": self.version}
+        return {**mine, **start, "now": time.time_ns(), "version": version}
 
     def _read(self, request: dict[str, Any]) -> Answer:
         """Some bytes of a file that is as it was listed."""
@@ -421,27 +426,31 @@ class Node:
         """Put what was gathered in its place, once every node has gathered it: until then others
         read what lies there."""
         row = msgspec.convert(request["row"], SavedStep)
-        self.set_aside(row.step, row.name)
-        (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
         with self._lock:
+            self.set_aside(row.step, row.name)
+            (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
             store(self.rows, self._ledger)
-        self._restored(int(request["epoch"]), row.step)
+            self._restored(int(request["epoch"]), row.step)
         return {}
 
     def _aside(self, request: dict[str, Any]) -> Answer:
         """No step here is to be resumed: what is newer than the one that is, is set aside."""
         above = request.get("above")
-        self.set_aside(above, None)
-        self._restored(int(request["epoch"]), above)
+        with self._lock:
+            self.set_aside(above, None)
+            self._restored(int(request["epoch"]), above)
         return {}
 
     def _missed(self, request: dict[str, Any]) -> Answer:
         """There was a restore while this helper was silent. Ranks may write here by now: what is
-        older than their start does not count, and nothing of theirs is moved."""
-        above = request.get("above")
-        self._forget(above, None)
-        self._restored(int(request["epoch"]), above, int(request["begun"]))
+        older than their start does not count, and nothing of theirs is moved. Of a restore that
+        still goes on, this node may have heard meanwhile."""
+        above, epoch = request.get("above"), int(request["epoch"])
+        with self._lock:
+            if epoch > self.start.epoch:
+                self._forget(above, None)
+                self._restored(epoch, above, int(request["begun"]))
         return {}
 
     def _restored(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
@@ -474,7 +483,10 @@ class Node:
         return {"running": running, "errors": task.errors if task else []}
 
     def _bye(self, request: dict[str, Any]) -> Answer:
-        self.over = request.get("over") is True
+        """The leader needs this node no more. Where two helpers lead at the end, for one of them
+        was silent for a while, the first may release the nodes before the second has flushed: what
+        the first says of the job's end stays true."""
+        self.over = self.over or request.get("over") is True
         self.released.set()
         return {}
 
@@ -598,7 +610,8 @@ class Node:
         whole one."""
         aside = self.meta / "aside"
         if aside.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
-            shutil.rmtree(aside, ignore_errors=True)
+            with self._lock:
+                shutil.rmtree(aside, ignore_errors=True)
             self._touched = object()
             return
         task = self._tasks.get("flush")
@@ -687,7 +700,7 @@ class Node:
         for mark in self.copies.glob("*/*.json"):
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
-                mark.unlink()
+                mark.unlink(missing_ok=True)
                 _remove(mark.with_suffix(""))
         with self._lock:  # once there is room for it
             store(self.rows, self._ledger)

@@ -36,9 +36,11 @@ PING_S = 5.0
 """A helper that does not answer a ping for so long is left out until it does."""
 _SILENT = 3
 """Ports of others that say nothing, after which no further one is tried."""
-_QUICK = "ping", "changed"
+_QUICK = "ping", "changed", "bye"
 DEAD_S = 10
 """A node without power closes no connection: its kernel is asked, and given up after this."""
+LAST_ANSWERS_S = 2.0
+"""How long a helper that ends still answers what it was asked."""
 PIECE = 1 << 20
 _LINE = 64 << 20
 """Bytes of the longest answer: 300,000 files."""
@@ -86,18 +88,27 @@ class PeerError(OSError):
     """A helper does not answer, is none of this job's, or refused."""
 
 
+class NobodyListens(PeerError):
+    """No helper runs there: its node has refused every port at once."""
+
+
 class Server:
     """Answers this job's helpers on threads. `handler` may raise OSError and ValueError."""
 
     def __init__(self, secret: str, job: str, address: str, handler: Handler) -> None:
         self._secret, self._handler = secret, handler
         self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._answering = 0
+        self._idle = threading.Condition()
         self._socket = _listen(address, _ports(secret, job))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Answer nobody any more, after what is being answered: the process may end at once. Blocks
+        for LAST_ANSWERS_S at most."""
         self._socket.close()
+        with self._idle:
+            self._idle.wait_for(lambda: not self._answering, LAST_ANSWERS_S)
 
     def _accept(self) -> None:
         while True:
@@ -127,9 +138,20 @@ class Server:
                     _send(connection, {"proof": _proof(self._secret, "server", theirs, ours)})
                     connection.settimeout(None)
                     while True:
-                        self._answer(connection, _receive(lines, _LINE))
+                        request = _receive(lines, _LINE)
+                        self._count(1)
+                        try:
+                            self._answer(connection, request)
+                        finally:
+                            self._count(-1)
         finally:
             self._room.release()
+
+    def _count(self, more: int) -> None:
+        """One request more, or one less, is being answered."""
+        with self._idle:
+            self._answering += more
+            self._idle.notify_all()
 
     def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
         try:
@@ -244,7 +266,7 @@ def _pieces(source: BinaryIO, size: int) -> Iterator[memoryview]:
 def _connect(
     secret: str, job: str, address: str, connect_s: float
 ) -> tuple[socket.socket, BinaryIO]:
-    why = "nobody answers"
+    why = ""
     deadline = time.monotonic() + _SILENT * connect_s
     for port in _ports(secret, job):
         if time.monotonic() >= deadline:
@@ -273,6 +295,8 @@ def _connect(
             why = str(error)
         lines.close()
         connection.close()
+    if not why:
+        raise NobodyListens(f"{address}: nobody answers")
     raise PeerError(f"{address}: {why}")
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Body, Peer, PeerError
+from hpctl.checkpoints.fast.peer import Body, NobodyListens, Peer, PeerError
 from hpctl.checkpoints.fast.spec import Spec
 from hpctl.checkpoints.files import ObjectInfo
 
 CONNECT_S = 1.0
 RETRY_S = 3.0
-"""After which a helper that did not answer is asked again."""
+"""After which a helper that did not answer is asked again. Where none runs, that is known at once:
+the next one may be asked as soon as it starts."""
 
 
 class Peers:
@@ -97,11 +98,11 @@ class Peers:
                 address = self.spec.address(host)
                 self._open[host] = Peer(self.spec.secret, self.spec.job, address, CONNECT_S)
             return request(self._open[host])
-        except OSError:
+        except OSError as error:
             peer = self._open.pop(host, None)
-            if peer is None:
+            if peer is None and not isinstance(error, NobodyListens):
                 self._silent[host] = now + self._retry_s
-            else:
+            if peer is not None:
                 peer.close()
             raise
 

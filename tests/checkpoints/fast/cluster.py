@@ -83,6 +83,11 @@ class Nodes:
         for host in hosts:
             self.start(host)
 
+    def restart_as_job_7(self) -> None:
+        """The helpers start again, as those of job 7; they see the test's `scontrol`."""
+        self.spec, self.environ = replace(self.spec, id="7"), dict(os.environ)
+        self.restart(*self.spec.hosts)
+
     def signal(self, host: str, number: signal.Signals) -> None:
         """To the helper's processes."""
         process = self.processes[host]
@@ -150,6 +155,24 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):
+    """Return a job as slurmctld 22.05 shows it on one line."""
+    return (
+        f"JobId={number} ArrayJobId=7 JobName=t JobState={state} Reason={reason} Requeue=1"
+        f" Restarts={restarts} BatchFlag=1 ExitCode={code} EndTime={end} Deadline=N/A"
+    )
+
+
+def scontrol(place: Path, monkeypatch) -> Path:
+    """Make a program of that name that prints what a file holds; return the file."""
+    (place / "bin").mkdir()
+    (place / "bin/scontrol").write_text(f"#!/bin/sh\ncat {place}/shown\n")
+    (place / "bin/scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return place / "shown"
+
+
 def saved_file(path: Path, name: str, origin: str) -> dict:
     """A file as a request names it."""
     status = path.stat()
@@ -166,7 +189,7 @@ def content(directory: Path) -> dict[str, bytes]:
     }
 
 
-def wait_for(path: Path, limit_s: float = 20.0) -> None:
+def wait_for(path: Path, limit_s: float = 60.0) -> None:
     """Until it is there."""
     deadline = time.monotonic() + limit_s
     while not path.exists():

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from concurrent import futures
 from contextlib import closing, suppress
 from unittest.mock import Mock
 
@@ -25,6 +26,7 @@ from hpctl.checkpoints.fast.lead import Clocks
 from hpctl.checkpoints.fast.node import Node
 from hpctl.checkpoints.fast.peer import Peer, PeerError, Server, TransferLimit, _ports
 from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, load, memory_room, write
+from hpctl.checkpoints.fast.union import Peers
 from hpctl.checkpoints.search import Checkpoint, judge
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
@@ -41,6 +43,8 @@ from tests.checkpoints.fast.cluster import (
     save,
     saved,
     saved_file,
+    scontrol,
+    shown,
     wait_for,
 )
 from tests.cli.test_json_contract import holds
@@ -225,10 +229,7 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         for number in (1, 2, 3, 4):
             name, files = saved(nodes, number)
             nodes.safe(name)
-        deadline = time.monotonic() + 10
-        while any((nodes.disk(h) / "step-1").exists() for h in nodes.spec.hosts):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: not any((nodes.disk(h) / "step-1").exists() for h in nodes.spec.hosts))
         assert any((nodes.disk(h) / "step-3").exists() for h in nodes.spec.hosts)
         nodes.end()
         assert content(nodes.shared / "step-4") == files
@@ -411,24 +412,6 @@ def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
         assert alive == {host: children(each.pid) for host, each in nodes.processes.items()}
 
 
-def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):
-    """As slurmctld 22.05 shows a job on one line."""
-    return (
-        f"JobId={number} ArrayJobId=7 JobName=t JobState={state} Reason={reason} Requeue=1"
-        f" Restarts={restarts} BatchFlag=1 ExitCode={code} EndTime={end} Deadline=N/A"
-    )
-
-
-def scontrol(place, monkeypatch):
-    """A program of that name that says what a file holds; the file."""
-    (place / "bin").mkdir()
-    (place / "bin/scontrol").write_text(f"#!/bin/sh\ncat {place}/shown\n")
-    (place / "bin/scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{place}/bin:{os.environ['PATH']}")
-    monkeypatch.delenv("SLURM_CONF", raising=False)
-    return place / "shown"
-
-
 @pytest.mark.parametrize(
     ("records", "runs", "over"),
     [
@@ -458,8 +441,7 @@ def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, re
 
 def asked_to_end(nodes):
     """Job 7 has saved a step, and gets SIGTERM; its helpers see the test's scontrol."""
-    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
-    nodes.restart(*nodes.spec.hosts)
+    nodes.restart_as_job_7()
     nodes.resume()
     nodes.safe(saved(nodes, 1)[0])
     for host in nodes.spec.hosts:
@@ -477,7 +459,8 @@ def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
         tell.write_text(shown("COMPLETING"))
         nodes.end()
         assert content(nodes.shared / name) == files
-        assert not any(nodes.disk(host).exists() for host in ("n0", "n1", "n2"))
+        left = [host for host in ("n0", "n1", "n2") if nodes.disk(host).exists()]
+        assert left == [], nodes.log()
 
 
 def test_a_sigterm_while_slurm_does_not_answer_is_asked_about_again(tmp_path, monkeypatch):
@@ -671,6 +654,99 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
     assert memory_room(proc, groups) == (8 - 2 - 1) << 30
     (groups / "job_7/memory.max").write_text("max\n")
     assert memory_room(proc, groups) is None
+
+
+def spec_of(place, *hosts):
+    """A job on these hosts, of which a test's process is one."""
+    addresses = tuple(f"127.0.9.{number + 1}" for number in range(len(hosts)))
+    return Spec("1", "0" * 64, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
+
+
+def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monkeypatch):
+    node = Node(spec_of(tmp_path, "n0"), "n0")
+    live = node.live
+
+    def save_meanwhile():
+        listed = live()
+        monkeypatch.setattr(node, "live", live)
+        (node.root / "step-1").mkdir()
+        (node.root / "step-1/x").write_text("x")
+        assert node.look()
+        return listed
+
+    monkeypatch.setattr(node, "live", save_meanwhile)
+    answer = node.handle({"do": "inventory"})
+    assert answer["live"] == {}
+    assert node.handle({"do": "ping"})["version"] != answer["version"], "the leader asks again"
+
+
+def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypatch):
+    """The leader finds nodes that a running restore has not reached yet, and tells them of it."""
+    node = Node(spec_of(tmp_path, "n0"), "n0")
+    row = SavedStep("step-1", 1, "torch-dcp", ("n0",), (), 1.0)
+    (node.meta / "new/step-1").mkdir(parents=True)
+    missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
+    told = threading.Thread(target=node.handle, args=(missed,))
+    set_aside = node.set_aside
+
+    def slowly(above, name):
+        told.start()
+        told.join(0.5)
+        assert told.is_alive(), "it came between"
+        set_aside(above, name)
+
+    monkeypatch.setattr(node, "set_aside", slowly)
+    node.handle({"do": "adopt", "row": msgspec.to_builtins(row), "epoch": 5})
+    told.join(60)
+    assert node.rows == {"step-1": row}
+    assert node.begun_ns > 1, "the restore's time counts"
+
+
+def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
+    node = Node(spec_of(tmp_path, "n0"), "n0")
+    node.handle({"do": "bye", "over": True})
+    node.handle({"do": "bye", "over": False})
+    assert node.over, "what the first has flushed is not left on the node"
+
+
+def test_a_host_that_runs_no_helper_any_more_is_not_waited_for(tmp_path, monkeypatch):
+    helper = helpers.Helper(spec_of(tmp_path, "n0", "n1"), "n0")
+    monkeypatch.setattr(lead.Lead, "answering", frozenset({"n0", "n1"}))
+    begun = time.monotonic()
+    helper._release(True, begun + 600)
+    assert time.monotonic() < begun + 60
+    assert helper._node.over
+
+
+def test_a_helper_that_starts_is_heard_at_once(tmp_path):
+    spec = spec_of(tmp_path, "n0", "n1")
+    with closing(Peers(spec, retry_s=3600)) as peers:
+        assert peers.each("ping", ["n1"]) == {}
+        with closing(Server(spec.secret, spec.job, spec.address("n1"), lambda _: {"yes": 1})):
+            assert peers.each("ping", ["n1"]) == {"n1": {"yes": 1}}
+
+
+def test_a_helper_that_ends_answers_first(tmp_path):
+    spec = spec_of(tmp_path, "n0")
+    asked, answer = threading.Event(), threading.Event()
+
+    def handle(_):
+        asked.set()
+        answer.wait(60)
+        return {"yes": 1}
+
+    server = Server(spec.secret, spec.job, spec.address("n0"), handle)
+    with (
+        futures.ThreadPoolExecutor() as pool,
+        closing(Peer(spec.secret, spec.job, "127.0.9.1")) as peer,
+    ):
+        heard = pool.submit(peer.ask, "bye")
+        assert asked.wait(60)
+        closed = pool.submit(server.close)
+        assert not futures.wait([closed], 0.3).done
+        answer.set()
+        closed.result(60)
+        assert heard.result(60) == {"yes": 1}
 
 
 def test_a_pace_is_kept():
