@@ -18,7 +18,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -537,12 +537,23 @@ class Node:
                 for file in files
             ]
             peer.ask("same", step=row.name, files=msgspec.to_builtins(files))
-            mark.unlink(missing_ok=True)
-            _remove(home / row.name)
-            made.rename(home / row.name)
+            with self._lock:
+                self._keep_copy(row, mark, made, copied)
         except BaseException:
             _remove(made)
             raise
+
+    def _keep_copy(
+        self, row: SavedStep, mark: Path, made: Path, copied: Sequence[CopiedFile]
+    ) -> None:
+        """Put what was copied in its place. Raises OSError where its step was dropped meanwhile:
+        nothing would remove it later."""
+        if row.name not in self.rows:
+            raise OSError(errno.ESTALE, f"{row.name} is not kept any more")
+        place = mark.with_suffix("")
+        mark.unlink(missing_ok=True)
+        _remove(place)
+        made.rename(place)
         unfinished = mark.with_suffix(TEMPORARY)
         unfinished.write_bytes(msgspec.json.encode(copied))
         unfinished.rename(mark)

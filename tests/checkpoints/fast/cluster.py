@@ -121,7 +121,7 @@ class Nodes:
         """What all helpers said."""
         return "".join(p.read_text() for p in sorted(self.place.glob("*.log")))
 
-    def resume(self, gone=lambda hosts: (), wait_s: float = 5.0) -> search.Search:
+    def resume(self, gone=lambda hosts: (), wait_s: float = 20.0) -> search.Search:
         """As a start of the job does."""
         self.said.clear()
         others = search.last_complete(self.shared)

@@ -702,6 +702,18 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
     assert node.begun_ns > 1, "the restore's time counts"
 
 
+def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
+    node = Node(spec_of(tmp_path, "n0", "n1"), "n0")
+    row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (), 1.0)
+    node.rows = {row.name: row}
+    peer = Mock()
+    peer.ask.side_effect = lambda *_, **__: node.drop([row.name])
+    (node.copies / "n1/step-1.tmp").mkdir(parents=True)
+    with pytest.raises(OSError, match="step-1 is not kept any more"):
+        node.copy(row, "n1", peer)
+    assert list((node.copies / "n1").iterdir()) == []
+
+
 def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
     node = Node(spec_of(tmp_path, "n0"), "n0")
     node.handle({"do": "bye", "over": True})
