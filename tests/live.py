@@ -59,17 +59,55 @@ class Live:
         return int(done.stdout.split()[-1])
 
     def submit(self, body: str, *options: str, header: str = SLEEPER) -> int:
+        """Submit a script that first says that it has begun: see `begun`."""
         path = Path(self.sandbox.state_dir) / f"job-{time.monotonic_ns()}.sh"
-        path.write_text(header + body + "\n")
+        begins = f'touch "{self._mark("$SLURM_JOB_ID", "${SLURM_RESTART_COUNT:-0}")}"\n'
+        path.write_text(header + begins + body + "\n")
         out = Path(self.sandbox.state_dir) / "job-%j.log"
         done = self.sandbox.run(
             ["sbatch", "--parsable", f"--output={out}", *options, str(path)], cwd=path.parent
         )
         return int(done.stdout.strip())
 
+    def _mark(self, number: object, restarts: object) -> Path:
+        return Path(self.sandbox.state_dir) / f"begun-{number}-{restarts}"
+
     def running(self, number: int, restarts: int = 0) -> bool:
         job = self.job(number)
         return job.state == "RUNNING" and job.restarts >= restarts
+
+    def begun(self, number: int, restarts: int = 0) -> bool:
+        """Whether the script of a job from `submit` has begun in the run after so many restarts.
+
+        slurmctld calls a job RUNNING before the node has heard of it. An order to end it then may
+        overtake the launch, which the node refuses; slurmctld takes that for a launch that failed,
+        and requeues the job once more.
+        """
+        return self._mark(number, restarts).exists()
+
+    def requeue(self, number: int, verb: str = "requeue") -> None:
+        """Requeue a job that runs, as an operator; return once it waits and may start again."""
+        restarts = self.job(number).restarts
+        until(lambda: self.begun(number, restarts), 60, f"the script of job {number} begins")
+        self.sandbox.run(["scontrol", verb, str(number)])
+        until(lambda: self.job(number).restarts == restarts + 1, 60, "slurmctld requeues it")
+        self.cleared(number)
+
+    def cleared(self, number: int) -> None:
+        """Wait until the last run of a job has cleared, and its nodes take the job again.
+
+        A node refuses a credential of the clock's second in which it ended the job's last run
+        (hpctl/slurm/rules.py).
+        """
+        until(lambda: not self.job(number).completing, 60, "its last run has cleared")
+        second = int(time.time())
+        until(lambda: int(time.time()) > second, 60, "that second is over")
+
+    def end_delay(self, number: int, restarts: int) -> None:
+        """End Slurm's delay of a job that waits, as an operator; return once its script begins."""
+        self.sandbox.run(["scontrol", "update", f"jobid={number}", "StartTime=now"])
+        until(lambda: self.running(number, restarts), 60, f"job {number} runs again")
+        until(lambda: self.begun(number, restarts), 60, f"the script of job {number} begins")
 
     def node_recoveries(self) -> list[NodeRecovery]:
         return list(self.state().nodes.values())

@@ -86,9 +86,10 @@ class Chaos(Live):
         self._before.update({n: before[n] - self._before[n] for n in nodes})
 
     def start(self, body: str, *options: str, **more: str) -> int:
-        """A job that runs."""
+        """A job that runs, and whose script has begun."""
         job = self.submit(body, *options, **more)
         until(lambda: self.running(job), 20, f"job {job} runs")
+        until(lambda: self.begun(job), 20, f"the script of job {job} begins")
         return job
 
     def of(self, node: str) -> list[NodeRecovery]:

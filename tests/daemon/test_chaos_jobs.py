@@ -90,9 +90,9 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
     assert (state, reason) == ("PENDING", "JobHeldUser")
     assert comment.startswith("mine")
     assert f"scontrol release {job}" in comment
+    live.cleared(job)
     live.sandbox.scontrol("release", str(job))
-    live.sandbox.scontrol("update", f"JobId={job}", "StartTime=now")
-    until(lambda: live.running(job), 20, "released, it goes on")
+    live.end_delay(job, live.job(job).restarts)
 
 
 @pytest.mark.nightly

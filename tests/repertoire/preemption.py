@@ -1,11 +1,9 @@
 """What the stories of preemption share: mails, and what a registered job and its owner are told."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from hpctl.toolkit.compat import UTC
 from tests.daemon.chaos import Chaos
 from tests.live import until
 
@@ -60,12 +58,8 @@ def is_not_counted(live: Chaos, job: int) -> None:
 
 def start_again(live: Chaos, job: int, restarts: int) -> None:
     """Take Slurm's delay from a job that waits; return once the daemon has seen it run."""
-    # A node kills what comes back in the clock's second in which it was ended.
-    ended = live.job(job).submit
-    until(lambda: datetime.now(UTC) > ended + timedelta(seconds=2), 60, "that second is over")
-    until(lambda: not live.job(job).completing, 60, "its last run has cleared")
-    live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-    until(lambda: live.running(job, restarts), 60, "it runs again")
+    live.cleared(job)
+    live.end_delay(job, restarts)
     until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
 
 

@@ -160,10 +160,8 @@ def test_what_an_earlier_daemon_left_is_repaired(live: Chaos) -> None:
     job = live.start("sleep 600", "--nodes=3", header=HEADER)
     victim = live.sandbox.nodes[0]
     run = live.sandbox.run
-    run(["scontrol", "requeue", str(job)])
-    until(lambda: live.job(job).restarts == 1 and not live.job(job).completing, 60, "it waits")
+    live.requeue(job)
     mark = f"AdminComment=site note | hpctl:excluded={victim}"
-    time.sleep(1.1)
     run(["scontrol", "update", f"jobid={job}", f"ExcNodeList={victim}", mark, "StartTime=now"])
     until(lambda: live.job(job).reason == "BadConstraints", 60, "Slurm holds it")
     live.sandbox.start_daemon()

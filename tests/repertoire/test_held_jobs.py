@@ -42,9 +42,9 @@ def test_a_suspended_job_is_held_when_its_node_is_lost(live: Chaos):
     stays(lambda: live.job(job).reason == "JobHeldAdmin", 2, "it stays held")
     said = live.explained(str(job))
     assert f"Waiting for: `scontrol release {job}`" in said
+    live.cleared(job)
     live.sandbox.run(["scontrol", "release", str(job)])
-    live.sandbox.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
-    until(lambda: live.running(job, 1), 60, "it runs again")
+    live.end_delay(job, 1)
     live.sandbox.run(["scancel", str(job)])
 
 

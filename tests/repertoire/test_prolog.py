@@ -211,8 +211,8 @@ def test_a_foreign_prolog_on_a_healthy_node_is_a_persons(held: Chaos):
     assert live.of(node) == []
     site_fails(live, node, fails=False)
     live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=resume"])
+    live.cleared(job)
     live.sandbox.run(["scontrol", "release", str(job)])
-    live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-    until(lambda: live.running(job, 1), 60, "it runs")
+    live.end_delay(job, 1)
     until(lambda: problems(live) == "", 60, "nothing is left")
     live.sandbox.run(["scancel", str(job)])

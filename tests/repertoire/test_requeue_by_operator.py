@@ -1,7 +1,5 @@
 """Requeue by an operator: the job is the operator's, and hpctl neither starts nor counts it."""
 
-import time
-
 import pytest
 
 from tests.daemon.chaos import Chaos, cluster, stays
@@ -19,22 +17,6 @@ def live():
         yield live
 
 
-def requeue(live: Chaos, job: int, verb: str) -> None:
-    """Have an operator requeue a job that runs; return once it waits."""
-    restarts = live.job(job).restarts
-    live.sandbox.run(["scontrol", verb, str(job)])
-    until(lambda: live.job(job).restarts == restarts + 1, 60, "slurmctld requeues it")
-    until(lambda: not live.job(job).completing, 60, "its last run has cleared")
-
-
-def start(live: Chaos, job: int, restarts: int) -> None:
-    """Have the operator end Slurm's delay."""
-    # A node kills what comes back in the clock's second in which it was ended.
-    time.sleep(1.1)
-    live.sandbox.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-    until(lambda: live.running(job, restarts), 60, "it runs again")
-
-
 @story(
     job="Registered batch job",
     act="an administrator runs `scontrol requeue` four times, with a policy of two restarts",
@@ -45,8 +27,8 @@ def start(live: Chaos, job: int, restarts: int) -> None:
 def test_four_requeues_in_a_row_count_for_nothing(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
     for number in range(1, 5):
-        requeue(live, job, "requeue")
-        start(live, job, number)
+        live.requeue(job)
+        live.end_delay(job, number)
     assert live.job_recoveries() == []
     assert str(job) not in live.state().holds
     assert live.job(job).comment == COMMENT
@@ -61,12 +43,12 @@ def test_four_requeues_in_a_row_count_for_nothing(live: Chaos):
 )
 def test_a_requeued_and_held_job_stays_held_until_it_is_released(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
-    requeue(live, job, "requeuehold")
+    live.requeue(job, "requeuehold")
     live.hpctl("status")
     assert live.job(job).state == "PENDING"
     assert live.job_recoveries() == []
     live.sandbox.run(["scontrol", "release", str(job)])
-    start(live, job, 1)
+    live.end_delay(job, 1)
     live.sandbox.run(["scancel", str(job)])
 
 
@@ -79,8 +61,8 @@ def test_a_requeued_and_held_job_stays_held_until_it_is_released(live: Chaos):
 )
 def test_a_fault_after_an_operators_requeue_is_treated_as_any_other(live: Chaos):
     job = live.start("sleep 600", f"--comment={COMMENT}", header=HEADER)
-    requeue(live, job, "requeue")
-    start(live, job, 1)
+    live.requeue(job)
+    live.end_delay(job, 1)
     (victim,) = live.job(job).nodes
     live.xid(victim)
     until(lambda: live.running(job, 2), 60, "it runs elsewhere")
@@ -117,7 +99,7 @@ def test_a_requeue_of_a_job_that_has_ended_is_an_order(live: Chaos, daemon: str)
         live.sandbox.start_daemon()
     until(lambda: live.daemon_knows(job, "PENDING"), 60, "hpctl has seen that it waits")
     stays(lambda: live.job(job).state == "PENDING", 2, "it waits")
-    start(live, job, 1)
+    live.end_delay(job, 1)
     assert live.of_job(job) == []
     until(lambda: str(job) not in live.state().holds, 60, "nothing is said of its former end")
     live.sandbox.run(["scancel", str(job)])

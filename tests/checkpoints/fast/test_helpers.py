@@ -659,7 +659,8 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
 def spec_of(place, *hosts):
     """A job on these hosts, of which a test's process is one."""
     addresses = tuple(f"127.0.9.{number + 1}" for number in range(len(hosts)))
-    return Spec("1", "0" * 64, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
+    secret = os.urandom(32).hex()
+    return Spec("1", secret, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
 
 
 def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monkeypatch):
