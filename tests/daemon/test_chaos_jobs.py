@@ -1,6 +1,5 @@
 """What a fault does to the jobs on its node, in the shapes that users' jobs really have."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -98,17 +97,19 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
 @pytest.mark.nightly
 def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     output = Path(live.sandbox.state_dir) / "saved"
-    task = f'trap "echo saved by $SLURM_PROCID >> {output}" USR1; while :; do sleep 0.2; done'
+    ready = Path(live.sandbox.state_dir) / "ready"
+    said = "echo saved in run ${SLURM_RESTART_COUNT:-0}"
+    loop = f"echo ready >> {ready}; while :; do sleep 0.2; done"
+    task = f'trap "{said} >> {output}" USR1; {loop}'
     body = f"trap : USR1\nsrun sh -c '{task}' &\nwait; wait; wait"
     job = live.start(body, "--nodes=2", '--comment=hpctl:{"save_signal":"USR1"}')
-    time.sleep(1)
+    until(lambda: ready.exists() and ready.read_text().count("ready") == 2, 60, "both ranks listen")
     victim = str(live.job(job).nodes[0])
     old = live.instance(victim)
     live.hpctl("replace", victim, "--yes", "--now")
-    until(output.exists, 10, "the job's processes heard the signal")
-    assert live.job(job).restarts == 0, "before it was stopped"
-    until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")
-    assert len(output.read_text().splitlines()) == 2, "once each"
+    until(lambda: live.running(job, restarts=1), 20, "it runs elsewhere")
+    heard = output.read_text().splitlines()
+    assert heard == ["saved in run 0"] * 2, "once each, before they were stopped"
     assert [t.phase for t in live.of_job(job)[0].trail][:2] == ["saving", "stopping"]
     assert live.returned(victim).by
     assert live.accepted(old) == 1
