@@ -5,6 +5,7 @@ import yaml
 from msgspec import Struct
 
 from hpctl.engine.gates import GATES
+from hpctl.engine.remedies import REMEDY_GATES
 
 
 class Alert(Struct, frozen=True):
@@ -22,7 +23,9 @@ def _ended(kind: str, end: str) -> str:
     return f'increase(hpctl_recoveries_ended_total{{kind="{kind}",end=~"{end}"}}[1h]) > 0'
 
 
-_APPROVABLE = "|".join(gate.name for gate in GATES if gate.approvable)
+_OF_RECOVERIES = [gate.name for gate in GATES if gate.approvable]
+_OF_REMEDIES = [gate.name for gate in REMEDY_GATES if gate.approvable]
+_APPROVABLE = "|".join([*_OF_RECOVERIES, *_OF_REMEDIES])
 
 ALERTS = (
     Alert("HpctlDown", 'up{job="hpctl"} == 0', "2m", "page",

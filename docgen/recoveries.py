@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpctl.engine.gates import GATES
+from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.jobs.run_gates import RUN_GATES
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary import job_recovery, node_recovery
@@ -92,14 +93,22 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
 }
 _GATES = """## Gates
 
-Safety checks before a recovery opens, in this order. `hpctl status` lists what they block, and
-`hpctl approve NODE` lifts an approvable one for an hour. A gate that is not approvable blocks an
-operator's order too.
+Safety checks before a recovery opens, which closes the node, in this order. `hpctl status` lists
+what they block, and `hpctl approve NODE` lifts an approvable one for an hour. A gate that is not
+approvable blocks an operator's order too.
 
 | gate | blocks because | approvable |
 |---|---|---|
 """
 
+_REMEDY_GATES = """
+In mode `own`, before the first reset, reboot or replacement of an open recovery. The node stays
+drained meanwhile. A remedy takes a slot when it begins and frees it when its recovery ends; a
+recovery that waits for jobs, or for a slot, takes none.
+
+| gate | holds the remedy because | approvable |
+|---|---|---|
+"""
 _RUN_GATES: Sequence[str] = [*(gate.name for gate in RUN_GATES)]
 
 
@@ -163,6 +172,12 @@ def _gates() -> str:
         for g in GATES
     ]
     text = _GATES + "\n".join(rows) + "\n"
+    remedies = [
+        f"| {g.name} | {(g.gate.__doc__ or '').strip().splitlines()[0]} "
+        f"| {'yes' if g.approvable else ''} |"
+        for g in REMEDY_GATES
+    ]
+    text += _REMEDY_GATES + "\n".join(remedies) + "\n"
     if _RUN_GATES:
         text += f"\nFor a run that failed by itself: {', '.join(_RUN_GATES)}.\n"
     return text

@@ -18,8 +18,10 @@ from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
+from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempted, preemption_text
+from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.restart_time import find_put_off
 from hpctl.engine.timeline import (
@@ -56,7 +58,6 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Unrecoverable
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -353,8 +354,8 @@ def _decided(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> RuleView:
 def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = awaited(rec, w.policy), cloud_says(w, rec)
-    if stays := _stays(w, rec):
-        found = replace(found, what=f"job {stays.shown} to end: Slurm cannot start it again")
+    if waits := describe_job_wait(rec, w.slurm, w.policy, w.now):
+        found = replace(found, what=waits)
     judged = w.assessments.get(rec.node)
     if (
         rec.phase is NodePhase.VERIFYING
@@ -363,15 +364,6 @@ def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     ):
         status = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {status}") if status else found
-
-
-def _stays(w: World, rec: NodeRecovery) -> slurm_facts.SlurmJob | None:
-    """A job that keeps a drained node from its remedy until it ends, where there is one."""
-    may_wait = w.policy.node.unrecoverable_jobs is Unrecoverable.WAIT
-    if w.slurm is None or rec.phase is not NodePhase.CORDONED or not may_wait:
-        return None
-    here = (job for job in w.slurm.jobs.values() if job.running and rec.node in job.nodes)
-    return next((job for job in here if not job.recoverable), None)
 
 
 def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts) -> ExplainView:
@@ -703,7 +695,8 @@ def _asks(gates: Iterable[NamedGate]) -> dict[str, str]:
     return {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in gates}
 
 
-_ASKS: Final = _asks(GATES)
+_ASKS_TO_OPEN: Final = _asks(GATES)
+_ASKS: Final = _ASKS_TO_OPEN | _asks(REMEDY_GATES)
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
@@ -719,10 +712,10 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
 def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
     """All gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
-    asks = _asks(parts.run_gates) if of_run else _ASKS
+    asks = _asks(parts.run_gates) if of_run else _ASKS_TO_OPEN
     names = list(asks)
     if hold.gate not in names:
-        return _held(hold, asks)
+        return _held(hold, _ASKS)
     at = names.index(hold.gate)
     before = tuple(GateView(name, asks[name], "passed", "") for name in names[:at])
     after = tuple(GateView(name, asks[name], "not_reached", "") for name in names[at + 1 :])

@@ -2,7 +2,8 @@
 
 Each is `(candidate, view, tally, policy, now) -> why it holds, or None`. The correlated-failure
 gate and the budgets are the product, not extras: a broken check looks like many sick nodes, and
-the remediation must never be the outage.
+the remediation must never be the outage. What passes closes a node; whether its remedy may begin
+is asked later, in `remedies`.
 """
 
 import math
@@ -36,7 +37,7 @@ class Tally(Struct):
     partition_nodes: dict[str, int] = field(default_factory=dict)
     open_by_partition: dict[str, int] = field(default_factory=dict)
     open: int = 0
-    last_hour: int = 0
+    """Nodes that are treated, or were and are left closed."""
     kept_out: frozenset[NodeName] = frozenset()
     """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
     seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
@@ -47,7 +48,6 @@ class Tally(Struct):
         """One more recovery is open."""
         self.seen.setdefault(rule, {})[node.name] = now
         self._times.pop(rule, None)
-        self.last_hour += 1
         if node.name in self.kept_out:
             return  # counted already
         self.open += 1
@@ -84,13 +84,8 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
 def _count_nodes(t: Tally, view: View) -> None:
     """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
-    for node in nodes.values():
-        for partition in node.partitions:
-            t.partition_nodes[partition] = t.partition_nodes.get(partition, 0) + 1
-    # A node that was handed to a person and is still closed is as much out of service as one under
-    # treatment: a slow wave of failures must not take the cluster ten nodes an hour.
-    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
-    t.kept_out = frozenset(kept.difference(state.open_nodes))
+    t.partition_nodes = count_partitions(view)
+    t.kept_out = find_kept_out(view)
     faults = [name for name in state.open_nodes if state.is_treated(name)]
     for name in (*faults, *t.kept_out):
         t.open += 1
@@ -99,13 +94,31 @@ def _count_nodes(t: Tally, view: View) -> None:
             t.open_by_partition[partition] = t.open_by_partition.get(partition, 0) + 1
 
 
+def count_partitions(view: View) -> dict[str, int]:
+    """Return how many nodes each partition has."""
+    found: dict[str, int] = {}
+    for node in view.scheduler.nodes.values():
+        for partition in node.partitions:
+            found[partition] = found.get(partition, 0) + 1
+    return found
+
+
+def find_kept_out(view: View) -> frozenset[NodeName]:
+    """Return the nodes that hpctl has closed and that nothing treats.
+
+    A node that was handed to a person and is still closed is as much out of service as one under
+    treatment: a slow wave of failures must not take the cluster ten nodes an hour.
+    """
+    state, nodes = view.state, view.scheduler.nodes
+    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
+    return frozenset(kept.difference(state.open_nodes))
+
+
 def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> None:
-    """Count the recoveries of the last hour, and the faults that they treat."""
+    """Count the faults that the recoveries of the last minutes treat."""
     for rec in state.nodes.values():
         if rec.by:
             continue
-        # One that a mass event withdrew treated nothing: it spends no budget of the nodes' own.
-        t.last_hour += not rec.withdrawn and now < later(rec.opened, 3600)
         # One that was remedied, passed its checks and serves again was sick by itself.
         over = rec.phase is NodePhase.RETURNED
         if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
@@ -297,53 +310,25 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
     return found
 
 
-def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """Enough nodes are in treatment, by cluster, partition and hour."""
+def drain_budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
-    limit = max(b.open_min, math.floor(b.open_fraction * t.nodes))
     mine = c.node.name in t.kept_out
+    share = max(b.drain_fraction, b.open_fraction)
+    limit = max(b.drain_min, b.open_min, math.floor(share * t.nodes))
     if t.open - mine >= limit:
-        left = (
-            f" or left to a person with their node closed ({len(t.kept_out)})" if t.kept_out else ""
-        )
-        return f"{t.open} recoveries are open{left} in the cluster; the budget is {limit}"
+        return f"{t.open} nodes of the cluster are closed by hpctl; the budget is {limit}"
     for partition in c.node.partitions:
         size = t.partition_nodes.get(partition, 0)
-        limit = max(b.partition_min, math.floor(b.partition_fraction * size))
-        if t.open_by_partition.get(partition, 0) - mine >= limit:
-            return f"{limit} recoveries are open in partition {partition}: its budget"
-    if t.last_hour >= b.per_hour:
-        return f"{t.last_hour} recoveries were opened within an hour; the budget is {b.per_hour}"
+        share = max(b.drain_fraction, b.partition_fraction)
+        limit = max(b.drain_min, b.partition_min, math.floor(share * size))
+        closed = t.open_by_partition.get(partition, 0)
+        if closed - mine >= limit:
+            return (
+                f"{closed} nodes of partition {partition} are closed by hpctl; the budget is"
+                f" {limit}"
+            )
     return None
-
-
-def offender(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The node was recovered too often lately.
-
-    What was withdrawn gave it none: it says something of the mass event, and not of the node.
-    """
-    b = policy.budgets
-    since = [
-        r
-        for r in view.state.nodes.values()
-        if r.node == c.node.name
-        and not (r.by or r.withdrawn)
-        and now < later(r.opened, b.offender_window_s)
-    ]
-    if len(since) < b.offender_recoveries:
-        return None
-    return (
-        f"recovered {len(since)} times in {b.offender_window_s / 86400:g} days: a repeat offender"
-    )
-
-
-def launch_breaker(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The last remedied instances did not return."""
-    b = policy.budgets
-    failures = launch_failures(view.state, now, b.launch_window_s)
-    if failures < b.launch_failures:
-        return None
-    return f"the last {failures} remedied instances did not come back: look at them first"
 
 
 def launch_failures(state: State, now: datetime, window_s: float) -> int:
@@ -398,9 +383,7 @@ GATES: tuple[GateRow, ...] = (
     GateRow("protected", protected),
     GateRow("not_allowed", not_allowed),
     GateRow("correlated", correlated, approvable=True, manual=False),
-    GateRow("budget", budget, approvable=True, manual=False),
-    GateRow("offender", offender, approvable=True, manual=False),
-    GateRow("launch_breaker", launch_breaker, approvable=True, manual=False),
+    GateRow("drain_budget", drain_budget, approvable=True, manual=False),
     GateRow("observing", observing),
 )
 

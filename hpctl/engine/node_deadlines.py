@@ -16,6 +16,15 @@ def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
     return later(rec.since, _deadline_s(rec, policy))
 
 
+def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
+    """When the phase of a recovery whose remedy a gate holds has lasted too long.
+
+    The wait for a slot is bounded like the wait for jobs: both end by what others do.
+    """
+    longest = max(policy.node.vacate_after_jobs_deadline_s, _deadline_s(rec, policy))
+    return later(rec.since, longest)
+
+
 def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     node = policy.node
     after_jobs = rec.urgency is Urgency.AFTER_JOBS

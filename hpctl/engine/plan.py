@@ -14,11 +14,12 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Final
 
-from hpctl.engine.gates import GATES, Tally, approved, correlated_since, tally
+from hpctl.engine.gates import GATES, Tally, approved, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
+from hpctl.engine.remedies import find_held_remedies
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
@@ -124,18 +125,18 @@ def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
 
 def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
     """Nodes under treatment for which nothing is done now: an admin keeps them in a maintenance
-    reservation, or a mass event keeps their remedy back, which a person may approve."""
+    reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
         held_by = view.maintenance.get(name)
         if held_by is not None:
             why = f"{maintenance_text(held_by, now)}, and its recovery waits"
             found.append(HoldNoted(now, name, "maintenance", why, view.state.nodes[rid].rule))
-    for rid, why in correlated_since(view, policy, now).items():
+    for rid, held in find_held_remedies(view, policy, now).items():
         rec = view.state.nodes[rid]
-        if rec.rule in OWN_HARDWARE and rec.node not in view.maintenance:
-            reason = f"{why}; {rec.node} stays closed, and its remedy waits"
-            found.append(HoldNoted(now, rec.node, "correlated", reason, rec.rule, True))
+        if rec.node not in view.maintenance:
+            why = f"{held.why}; {rec.node} stays closed, and its remedy waits"
+            found.append(HoldNoted(now, rec.node, held.gate, why, rec.rule, True))
     return found
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from hpctl.engine import views
 from hpctl.engine.completing import describe_completing, find_completing
+from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.timeline import headline
 from hpctl.engine.untreated import describe_untreated, find_untreated
@@ -264,7 +265,7 @@ def status_view(w: World) -> StatusView:
         daemon=view_copy.copied(DaemonView, w.daemon, alive=w.daemon_alive) if w.daemon else None,
         nodes=_counts(w),
         facts=_facts(w),
-        node_recoveries=tuple(map(views.node_recovery_view, nodes)),
+        node_recoveries=tuple(views.node_recovery_view(rec, _waits(w, rec)) for rec in nodes),
         job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
         holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
         waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
@@ -334,10 +335,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = views.chosen(w.state, ended=False, since=None)
-    found += [
-        " ".join(filter(None, [headline(r), cloud_says(w, r), f"hpctl explain {r.id}"]))
-        for r in nodes
-    ]
+    found += [_describe_open(w, rec) for rec in nodes]
     found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
@@ -364,6 +362,19 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
             silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
             found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found
+
+
+def _describe_open(w: World, rec: NodeRecovery) -> str:
+    """Say what is treated, where that stands, and what it waits for."""
+    waits = _waits(w, rec)
+    waits = f"Waits for {waits}." if waits else ""
+    parts = [headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
+    return " ".join(filter(None, parts))
+
+
+def _waits(w: World, rec: NodeRecovery) -> str:
+    """The job that a recovery waits for, in words."""
+    return describe_job_wait(rec, w.slurm, w.policy, w.now)
 
 
 def _find_completing(w: World) -> list[str]:

@@ -83,6 +83,7 @@ class Awaited(Struct, frozen=True):
 NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
     NodeSignal.CORDON_SEEN: ("Drained {node}", Mark.SAW),
     NodeSignal.JOBS_GONE: ("No jobs left on {node}", Mark.SAW),
+    NodeSignal.REMEDY_ALLOWED: ("Remedy may begin", Mark.DECIDED),
     NodeSignal.REMEDY_ACCEPTED: ("Remedy started", Mark.SAW),
     NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
     NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
@@ -609,6 +610,10 @@ LIFTED_BY: Final[dict[str, str]] = {
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",
     "power_saving": "Slurm to start the node; then hpctl treats what is still faulty",
     "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "budget": (
+        "a slot for its remedy: one that is under way ends, or a person puts a node that is left"
+        " closed back into service; then hpctl goes ahead by itself"
+    ),
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",

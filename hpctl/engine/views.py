@@ -107,7 +107,8 @@ def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
 
 
 class NodeRecoveryView(Struct, frozen=True):
-    """A node recovery. `instance` and `boot` are the generation treated now."""
+    """A node recovery. `instance` and `boot` are the generation treated now; `waits` says which job
+    it waits for, empty where it waits for none or that was not looked at."""
 
     id: str
     node: str
@@ -128,6 +129,7 @@ class NodeRecoveryView(Struct, frozen=True):
     headline: str
     steps: tuple[StepView, ...]
     moves: tuple[Trail, ...]
+    waits: str = ""
 
     columns: ClassVar[Columns] = (
         Column("ID", "id"),
@@ -149,6 +151,7 @@ class NodeRecoveryView(Struct, frozen=True):
         "by",
         "headline",
         "moves",
+        "waits",
     )
 
     @property
@@ -325,8 +328,8 @@ def step_view(step: StepRecord) -> StepView:
     return copied(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
 
 
-def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
-    """A node recovery as shown."""
+def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
+    """A node recovery as shown. `waits`: the job that it waits for, in words."""
     return copied(
         NodeRecoveryView,
         rec,
@@ -336,6 +339,7 @@ def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
         headline=headline(rec),
         steps=tuple(map(step_view, rec.steps)),
         moves=rec.trail,
+        waits=waits,
     )
 
 

@@ -59,7 +59,8 @@ class NodeFacts(Struct, frozen=True):
     `withdrawn` says why an order by hand, or a removal, is taken back. Empty where it is not.
     `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
     and now it answers. Empty where it is.
-    `blocked` says why its remedy waits though it stays closed.
+    `blocked` says why its remedy waits though it stays closed. `was_blocked`: it has waited so
+    until now.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
     `reset`: what the agent answered to the recovery's order to reset GPUs.
@@ -85,6 +86,7 @@ class NodeFacts(Struct, frozen=True):
     correlated: str = ""
     withdrawn: str = ""
     blocked: str = ""
+    was_blocked: bool = False
     taken_away: bool = False
     able_since: datetime | None = None
     booted: datetime | None = None

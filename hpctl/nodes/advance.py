@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_deadlines import deadline_of, held_until
 from hpctl.engine.node_history import (
     ORDERS,
     find_order,
@@ -69,7 +69,9 @@ def advance(
     testing: NodeTesting = NO_TESTING,
 ) -> Next:
     """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
-    deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
+    held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
+    ends = held_until(rec, policy) if held else deadline_of(rec, policy)
+    deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
     if changed := maintenance.find_change(c):
         return changed
@@ -215,6 +217,8 @@ def _vacated(c: NodeCase) -> Next:
         return Move(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
+    if c.facts.was_blocked:
+        return Move(NodeSignal.REMEDY_ALLOWED, "no gate holds its remedy any more")
     return _ordered(c)
 
 

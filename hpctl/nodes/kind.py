@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.gates import correlated_since
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind
+from hpctl.engine.remedies import HOLDS_REMEDY, find_held_remedies
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.nodes import advance
@@ -36,6 +37,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
 
     def advance_nodes(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Answers:
         correlated = correlated_since(view, policy, now)
+        held = find_held_remedies(view, policy, now)
 
         def node(rec: NodeRecovery) -> Answer:
             jobs = here[rec.node]
@@ -43,6 +45,11 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
                 node_facts(rec, view, jobs, policy, now),
                 movable=frozenset(int(job.id) for job in jobs if may_stop(job, view)),
                 results=testing.read_results(rec.test, rec.node, view, policy),
+            )
+            facts = replace(
+                facts,
+                blocked=held[rec.id].why if rec.id in held else "",
+                was_blocked=_was_blocked(rec, view, now),
             )
             facts = _of_others(rec, facts, correlated.get(rec.id, ""))
             answer = advance.advance(rec, facts, policy, now, testing)
@@ -71,5 +78,15 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
     """The facts with what the mass event that `why` tells of means for this one."""
     if why and rec.rule in OWN_HARDWARE:
-        return replace(facts, blocked=why)
+        return facts
     return replace(facts, correlated=why or passed_by_itself(rec, facts))
+
+
+def _was_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:
+    """Whether a gate has held the remedy of a recovery since its phase began, until now."""
+    hold = view.state.holds.get(rec.node)
+    if hold is None or hold.gate not in HOLDS_REMEDY or hold.at < rec.since:
+        return False
+    # The clock may have been set back, and the hold is lifted only at the end of a cycle.
+    last = rec.trail[-1] if rec.trail else None
+    return last is None or (last.signal, last.at) != (NodeSignal.REMEDY_ALLOWED, now)

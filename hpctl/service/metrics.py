@@ -24,6 +24,7 @@ from hpctl.engine.gates import GATES
 from hpctl.engine.journal.state import State
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
+from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.view import Reading, View
 from hpctl.faults.catalogue import SITE_RULE
 from hpctl.faults.table import ROWS
@@ -55,6 +56,7 @@ SAMPLE_S: Final = 10.0
 """How often nodes and jobs are counted."""
 MOST_PARTITIONS: Final = 100
 OTHER: Final = "other"
+_GATE_NAMES: Final = (*(row.name for row in GATES), *(row.name for row in REMEDY_GATES), GATE)
 """The label's value for what has no series of its own."""
 LONGEST: Final = timedelta(hours=1)
 """A fault's first line is no older than this: the clock of a node may say anything."""
@@ -185,7 +187,7 @@ class _Counts:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
         _create(self.flaws, walls)
         _create(self.readings, [str(reading) for reading in Reading])
-        _create(self.holds, [*(row.name for row in GATES), GATE, OTHER])
+        _create(self.holds, [*_GATE_NAMES, OTHER])
         _create(self.quarantined, ("no", "yes"))
         _create(self.lost, CLASSES)
         _create(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
@@ -294,9 +296,8 @@ class Metrics:
         rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
         self._counts.quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
         self._counts.quarantined.labels("yes").set(rules.count(ESCALATED))
-        known = [row.name for row in GATES] + [GATE]
-        gates = Counted(h.gate if h.gate in known else OTHER for h in state.holds.values())
-        for gate in (*known, OTHER):
+        gates = Counted(_name_gate(hold.gate) for hold in state.holds.values())
+        for gate in (*_GATE_NAMES, OTHER):
             self._counts.holds.labels(gate).set(gates[gate])
         for key, made in list(self._api_calls.items()):
             if made > self._api_counted[key] and key[0] in OPERATIONS:
@@ -422,6 +423,10 @@ def _kept(state: State) -> Iterator[tuple[dict[RecoveryId, Any], Collection[Reco
     yield state.nodes, state.open_nodes.values()
     yield state.jobs, state.open_jobs.values()
     yield state.changes, state.open_changes.values()
+
+
+def _name_gate(gate: str) -> str:
+    return gate if gate in _GATE_NAMES else OTHER
 
 
 def _labels(rec: Recovery) -> tuple[str, str]:

@@ -50,6 +50,7 @@ class NodeSignal(StrEnum):
 
     CORDON_SEEN = "cordon_seen"
     JOBS_GONE = "jobs_gone"
+    REMEDY_ALLOWED = "remedy_allowed"
     REMEDY_ACCEPTED = "remedy_accepted"
     NOTHING_TO_REMEDY = "nothing_to_remedy"
     RESET_SEEN = "reset_seen"
@@ -101,6 +102,8 @@ TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
 TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
     (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
+    # The gate that held the remedy passes. The deadline of the phase starts anew.
+    (NodePhase.VACATED, NodeSignal.REMEDY_ALLOWED): NodePhase.VACATED,
     (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
     (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
     (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
@@ -149,7 +152,8 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
 
 
 MARKS: Final = frozenset({NodeSignal.MARKED, NodeSignal.REPLACE_ASKED})
-_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE})
+FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE})
+"""The steps that an instance feels."""
 _CLIMBS: Final = frozenset(
     {
         NodeSignal.FAULT_AGAIN,
@@ -267,7 +271,7 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def remedied(self) -> bool:
         """True once something was asked for that the instance feels."""
-        return any(s.kind in _FELT for s in self.steps)
+        return any(s.kind in FELT for s in self.steps)
 
     def on(
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None

@@ -207,8 +207,14 @@ class HangPolicy(Struct, frozen=True):
 
 
 class Budgets(Struct, frozen=True):
-    """How much may be in treatment at once. A fraction is of the nodes concerned."""
+    """How much may be in treatment at once. A fraction is of the nodes concerned.
 
+    `drain_min` and `drain_fraction` bound how many nodes of the cluster, and of each partition, are
+    closed at once; `open_min` to `launch_window_s` whether a remedy may begin.
+    """
+
+    drain_min: Count = 2
+    drain_fraction: Fraction = 0.5
     open_min: Count = 2
     open_fraction: Fraction = 0.05
     partition_min: Count = 2

@@ -6,6 +6,7 @@ import pytest
 
 from docgen.generate import PAGES, TABLES, stale
 from hpctl.engine.gates import GATES
+from hpctl.engine.remedies import REMEDY_GATES
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -17,7 +18,7 @@ def test_troubleshooting_names_every_gate() -> None:
     page = (PAGES / "troubleshooting.md").read_text(encoding="utf-8")
     section = page.partition("## A node is sick")[2].partition("\n## ")[0]
     named = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
-    assert named == {gate.name for gate in GATES}
+    assert named == {gate.name for gate in (*GATES, *REMEDY_GATES)}
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.rglob("*.md")), ids=lambda path: path.name)

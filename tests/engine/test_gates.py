@@ -6,8 +6,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, approved, launch_failures, tally
-from hpctl.engine.journal.events import Event, RequestTaken, SignalSeen
+from hpctl.engine.gates import GATES, approved, tally
+from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
@@ -71,19 +71,6 @@ def closed_by_us(*names: str) -> Callable[[], View]:
         return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
 
     return made
-
-
-def ended(number: int, seconds: float, *signals: str, node: int = 1) -> list[Event]:
-    """A recovery that went through these signals."""
-    rid = f"n-old{number}"
-    first = opened(rid, node_name(node), seconds, rule="another")
-    return [first, *(SignalSeen(at(seconds + 1), rid, s, "") for s in signals)]
-
-
-LOST = ("cordon_seen", "jobs_gone", "remedy_accepted", "deadline")
-CANCELLED = ("operator_cancelled",)
-WITHDRAWN = ("cordon_seen", "withdrawn")
-FULL = replace(OWN, budgets=Budgets(partition_fraction=1.0, correlated_min=99, per_hour=99))
 
 
 ILL = candidate()
@@ -180,40 +167,18 @@ CASES = [
     Row("correlated", True, log(others(3), nodes=40)),
     Row("correlated", True, marked_besides("n2", "n3"), note="two are marked besides"),
     Row("correlated", False, marked_besides("n2"), note="one is"),
-    Row("budget", False, log(others(1))),
-    Row("budget", True, log(others(2)), note="two are open"),
-    Row("budget", True, closed_by_us("n2", "n3"), note="two are left to a person"),
-    Row("budget", False, closed_by_us("n2"), note="one is"),
-    Row("budget", False, closed_by_us("n1", "n2"), note="its own closing does not count"),
-    Row("budget", False, log(others(3), nodes=80), policy=FULL, note="a twentieth of 80 is 4"),
-    Row("budget", True, log(others(4), nodes=80), policy=FULL),
-    Row("budget", True, log(others(3), nodes=80),
-        policy=replace(FULL, budgets=Budgets(partition_fraction=0.03, partition_min=3,
-                                           correlated_min=99))),
-    Row("budget", True, log(others(3, seconds=-3599), nodes=80),
-        policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3))),
-    Row("budget", False, log(others(3, seconds=-3600), nodes=80),
-        policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3)), note="an hour ago"),
-    *(Row("budget", holds, log([e for i in (2, 3, 4) for e in ended(i, -300, *how, node=i)],
-                               nodes=80),
-          policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3)), note=how[-1])
-      for how, holds in ((CANCELLED, True), (WITHDRAWN, False))),
-    Row("offender", False, log(ended(1, -900, *CANCELLED) + ended(2, -600, *CANCELLED))),
-    Row("offender", True, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)])),
-    Row("offender", False, log([e for i in (1, 2, 3)
-                                for e in ended(i, -300 * i, *CANCELLED, node=2)])),
-    Row("offender", False, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *WITHDRAWN)]),
-        note="never treated"),
-    Row("offender", True, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)]
-                              + ended(4, -100, *WITHDRAWN)), note="withdrawn once besides"),
-    Row("offender", False, log(ended(1, -31 * 86400, *CANCELLED) + ended(2, -9, *CANCELLED)
-                               + ended(3, -5, *CANCELLED)), note="one is forgotten"),
-    Row("launch_breaker", False, log(ended(1, -900, *LOST, node=2))),
-    Row("launch_breaker", True, log(ended(1, -900, *LOST, node=2) + ended(2, -600, *LOST, node=3))),
-    Row("launch_breaker", False, log(ended(1, -90_000, *LOST, node=2)
-                                     + ended(2, -600, *LOST, node=3)), note="a day ago"),
-    Row("launch_breaker", False, log(ended(1, -900, "deadline", node=2)
-                                     + ended(2, -600, "deadline", node=3)), note="never drained"),
+    Row("drain_budget", False, log(others(3))),
+    Row("drain_budget", True, log(others(4)), note="half of eight are treated"),
+    Row("drain_budget", True, closed_by_us("n2", "n3", "n4", "n5"), note="or left to a person"),
+    Row("drain_budget", False, closed_by_us("n2", "n3", "n4"), note="three are"),
+    Row("drain_budget", False, closed_by_us("n1", "n2", "n3", "n4"), note="its own counts not"),
+    Row("drain_budget", False, log(others(1), nodes=2), note="one of two"),
+    Row("drain_budget", True, log(others(2), nodes=3), note="two of three"),
+    Row("drain_budget", False, log(others(5)), policy=replace(OWN, budgets=Budgets(
+        open_min=6, partition_min=6)), note="never less than the remedies under way"),
+    Row("drain_budget", True, log(others(2), nodes=80),
+        policy=replace(OWN, budgets=Budgets(drain_fraction=0.01, partition_fraction=0.01,
+                                            open_fraction=0.01))),
     Row("observing", True, view_of, policy=Policy()),
     Row("observing", False, view_of),
 ]  # fmt: skip
@@ -236,11 +201,3 @@ def test_an_approval_stands_for_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
     assert approved("n1", view, OWN, at(seconds)) is stands
     assert not approved("n2", view, OWN, at(1))
-
-
-def test_a_return_resets_the_launch_breaker() -> None:
-    well = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
-    events = ended(1, -900, *LOST, node=2) + ended(2, -800, *LOST, node=3)
-    assert launch_failures(view_of(log=events).state, at(0), 86400) == 2
-    events += ended(3, -700, *well, node=4)
-    assert launch_failures(view_of(log=events).state, at(0), 86400) == 0

@@ -25,6 +25,7 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.rows import decode, encode
 from hpctl.engine.journal.state import Corrupt, State, replay
+from hpctl.engine.remedies import Slots, offender
 from hpctl.engine.retire import RECENT_S, window_s
 from hpctl.faults.catalogue import rules
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
@@ -266,7 +267,9 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
         failures = launch_failures(state, now, DAY)
-        return [opens, found.holds, tally(view, (), OWN, now), failures]
+        new = [replay([opened("n-new", name)]).nodes["n-new"] for name in names]
+        again = [offender(rec, view, Slots(), OWN, now) for rec in new]
+        return [opens, found.holds, tally(view, (), OWN, now), failures, again]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

@@ -35,8 +35,8 @@ _ENDS: Final[Mapping[str, NoticeKind]] = {
 
 
 _BY_GATE: Final[Mapping[str, NoticeKind]] = {
-    "correlated": "mass_event", "budget": "budget", "launch_breaker": "breaker",
-    GATE: "quarantined", HANG_GATE: "job_hung",
+    "correlated": "mass_event", "budget": "budget", "drain_budget": "budget",
+    "launch_breaker": "breaker", GATE: "quarantined", HANG_GATE: "job_hung",
 }  # fmt: skip
 
 

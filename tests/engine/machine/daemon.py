@@ -416,8 +416,9 @@ class Daemon:
 
 
 DAY = 86400.0
-LONGEST = 15 * DAY
-"""A recovery may wait fourteen days for the jobs on its node to end by themselves."""
+LONGEST = 29 * DAY
+"""A recovery may wait fourteen days for the jobs on its node to end by themselves, and as long for
+a slot for its remedy."""
 
 
 def calm_down(world: World, daemon: Daemon, until: float = LONGEST) -> None:

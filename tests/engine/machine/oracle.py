@@ -15,6 +15,7 @@ from hpctl.engine.journal.events import (
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
+    RequestTaken,
     SignalSeen,
     StepResolved,
     StepStarted,
@@ -38,6 +39,8 @@ END_SIGNALS = {
     "node": {s for (p, s), q in node_recovery.TRANSITIONS.items() if q in node_recovery.ENDS},
     "job": {s for (p, s), q in job_recovery.TRANSITIONS.items() if q in job_recovery.ENDS},
 }
+FELT = {"reset", "reboot", "replace"}
+"""The steps that are remedies."""
 ENDS_TEST = {
     s
     for (p, s), q in node_recovery.TRANSITIONS.items()
@@ -93,6 +96,7 @@ class Oracle(Watcher):
         self.before_call: dict[str, tuple[bool, bool, str]] = {}
         self.words: dict[tuple[int, int], JobReported] = {}
         """The newest word of each run: one of a former run says nothing of this one."""
+        self.approved: set[str] = set()
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
 
@@ -114,9 +118,12 @@ class Oracle(Watcher):
                 case StepStarted():
                     answer = self.told[event.recovery]
                     _require(not answer.ended, 6, f"{event.recovery} acts after {answer.ended}")
+                    self._remedied(event)
                     answer.started.append(event)
                 case StepResolved():
                     self._resolved(event)
+                case RequestTaken() if event.verb == "approve" and event.ok:
+                    self.approved.add(event.target)
                 case JobReported():
                     self.words[event.report.job, event.report.restarts] = event
                 case _:
@@ -140,14 +147,26 @@ class Oracle(Watcher):
         if waved:
             return
         budgets, size = self.policy.budgets, len(self.world.names)
+        most = max(budgets.drain_min, budgets.open_min, budgets.partition_min)
+        limit = max(most, int(budgets.drain_fraction * size))
+        now_open = [i for i, t in self.told.items() if t.kind == "node" and not t.ended]
+        _require(len(now_open) <= limit, 2, f"{now_open} are open, budget {limit}")
+
+    def _remedied(self, e: StepStarted) -> None:
+        """The first remedy of a recovery: no more are under way than the budgets say."""
+        answer, budgets, size = self.told[e.recovery], self.policy.budgets, len(self.world.names)
+        first = not any(s.step in FELT for s in answer.started)
+        if e.step not in FELT or answer.by or not first or answer.node in self.approved:
+            return
         limit = max(budgets.open_min, int(budgets.open_fraction * size))
         part = max(budgets.partition_min, int(budgets.partition_fraction * size))
-        now_open = [i for i, t in self.told.items() if t.kind == "node" and not t.ended]
-        _require(len(now_open) <= min(limit, part), 2, f"{now_open} are open, budget {limit}")
+        nodes = {i: t for i, t in self.told.items() if t.kind == "node"}
+        began = {i: [s.at for s in t.started if s.step in FELT] for i, t in nodes.items()}
+        others = [i for i, times in began.items() if times and not nodes[i].ended]
+        _require(len(others) < min(limit, part), 2, f"{others} are remedied, budget {limit}")
         since = e.at - timedelta(hours=1)
-        nodes = [t for t in self.told.values() if t.kind == "node" and not t.by]
-        hour = [t for t in nodes if t.opened > since and t.ended != "withdrawn"]
-        _require(len(hour) <= budgets.per_hour, 2, f"{len(hour)} opened within an hour")
+        hour = [i for i, at in began.items() if at and min(at) > since and not nodes[i].by]
+        _require(len(hour) < budgets.per_hour, 2, f"{len(hour)} remedied within an hour")
 
     def _fresh(self, e: NodeRecoveryOpened) -> None:
         world = self.world

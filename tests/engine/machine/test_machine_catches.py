@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine import gates, node_deadlines, observe, plan, view
+from hpctl.engine import gates, node_deadlines, observe, plan, remedies, view
 from hpctl.engine.execute import Executor
 from hpctl.engine.kinds import Due
 from hpctl.jobs import advance, kind, run_cases
@@ -98,10 +98,17 @@ def test_missing_gates_are_caught(monkeypatch):
         Story(Variant("many", nodes=5)).play()
 
 
-def test_a_missing_budget_is_caught(monkeypatch):
-    left = tuple(g for g in gates.GATES if g.name not in ("budget", "correlated"))
+def test_a_missing_drain_budget_is_caught(monkeypatch):
+    left = tuple(g for g in gates.GATES if g.name not in ("drain_budget", "correlated"))
     monkeypatch.setattr(plan, "GATES", left)
-    with pytest.raises(Violation, match="promise 2"):
+    with pytest.raises(Violation, match=r"promise 2: .* are open"):
+        Story(Variant("many", nodes=5)).play()
+
+
+def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
+    monkeypatch.setattr(remedies, "REMEDY_GATES", ())
+    monkeypatch.setattr(remedies, "correlated_since", lambda *_: {})
+    with pytest.raises(Violation, match=r"promise 2: .* are remedied"):
         Story(Variant("many", nodes=3)).play()
 
 

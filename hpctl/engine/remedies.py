@@ -1,0 +1,252 @@
+"""Which remedies of open recoveries may begin. Pure: a view, a policy and a time in, values out.
+
+A proven fault closes its node at once. What a remedy costs comes later, and has limits of its own:
+REMEDY_GATES are asked before the first reset, reboot or replacement of each recovery. A recovery
+takes a slot with its remedy and keeps it until it ends; one that waits for jobs, or for a slot,
+takes none.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct, field
+
+from hpctl.engine.gates import (
+    approved,
+    correlated_since,
+    count_partitions,
+    find_kept_out,
+    launch_failures,
+)
+from hpctl.engine.view import View, taken_away
+from hpctl.faults.catalogue import OWN_HARDWARE
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.policy import Mode, Policy
+
+SHOWN: Final = 4
+"""So many of what takes the slots are named."""
+_ORDERED: Final = frozenset({Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE})
+
+
+class Slots(Struct):
+    """What the remedies under way have taken of the budgets; grows as more are let through."""
+
+    nodes: int = 0
+    partition_nodes: Mapping[str, int] = field(default_factory=dict)
+    kept_out: frozenset[NodeName] = frozenset()
+    """Nodes that hpctl has closed and that nothing treats: each counts as one remedy."""
+    holders: list[NodeRecovery] = field(default_factory=list)
+    """The recoveries that hold a slot."""
+    by_partition: dict[str, int] = field(default_factory=dict)
+    last_hour: int = 0
+    """How many remedies began within an hour."""
+
+    def add(self, rec: NodeRecovery, view: View) -> None:
+        """Give one more recovery a slot."""
+        self.holders.append(rec)
+        self._count(rec.node, view)
+
+    def count_kept_out(self, view: View) -> None:
+        """Count the nodes that are left closed."""
+        for name in self.kept_out:
+            self._count(name, view)
+
+    def _count(self, name: NodeName, view: View) -> None:
+        node = view.scheduler.nodes.get(name)
+        for partition in node.partitions if node is not None else ():
+            self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
+
+
+def count_slots(view: View, now: datetime) -> Slots:
+    """Count what is under way before any more remedies are let through."""
+    state = view.state
+    slots = Slots(
+        nodes=len(view.scheduler.nodes),
+        partition_nodes=count_partitions(view),
+        kept_out=find_kept_out(view),
+    )
+    slots.count_kept_out(view)
+    for rid in state.open_nodes.values():
+        rec = state.nodes[rid]
+        if holds_slot(rec):
+            slots.add(rec, view)
+    for rec in state.nodes.values():
+        began = find_beginning(rec)
+        if began is not None and not rec.by and now < later(began, 3600):
+            slots.last_hour += 1
+    return slots
+
+
+def holds_slot(rec: NodeRecovery) -> bool:
+    """Return whether the remedy of an open recovery has begun."""
+    return not rec.ended and not rec.of_capacity and find_beginning(rec) is not None
+
+
+def find_beginning(rec: NodeRecovery) -> datetime | None:
+    """Return when the first remedy of a recovery began, by its own order or by the provider's."""
+    times = [step.started for step in rec.steps if step.kind in FELT]
+    times += [move.at for move in rec.trail if move.phase == NodePhase.REMEDYING]
+    return min(times, default=None)
+
+
+RemedyGate = Callable[[NodeRecovery, View, Slots, Policy, datetime], str | None]
+
+
+def budget(
+    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+) -> str | None:
+    """Enough remedies are under way, by cluster, partition and hour."""
+    b = policy.budgets
+    limit = max(b.open_min, math.floor(b.open_fraction * slots.nodes))
+    taken = len(slots.holders) + len(slots.kept_out)
+    if taken >= limit:
+        return f"{_describe_holders(slots)}; the budget is {limit}"
+    node = view.scheduler.nodes.get(rec.node)
+    for partition in node.partitions if node is not None else ():
+        size = slots.partition_nodes.get(partition, 0)
+        limit = max(b.partition_min, math.floor(b.partition_fraction * size))
+        if slots.by_partition.get(partition, 0) >= limit:
+            return f"{_describe_holders(slots)}; the budget of partition {partition} is {limit}"
+    if slots.last_hour >= b.per_hour:
+        return f"{slots.last_hour} remedies began within an hour; the budget is {b.per_hour}"
+    return None
+
+
+def _describe_holders(slots: Slots) -> str:
+    """Say which recoveries and nodes take the slots."""
+    parts = []
+    holders, kept_out = slots.holders, sorted(slots.kept_out)
+    if holders:
+        named = _list_some([f"{rec.id} of {rec.node}" for rec in holders])
+        verb = "remedy is" if len(holders) == 1 else "remedies are"
+        parts.append(f"{len(holders)} {verb} under way ({named})")
+    if kept_out:
+        verb = "node is" if len(kept_out) == 1 else "nodes are"
+        parts.append(f"{len(kept_out)} {verb} left closed to a person ({_list_some(kept_out)})")
+    return " and ".join(parts)
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def offender(
+    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+) -> str | None:
+    """The node was recovered too often lately."""
+    b = policy.budgets
+    # What was withdrawn gave it no remedy: it says something of a mass event, not of the node.
+    earlier = [
+        r
+        for r in view.state.nodes.values()
+        if r.node == rec.node
+        and r.id != rec.id
+        and not (r.by or r.withdrawn)
+        and now < later(r.opened, b.offender_window_s)
+    ]
+    if len(earlier) < b.offender_recoveries:
+        return None
+    days = b.offender_window_s / 86400
+    return f"recovered {len(earlier)} times in {days:g} days: a repeat offender"
+
+
+def launch_breaker(
+    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+) -> str | None:
+    """The last remedied instances did not return."""
+    b = policy.budgets
+    failures = launch_failures(view.state, now, b.launch_window_s)
+    if failures < b.launch_failures:
+        return None
+    return f"the last {failures} remedied instances did not come back: look at them first"
+
+
+class RemedyGateRow(Struct, frozen=True):
+    """A gate of remedies. An approval of the node lifts it; an operator's order passes it."""
+
+    name: str
+    gate: RemedyGate
+    approvable: bool = True
+
+
+REMEDY_GATES: tuple[RemedyGateRow, ...] = (
+    RemedyGateRow("budget", budget),
+    RemedyGateRow("offender", offender),
+    RemedyGateRow("launch_breaker", launch_breaker),
+)
+
+
+HOLDS_REMEDY: Final = frozenset({"correlated", *(row.name for row in REMEDY_GATES)})
+"""The gates that may hold the remedy of an open recovery."""
+
+
+class HeldRemedy(Struct, frozen=True):
+    """Why the remedy of an open recovery may not begin now; `gate` names what holds it."""
+
+    gate: str
+    why: str
+
+
+def find_held_remedies(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, HeldRemedy]:
+    """Return the open recoveries whose remedy must wait, and why.
+
+    Those of a mass event's own hardware, in every mode. In mode own, where hpctl gives the orders,
+    also those whose nodes are vacated and that a gate holds; the longest open goes first.
+    """
+    held = _find_correlated(view, policy, now)
+    waiting = [rec for rec in _open(view) if _asks_for_slot(rec, view, policy)]
+    waiting = [rec for rec in waiting if rec.id not in held]
+    if not waiting:
+        return held
+    slots = count_slots(view, now)
+    for rec in sorted(waiting, key=lambda rec: (rec.opened, rec.id)):
+        found = None
+        if not approved(rec.node, view, policy, rec.opened):
+            found = _find_gate(rec, view, slots, policy, now)
+        if found is not None:
+            held[rec.id] = found
+            continue
+        slots.add(rec, view)
+        slots.last_hour += 1
+    return held
+
+
+def _find_correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, HeldRemedy]:
+    found = {}
+    for rid, why in correlated_since(view, policy, now).items():
+        if view.state.nodes[rid].rule in OWN_HARDWARE:
+            found[rid] = HeldRemedy("correlated", why)
+    return found
+
+
+def _find_gate(
+    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+) -> HeldRemedy | None:
+    for row in REMEDY_GATES:
+        why = row.gate(rec, view, slots, policy, now)
+        if why is not None:
+            return HeldRemedy(row.name, why)
+    return None
+
+
+def _open(view: View) -> list[NodeRecovery]:
+    """The open recoveries that may act: no admin's maintenance holds the node, and no flaw."""
+    names = [n for n in view.state.open_nodes if n not in view.maintenance and not view.aside(n)]
+    return [view.state.nodes[view.state.open_nodes[name]] for name in names]
+
+
+def _asks_for_slot(rec: NodeRecovery, view: View, policy: Policy) -> bool:
+    """Whether the next thing that a recovery does is its first remedy, which hpctl orders."""
+    if policy.mode is not Mode.OWN or policy.attended or rec.by or goes_anyway(rec.ladder):
+        return False
+    if rec.phase is not NodePhase.VACATED or holds_slot(rec) or taken_away(rec.node, view):
+        return False
+    if rec.rung >= len(rec.ladder) or rec.remedy not in _ORDERED:
+        return False
+    return view.provider.present or rec.remedy is Remedy.RESET_GPU
