@@ -42,6 +42,8 @@ class Tally(Struct):
     """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
     seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
     """Which nodes have which rule's fault, and since when."""
+    lasting: dict[RuleId, int] = field(default_factory=dict)
+    """Mass events that last: how many nodes have the rule's fault now."""
     _times: dict[RuleId, list[datetime]] = field(default_factory=dict)
 
     def add(self, node: SlurmNode, rule: RuleId, now: datetime) -> None:
@@ -78,7 +80,35 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
     for c in candidates:
         if not c.manual and c.node.name not in view.maintenance:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
+    t.lasting = _find_lasting(view, candidates, policy)
     return t
+
+
+def _find_lasting(view: View, candidates: Iterable[Candidate], policy: Policy) -> dict[RuleId, int]:
+    """Return the mass events of which some node has the fault still.
+
+    A fault that began before the event was last seen, or within the window after that, belongs to
+    it. As long as one lasts, the rule says nothing of any node: a check that recovers does so on
+    one node after the other.
+    """
+    window = policy.budgets.correlated_window_s
+    noted = {r: at for r, at in view.state.mass_events.items() if r not in OWN_HARDWARE}
+    if not noted:
+        return {}
+    present: dict[RuleId, dict[str, datetime]] = {}
+    for name, judged in view.assessments.items():
+        if judged.fault is not None:
+            for rule, since in judged.faults.items():
+                present.setdefault(rule, {})[name] = since
+    for c in candidates:
+        if not c.manual:
+            present.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
+    found = {}
+    for rule, at in noted.items():
+        nodes = present.get(rule, {})
+        if any(since <= later(at, window) for since in nodes.values()):
+            found[rule] = len(nodes)
+    return found
 
 
 def _count_nodes(t: Tally, view: View) -> None:
@@ -132,7 +162,7 @@ def _count_assessments(t: Tally, view: View) -> None:
         if judged.fault is not None and name not in view.maintenance:
             # All that is wrong with it: a mark of HyperPod's agent on one node of a mass event, or
             # a second fault, makes the event no smaller.
-            for rule, since in {**judged.also, judged.fault.rule: judged.since}.items():
+            for rule, since in judged.faults.items():
                 t.seen.setdefault(rule, {}).setdefault(name, since)
 
 
@@ -280,6 +310,11 @@ def correlated_rule(
     Measured between the faults, not from now: the hold must not lapse merely because the
     broken check goes on being broken for longer than the window.
     """
+    if rule in t.lasting:
+        return (
+            f"{t.lasting[rule]} of {t.nodes} nodes report {rule}, which was a mass event: the check"
+            " is broken or the fabric is; not the nodes"
+        )
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
     window = span(budgets.correlated_window_s)
@@ -290,6 +325,33 @@ def correlated_rule(
     if rule in OWN_HARDWARE:
         return f"{many}: look for what they have in common before they are remedied"
     return f"{many}: the check is broken or the fabric is; not the nodes"
+
+
+def find_correlated_rules(
+    view: View, policy: Policy, now: datetime
+) -> dict[NodeName, frozenset[RuleId]]:
+    """Return which of the faults that nodes have now are a mass event's, and not the nodes' own.
+
+    What only a node's own hardware can produce is never among them, nor what was approved.
+    """
+    faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
+    counts = tally(view, (), policy, now) if faulty else Tally()
+    found = {}
+    for name, judged in faulty.items():
+        if approved(name, view, policy, judged.since):
+            continue
+        rules = {
+            rule
+            for rule, since in judged.faults.items()
+            if rule not in OWN_HARDWARE
+            and (
+                correlated_rule(rule, name, since, counts, policy)
+                or correlated_rule(rule, name, now, counts, policy)
+            )
+        }
+        if rules:
+            found[name] = frozenset(rules)
+    return found
 
 
 def correlated_since(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:

@@ -14,13 +14,16 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Final
 
-from hpctl.engine.gates import GATES, Tally, approved, tally
+from msgspec.structs import replace
+
+from hpctl.engine.gates import GATES, Tally, approved, find_correlated_rules, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
 from hpctl.engine.remedies import find_held_remedies
 from hpctl.engine.view import Candidate, View
+from hpctl.faults.assess import rank_fault
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
@@ -82,7 +85,8 @@ def plan(  # noqa: PLR0913 -- pure: all that decides is an argument
     view: View, policy: Policy, rules: Rules, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
-    candidates, flaws = node_candidates(view, rules, now)
+    judged = _set_mass_events_aside(view, policy, rules, now)
+    candidates, flaws = node_candidates(judged, rules, now)
     candidates += _restored(view, _names(view, candidates), now)
     for kind in kinds:
         candidates += kind.find_candidates(view, policy, _names(view, candidates), now)
@@ -116,6 +120,26 @@ def plan_after(
         tuple(hold for plan in plans for hold in plan.holds),
         tuple(flaw for plan in plans for flaw in plan.flaws),
     )
+
+
+def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
+    """The view in which a fault of a node's own goes before a mass event's, where it has both."""
+    of_events = find_correlated_rules(view, policy, now)
+    changed = {}
+    for name, events in of_events.items():
+        judged = view.assessments[name]
+        own = [rule for rule in judged.also if rule not in events and rule in rules.classes]
+        if own and judged.fault is not None and judged.fault.rule in events:
+            rule = max(own, key=lambda one: rank_fault(rules.classes[one], rules))
+            fault = rules.classes[rule]
+            also = {r: at for r, at in judged.faults.items() if r != rule}
+            why = f"{rule}: {fault.meaning}"
+            changed[name] = replace(
+                judged, fault=fault, since=judged.also[rule], also=also, why=why
+            )
+    if not changed:
+        return view
+    return replace(view, assessments={**view.assessments, **changed})
 
 
 def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:

@@ -151,7 +151,7 @@ def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass
     What `assess` goes by, without its waits: for whoever asks what one line means by itself.
     """
     faults = {c.fault.rule: c.fault for c in _cases(incidents_of(findings), rules)}
-    return tuple(sorted(faults.values(), key=lambda f: _rank(f, rules), reverse=True))
+    return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
 
 
 def _all_ok(health: Health) -> bool:
@@ -312,13 +312,13 @@ def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
     return None
 
 
-def _rank(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
-    """The more urgent first, then the stronger first rung, then the table's order."""
+def rank_fault(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
+    """Return what orders faults: urgency, then the strength of the first rung, then the table."""
     return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
 
 
 def _strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
-    return max(names, key=lambda name: _rank(rules.classes[name], rules))
+    return max(names, key=lambda name: rank_fault(rules.classes[name], rules))
 
 
 def _faulty(
@@ -328,8 +328,8 @@ def _faulty(
     rules: Rules,
     until: datetime | None,
 ) -> Assessment:
-    top = max(_rank(c.fault, rules) for c in proven)
-    same = [c for c in proven if _rank(c.fault, rules) == top]
+    top = max(rank_fault(c.fault, rules) for c in proven)
+    same = [c for c in proven if rank_fault(c.fault, rules) == top]
     case = min(same, key=lambda c: (c.incident.first, c.incident.device))
     others = sorted(proven, key=lambda c: c.incident.first, reverse=True)
     return Assessment(

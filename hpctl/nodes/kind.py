@@ -5,17 +5,19 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import correlated_since
+from hpctl.engine.gates import correlated_since, find_correlated_rules
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind
 from hpctl.engine.remedies import HOLDS_REMEDY, find_held_remedies
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE
+from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts, passed_by_itself
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.isolation import each
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Policy
@@ -38,6 +40,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
     def advance_nodes(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Answers:
         correlated = correlated_since(view, policy, now)
         held = find_held_remedies(view, policy, now)
+        of_events = find_correlated_rules(view, policy, now)
 
         def node(rec: NodeRecovery) -> Answer:
             jobs = here[rec.node]
@@ -48,6 +51,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
             )
             facts = replace(
                 facts,
+                assessment=_without(facts.assessment, of_events.get(rec.node, frozenset())),
                 blocked=held[rec.id].why if rec.id in held else "",
                 was_blocked=_was_blocked(rec, view, now),
             )
@@ -73,6 +77,16 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
         return [*burned, *stuck, *testing.find_untested(view, policy, treated, now)]
 
     return Kind(advance=advance_nodes, find_candidates=find_candidates, orders=testing.orders)
+
+
+def _without(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment | None:
+    """An assessment without the faults that are a mass event's: they say nothing of this node."""
+    if judged is None or not rules or not rules.issuperset(judged.faults):
+        return judged
+    out_of_reach = not REACH_RULES.isdisjoint(rules)
+    condition = Condition.UNKNOWN if out_of_reach else Condition.HEALTHY
+    why = f"{', '.join(sorted(rules))} is a mass event"
+    return Assessment(judged.generation, condition, judged.since, why=why)
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:

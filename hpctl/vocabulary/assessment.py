@@ -80,6 +80,13 @@ class Assessment(Struct, frozen=True):
     also: Mapping[RuleId, datetime] = field(default_factory=dict)
 
     @property
+    def faults(self) -> Mapping[RuleId, datetime]:
+        """All rules that call it faulty, and since when."""
+        if self.fault is None:
+            return self.also
+        return {**self.also, self.fault.rule: self.since}
+
+    @property
     def newest(self) -> datetime:
         """When the evidence last said something new: a line each time, a condition as it began."""
         news = (f.last if f.check.startswith("kernel.") else f.first for f in self.findings)

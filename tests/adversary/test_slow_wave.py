@@ -1,7 +1,7 @@
 """A slow wave: node after node fails, forged or not, and none is ever in treatment with another.
 
-Each is handed to a person and closed. The budget of one hour alone would take a cluster of any size
-ten nodes an hour; what is out of service for a reason of ours counts as open.
+Each is handed to a person and closed. The budget of one hour alone would remedy ten nodes an hour
+of a cluster of any size; what is out of service for a reason of ours counts as a remedy under way.
 """
 
 import pytest
@@ -30,13 +30,15 @@ def test_nodes_that_are_left_to_a_person_spend_the_budget() -> None:
             assert not live.state().open_nodes, "the wave is so slow that they never meet"
             assert live.node(node).drained
         live.xid(last)
-        until(lambda: last in live.state().holds, 20, "the next one is held")
+        instance = live.sandbox.instance(last)
+        until(lambda: last in live.state().holds, 20, "the remedy of the next one waits")
         held = live.state().holds[last]
         assert held.gate == "budget"
-        assert f"left to a person with their node closed ({LIMIT})" in held.why
-        stays(lambda: not live.node(last).closed, 5, f"{last} stays in service")
+        assert f"{LIMIT} nodes are left closed to a person" in held.why
+        assert live.node(last).drained
+        stays(lambda: not live.asked(instance), 5, f"{last} is not replaced")
         # A person who gives one back makes room for the next.
         live.sandbox.inject_api("clear")
         live.put_back(wave[0])
-        until(lambda: bool(live.of(last)), 20, f"{last} is treated")
+        live.returned(last)
         assert last not in live.state().holds

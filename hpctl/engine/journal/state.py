@@ -31,7 +31,7 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, resolved
@@ -65,6 +65,8 @@ class State(Struct):
     """What the supervisors of each job told, oldest first; the newest REPORTS_KEPT."""
     changes: dict[RecoveryId, Change] = field(default_factory=dict)
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
+    mass_events: dict[RuleId, datetime] = field(default_factory=dict)
+    """When each rule was last seen to be a mass event, by the holds of gate `correlated`."""
     paused_by: str = ""
     configuration: ConfigurationTaken | None = None
     events: int = 0
@@ -114,15 +116,21 @@ class State(Struct):
             case ChangeOpened():
                 self._open_change(event)
             case HoldNoted():
+                self._note_mass_event(self.holds.get(event.target), event.at)
+                self._note_mass_event(event, event.at)
                 self.holds[event.target] = event
             case HoldLifted():
-                self.holds.pop(event.target, None)
+                self._note_mass_event(self.holds.pop(event.target, None), event.at)
             case RequestTaken():
                 self._request(event)
             case ConfigurationTaken():
                 self.configuration = event
             case DaemonStarted():
                 pass
+
+    def _note_mass_event(self, hold: HoldNoted | None, at: datetime) -> None:
+        if hold is not None and hold.gate == "correlated":
+            self.mass_events[hold.rule] = at
 
     def _open(self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any) -> None:
         if rec.id in kept or rec.key in listed:
