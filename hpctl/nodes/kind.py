@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,10 +17,11 @@ from hpctl.nodes.actors import NodeFacts, passed_by_itself
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
+from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.isolation import each
-from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Move
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -55,6 +57,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
                 blocked=held[rec.id].why if rec.id in held else "",
                 was_blocked=_was_blocked(rec, view, now),
             )
+            facts = replace(facts, assessment=_ripened(rec, facts.assessment, policy, now))
             facts = _of_others(rec, facts, correlated.get(rec.id, ""))
             answer = advance.advance(rec, facts, policy, now, testing)
             if isinstance(answer, Move) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
@@ -87,6 +90,26 @@ def _without(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment 
     condition = Condition.UNKNOWN if out_of_reach else Condition.HEALTHY
     why = f"{', '.join(sorted(rules))} is a mass event"
     return Assessment(judged.generation, condition, judged.since, why=why)
+
+
+def _ripened(
+    rec: NodeRecovery, judged: Assessment | None, policy: Policy, now: datetime
+) -> Assessment | None:
+    """An assessment whose fault is too young to send a treated node to its next remedy.
+
+    Other nodes get the time to report the same that they get before a first remedy.
+    """
+    if judged is None or judged.condition is not Condition.FAULTY or rec.phase not in _CHECKED:
+        return judged
+    wait_s = policy.node.remedy_after_s
+    for rule, since in judged.faults.items():
+        if rule in OWN_HARDWARE or now >= later(since, wait_s):
+            return judged
+    until = later(min(judged.faults.values()), wait_s)
+    return replace(judged, condition=Condition.SUSPECT, until=until)
+
+
+_CHECKED: Final = (NodePhase.VERIFYING, NodePhase.ACCEPTING)
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
