@@ -33,7 +33,7 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
     ),
     "vacated": (
         "no job is left; the remedy of the current rung is ordered from agent or cloud",
-        "`replace_deadline_s`",
+        "`replace_deadline_s`; `vacate_after_jobs_deadline_s` while a gate holds the remedy",
     ),
     "remedying": (
         "GPUs are reset, or a new boot has to report",

@@ -30,12 +30,12 @@ def test_nodes_that_are_left_to_a_person_spend_the_budget() -> None:
             assert not live.state().open_nodes, "the wave is so slow that they never meet"
             assert live.node(node).drained
         live.xid(last)
-        instance = live.sandbox.instance(last)
         until(lambda: last in live.state().holds, 20, "the remedy of the next one waits")
         held = live.state().holds[last]
         assert held.gate == "budget"
         assert f"{LIMIT} nodes are left closed to a person" in held.why
         assert live.node(last).drained
+        instance = live.last(last).opened_for.instance
         stays(lambda: not live.asked(instance), 5, f"{last} is not replaced")
         # A person who gives one back makes room for the next.
         live.sandbox.inject_api("clear")

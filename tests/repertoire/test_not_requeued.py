@@ -55,7 +55,9 @@ def waits_for(live: Chaos, job: int, why: str) -> str:
     assert not live.node(victim).down
     assert live.running(job)
     assert live.of_job(job) == []
-    assert f"Waiting for: job {job} to end" in live.explained(victim)
+    assert f"Waiting for: job {job} of {live.job(job).user}, not requeueable" in live.explained(
+        victim
+    )
     return victim
 
 
