@@ -57,7 +57,9 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
                 blocked=held[rec.id].why if rec.id in held else "",
                 was_blocked=_was_blocked(rec, view, now),
             )
-            facts = replace(facts, assessment=_ripened(rec, facts.assessment, policy, now))
+            facts = replace(
+                facts, assessment=_defer_young_faults(rec, facts.assessment, policy, now)
+            )
             facts = _of_others(rec, facts, correlated.get(rec.id, ""))
             answer = advance.advance(rec, facts, policy, now, testing)
             if isinstance(answer, Move) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
@@ -92,10 +94,10 @@ def _without(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment 
     return Assessment(judged.generation, condition, judged.since, why=why)
 
 
-def _ripened(
+def _defer_young_faults(
     rec: NodeRecovery, judged: Assessment | None, policy: Policy, now: datetime
 ) -> Assessment | None:
-    """An assessment whose fault is too young to send a treated node to its next remedy.
+    """Return the assessment as suspected where its fault is too young to send a treated node to its next remedy.
 
     Other nodes get the time to report the same that they get before a first remedy.
     """
