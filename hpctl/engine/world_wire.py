@@ -29,7 +29,7 @@ from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.hang import Standstill
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.model import Health
@@ -125,6 +125,7 @@ class StateRest(Struct, frozen=True):
     configuration: ConfigurationTaken | None
     events: int
     began: datetime | None
+    mass_events: dict[RuleId, datetime] = {}
 
 
 class SlurmHead(Struct, frozen=True):
@@ -262,6 +263,7 @@ def _rest_of(state: State) -> StateRest:
         configuration=state.configuration,
         events=state.events,
         began=state.began,
+        mass_events=state.mass_events,
     )
 
 
@@ -320,6 +322,7 @@ def state_of(found: Records) -> State:
         configuration=rest.configuration,
         events=rest.events,
         began=rest.began,
+        mass_events=rest.mass_events,
     )
     for report in [*found.get("older_report", ()), *found.get("report", ())]:
         job = report.report.job

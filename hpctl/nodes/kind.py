@@ -97,7 +97,7 @@ def _without(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment 
 def _defer_young_faults(
     rec: NodeRecovery, judged: Assessment | None, policy: Policy, now: datetime
 ) -> Assessment | None:
-    """Return the assessment as suspected where its fault is too young to send a treated node to its next remedy.
+    """Return the assessment, suspected where its fault is too young for the next remedy.
 
     Other nodes get the time to report the same that they get before a first remedy.
     """

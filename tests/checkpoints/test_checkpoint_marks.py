@@ -232,7 +232,9 @@ def test_a_single_file_is_marked_too(tmp_path):
 
 
 def mark(*arguments: object):
-    return CliRunner().invoke(checkpoint, ["mark", *map(str, arguments)])
+    # No line wraps, however long the directory's name.
+    environ = {"COLUMNS": "1000"}
+    return CliRunner().invoke(checkpoint, ["mark", *map(str, arguments)], env=environ)
 
 
 def test_the_command_marks_and_lists_who_when_and_why(tmp_path):

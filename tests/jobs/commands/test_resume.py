@@ -57,6 +57,7 @@ def desk(tmp_path, monkeypatch) -> Desk:
         generic(tmp_path, f"step-{step}", step)
     monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: made.slurm)
     monkeypatch.setattr(resume_command.time, "sleep", lambda _: None)
+    monkeypatch.setenv("COLUMNS", "1000")  # no line wraps, however long the directory's name
     return made
 
 

@@ -271,8 +271,8 @@ def test_the_end_is_read_where_it_failed_and_the_exit_code_is_kept(
         ({}, "unset"),
         ({"SLURM_EXPORT_ENV": "ALL"}, "ALL"),
         ({"SLURM_EXPORT_ENV": "ALL,A=1"}, "ALL,A=1"),
-        ({"SLURM_EXPORT_ENV": "NONE"}, "HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,"),
-        ({"SLURM_EXPORT_ENV": "A=1,B"}, "A=1,B,HPCTL_RESUME_FROM,HPCTL_CHECKPOINT_DIR,"),
+        ({"SLURM_EXPORT_ENV": "NONE"}, "HPCTL_RESUME_FROM,HPCTL_SKIP,HPCTL_CHECKPOINT_DIR,"),
+        ({"SLURM_EXPORT_ENV": "A=1,B"}, "A=1,B,HPCTL_RESUME_FROM,HPCTL_SKIP,HPCTL_CHECKPOINT_DIR,"),
     ],
 )
 def test_steps_without_the_environment_get_what_hpctl_sets(job, shell, given, begins):
