@@ -199,12 +199,18 @@ def test_slurmds_configuration_tells_clusters_apart_in_a_step_without_a_name(mon
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
+COLLECTIVE = """
+import os, sys, time
+def all_reduce():
+    all_reduce.arrive(); time.sleep(600)
+all_reduce.arrive = lambda: open(f"{sys.argv[1]}/at-{os.environ['SLURM_PROCID']}", "w").close()
+"""
 SMALL = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from torch.distributed.distributed_c10d import all_reduce
 def load():
-    time.sleep(600)
+    all_reduce.arrive(); time.sleep(600)
 import os
 load() if os.environ["SLURM_PROCID"] == "2" else all_reduce()
 """
@@ -216,9 +222,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     package.mkdir(parents=True)
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
-    (package / "distributed_c10d.py").write_text(
-        "import time\ndef all_reduce():\n    time.sleep(600)\n"
-    )
+    (package / "distributed_c10d.py").write_text(COLLECTIVE)
     program = tmp_path / "train.py"
     program.write_text(SMALL)
     health = NodeHealthStore({}, Rows(), lambda: None, SystemClock())
@@ -238,7 +242,8 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     with ranks([sys.executable, str(program), str(tmp_path)], 4, lambda _: "n1"):
         try:
             agent.start(HPCTL_AGENT_HEARTBEAT_S="1")
-            until(lambda: health.generation_of("n1"), seconds=30)
+            until(lambda: health.generation_of("n1"), seconds=60)
+            until(lambda: len([*tmp_path.glob("at-*")]) == 4, seconds=60)
             desk.begin(due)
             until(lambda: ended.extend(desk.done()) or ended, seconds=60)
         finally:
@@ -247,7 +252,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     ((which, outcome),) = ended
     assert (which, outcome.kind) == (due, OutcomeKind.ACCEPTED)
     assert outcome.detail.startswith("rank 2 on n1 stands in load (train.py:6)")
-    assert "3 of 4 ranks wait in all_reduce (distributed_c10d.py:3)" in outcome.detail
+    assert "3 of 4 ranks wait in all_reduce (distributed_c10d.py:4)" in outcome.detail
     kept = json.loads((tmp_path / "kept/j-1.json").read_text())
     assert [one["rank"] for one in kept["nodes"][0]["ranks"]] == [0, 1, 2, 3]
     assert asks == {}
