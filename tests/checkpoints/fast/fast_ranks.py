@@ -3,6 +3,7 @@
 FORMAT: dcp (torch's own writer), deepspeed or megatron (their files in their order, by torch.save).
 What is loaded must be what an undisturbed run has at that step, to the bit. $FAST_MARKS names a
 file that gets a line for each start of a load or save and for each save that all ranks ended.
+After step $FAST_STAY_AT the first run does not go on: it waits to be ended.
 """
 
 import argparse
@@ -139,7 +140,10 @@ def main() -> None:
     place = os.environ.get("HPCTL_RESUME_FROM")
     step = job.resume(place) if place else 0
     job.mark("runs", step)
+    stay_at = int(os.environ.get("FAST_STAY_AT", "-1"))
     while step < steps:
+        while job.attempt == "0" and step == stay_at:
+            time.sleep(0.1)
         time.sleep(pause)
         step += 1
         train(job.state, job.rank, step)
