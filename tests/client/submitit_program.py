@@ -27,6 +27,21 @@ def lose_node() -> str:
     return f"run {os.environ['SLURM_RESTART_COUNT']}"
 
 
+class Counting(submitit.helpers.Checkpointable):
+    """A function that goes on from where it was asked to save."""
+
+    def __call__(self, ready: str, start: int = 0) -> int:
+        """Return where a second run began."""
+        if start == 0:
+            Path(ready).touch()
+            time.sleep(600)
+        return start
+
+    def checkpoint(self, ready: str, start: int = 0) -> submitit.helpers.DelayedSubmission:
+        """Return what is to be called next."""
+        return submitit.helpers.DelayedSubmission(self, ready, start=41)
+
+
 def main(story: str, folder: str) -> None:
     """Submit and print."""
     executor = submitit.AutoExecutor(os.path.join(folder, "jobs"), cluster="hpctl")
@@ -40,6 +55,13 @@ def main(story: str, folder: str) -> None:
         print(type(job).__name__, job.state)
     elif story == "node":
         print(executor.submit(lose_node).result())
+    elif story == "checkpoint":
+        ready = Path(folder, "ready")
+        job = executor.submit(Counting(), str(ready))
+        while not ready.exists():
+            time.sleep(0.2)
+        job._interrupt()
+        print(job.result())
 
 
 if __name__ == "__main__":

@@ -86,3 +86,15 @@ def test_an_exception_is_the_result_and_is_not_restarted(live, client, tmp_path)
 def test_a_function_for_each_task_of_an_array(live, client, tmp_path):
     with program(live, client, "array", tmp_path) as running:
         assert printed(running) == "[11, 22, 33]\n"
+
+
+@pytest.mark.nightly
+def test_a_checkpointable_function_requeues_itself_and_hpctl_lets_it(live, client, tmp_path):
+    with program(live, client, "checkpoint", tmp_path) as running:
+        job = find_job(live, "checkpoint")
+        until(lambda: live.job(job).state == "PENDING", 60, "submitit has requeued its job")
+        assert live.of_job(job) == []
+        live.cleared(job)
+        live.sandbox.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        assert printed(running) == "41\n"
+        assert live.job(job).restarts == 1
