@@ -35,7 +35,8 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             raise Unavailable("slurmctld does not answer", "wait")
         now = self.now()
-        jobs = {job.id: shown(job) for job in self.jobs.values() if self.kept(job, now)}
+        kept = [job for job in self.jobs.values() if self.kept(job, now)]
+        jobs = {job.id: shown(job, self.completing_on(job)) for job in kept}
         return SchedulerView(now, {n: self.node(v) for n, v in self.nodes.items()}, jobs)
 
     def part(

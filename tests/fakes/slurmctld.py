@@ -217,6 +217,14 @@ class Slurmctld:
     def _cleaned(self, node: NodeName) -> bool:
         return self.nodes[node].down or self._alive(node)
 
+    def completing_on(self, job: Job) -> tuple[NodeName, ...]:
+        """The nodes that keep a job COMPLETING: those on which its Epilog has not ended."""
+        if job.completing_since is None:
+            return ()
+        if self.now() - job.completing_since < timedelta(seconds=self.epilog_s):
+            return tuple(job.nodes)
+        return tuple(name for name in job.nodes if not self._cleaned(name))
+
     def _completed(self, job: Job, now: datetime) -> None:
         job.completing_since = None
         if job.state == "PENDING":
@@ -351,7 +359,7 @@ class Slurmctld:
         return mine if mine is not None and self.kept(mine, self.now()) else None
 
 
-def shown(job: Job) -> SlurmJob:
+def shown(job: Job, completing_on: tuple[NodeName, ...] = ()) -> SlurmJob:
     return SlurmJob(
         id=job.id, state=job.state, submit=job.submit, restarts=job.restarts,
         flags=frozenset({"COMPLETING"}) if job.completing_since is not None else frozenset(),
@@ -359,6 +367,6 @@ def shown(job: Job) -> SlurmJob:
         partition="all", nodes=job.nodes, excluded=job.excluded, batch_host=job.batch_host,
         exit_code=job.exit_code, uid=UID, requeue=job.requeue, reason=job.reason, start=job.start,
         end=job.end, eligible=job.begin or job.submit, comment=job.comment,
-        admin_comment=job.admin_comment,
+        admin_comment=job.admin_comment, completing_on=completing_on,
         wants=(job.least or job.size) if job.state == "PENDING" else 0,
     )  # fmt: skip

@@ -74,6 +74,7 @@ class Told(Struct):
     by_itself: bool = False
     start_at: datetime | None = None
     opened_true: datetime = T0
+    rule: str = ""
     test: bool = False
     in_test: bool = False
     ended: str = ""
@@ -137,10 +138,16 @@ class Oracle(Watcher):
         churn = [
             i
             for i, t in self.told.items()
-            if t.node == node and t.ended == "withdrawn" and t.opened == e.at and not e.by
+            if t.node == node
+            and t.ended == "withdrawn"
+            and t.opened == e.at
+            and not e.by
+            # Another fault may be reported in the instant in which the first one clears.
+            and t.rule == e.rule
         ]
         _require(not churn, 2, f"{e.recovery} opens what {churn} withdrew this very moment")
-        self.told[e.recovery] = Told("node", e.at, node, None, e.by, waved, e.generation)
+        told = Told("node", e.at, node, None, e.by, waved, e.generation, rule=e.rule)
+        self.told[e.recovery] = told
         if e.by:
             return
         self._fresh(e)
