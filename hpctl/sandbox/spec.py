@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import secrets
 import socket
 import stat
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +34,8 @@ _DEEPEST = "/spool/gpu-compute-200/gpu-compute-200_999999.4294967295"
 
 # Below Linux's default ephemeral range (32768-60999), so that no outgoing connection takes one.
 _PORTS = range(12000, 32000)
+_BLOCK = 16
+"""So many ports are claimed together."""
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,12 +312,22 @@ def new_id(name: str) -> str:
     return f"{name}-{secrets.token_hex(3)}"
 
 
+_CLAIMS = 8
+_claims: deque[contextlib.ExitStack] = deque()
+"""The claims on the ports that this process has chosen last: earlier ones are bound by now."""
+
+
 def free_ports(nodes: int) -> Ports:
-    """A run of free TCP ports, tried by binding them. Raises HpctlError."""
+    """Return a run of free TCP ports, tried by binding them. Raises HpctlError.
+
+    No other process gets a port of the run meanwhile: sandboxes that start at the same time find
+    the same ports free, as none has bound them yet.
+    """
     wanted = nodes + 6
     for _ in range(50):
         first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
-        if all(_is_free(port) for port in range(first, first + wanted)):
+        ports = range(first, first + wanted)
+        if all(_is_free(port) for port in ports) and _claim(ports):
             return Ports(
                 slurmctld=first,
                 intake=first + 1,
@@ -323,6 +337,25 @@ def free_ports(nodes: int) -> Ports:
                 slurmd=first + 5,
             )
     raise HpctlError(f"no {wanted} free TCP ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
+
+
+def _claim(ports: range) -> bool:
+    """Claim the blocks of a run of ports; False where another process has claimed one of them.
+
+    A claim is a Unix socket's abstract name: it leaves no file, goes with its process, and is of
+    the network namespace, as the ports are (unix(7)).
+    """
+    with contextlib.ExitStack() as claims:
+        for block in range(ports.start // _BLOCK, ports[-1] // _BLOCK + 1):
+            claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            try:
+                claim.bind(f"\0hpctl-sandbox-ports-{block}")
+            except OSError:
+                return False
+        _claims.append(claims.pop_all())
+    if len(_claims) > _CLAIMS:
+        _claims.popleft().close()
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -3,13 +3,14 @@
 import os
 import socket
 import subprocess
+import sys
 from datetime import datetime
 
 import pytest
 
 from hpctl.detection.check import Expected, Machine
 from hpctl.detection.checks import host_spot
-from hpctl.sandbox import hardware, slurmconf, supervisor
+from hpctl.sandbox import hardware, slurmconf, spec, supervisor
 from hpctl.sandbox.faults import change_file
 from hpctl.sandbox.instances import Imds
 from hpctl.sandbox.logs import last_lines
@@ -24,6 +25,22 @@ def ended() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(["true"])
     until(lambda: child.pid in zombie_children(os.getpid()))
     return child
+
+
+def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
+    # One choice of ports, as it happens among many sandboxes, though no port is bound yet.
+    monkeypatch.setattr(spec.random, "randrange", lambda start, stop: 12000)
+    code = "from hpctl.sandbox import spec; spec.random.randrange = lambda start, stop: 12000;"
+    code += "print(spec.free_ports(4).slurmctld, flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with other:
+        assert other.stdout.readline() == "12000\n"
+        with pytest.raises(HpctlError, match="no 10 free TCP ports"):
+            spec.free_ports(4)
+        other.stdin.close()
+    assert spec.free_ports(4).slurmctld == 12000
 
 
 def test_one_that_somebody_else_collects_first_ends_nothing(monkeypatch):
