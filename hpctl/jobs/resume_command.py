@@ -24,6 +24,7 @@ from hpctl.engine import config_loading
 from hpctl.engine.config import Config
 from hpctl.engine.named_jobs import names
 from hpctl.engine.request_client import invoking_user
+from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.nodes.orders_command import lift_pause
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import JsonOnly, Layout, Lines
@@ -320,6 +321,7 @@ def _start_again(
     if action == "release":
         released = scheduler.order("scontrol", "release", job.shown)
         if released.kind is OutcomeKind.ACCEPTED:
+            _await_next_second(sleep)
             scheduler.start_now(job.id, ())  # without the delay of a requeue
         return released, "released; it resumes from there when it starts"
     until = time.monotonic() + COMPLETING_S
@@ -331,6 +333,9 @@ def _start_again(
         return outcome, ""
     # A requeued job waits for two minutes unless it is told to start once its last run is over.
     output.echo(f"hpctl: job {job.shown} is requeued; waiting until its run has ended", err=True)
+    while _is_completing(scheduler, job) and time.monotonic() < until:
+        sleep(LOOK_S)
+    _await_next_second(sleep)
     started = scheduler.start_now(job.id, ())
     while started.code in ("completing", "not_pending") and time.monotonic() < until:
         if _runs_again(scheduler, job):
@@ -338,6 +343,18 @@ def _start_again(
         sleep(LOOK_S)
         started = scheduler.start_now(job.id, ())
     return outcome, "requeued; it starts when Slurm has nodes for it"
+
+
+def _await_next_second(sleep: Callable[[float], None]) -> None:
+    """Let the second pass in which a run may have ended: its nodes refuse a credential of that
+    second, and slurmctld then ends the job (hpctl/slurm/rules.py).
+    """
+    sleep(1.0 - time.time() % 1.0 + CLOCK_MARGIN_S)
+
+
+def _is_completing(scheduler: CliScheduler, job: SlurmJob) -> bool:
+    record = scheduler.job(job.id)
+    return record is not None and record.job.completing
 
 
 def _runs_again(scheduler: CliScheduler, job: SlurmJob) -> bool:

@@ -55,6 +55,7 @@ def desk(tmp_path, monkeypatch) -> Desk:
     made = Desk(tmp_path)
     for step in (10, 20, 30, 40):
         generic(tmp_path, f"step-{step}", step)
+    made.slurm.job.side_effect = lambda _: JobRecord(made.job)
     monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: made.slurm)
     monkeypatch.setattr(resume_command.time, "sleep", lambda _: None)
     monkeypatch.setenv("COLUMNS", "1000")  # no line wraps, however long the directory's name
@@ -120,7 +121,6 @@ def test_a_job_that_completes_is_waited_for(desk):
     desk.slurm.requeue.side_effect = [completing, completing, Outcome.accepted()]
     pending = Outcome.rejected("not_pending", "the job is RUNNING")
     desk.slurm.start_now.side_effect = [pending, completing, Outcome.accepted()]
-    desk.slurm.job.return_value = JobRecord(desk.job)
     assert desk.run(12, "--from-step", 20, "--yes").exit_code == 0
     assert (desk.slurm.requeue.call_count, desk.slurm.start_now.call_count) == (3, 3)
 
