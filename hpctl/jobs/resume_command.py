@@ -11,7 +11,7 @@ import contextlib
 import os
 import pwd
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -312,44 +312,42 @@ def _find_place(
     return found.found, tuple(later)
 
 
-def _start_again(
-    action: str, scheduler: CliScheduler, job: SlurmJob, sleep: Callable[[float], None] = time.sleep
-) -> tuple[Outcome, str]:
+def _start_again(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[Outcome, str]:
     """Requeue or release a job, and what came of it."""
     if action == "none":
         return Outcome.accepted(), "it waits in the queue, and resumes from there when it starts"
     if action == "release":
         released = scheduler.order("scontrol", "release", job.shown)
         if released.kind is OutcomeKind.ACCEPTED:
-            _await_next_second(sleep)
+            _await_next_second()
             scheduler.start_now(job.id, ())  # without the delay of a requeue
         return released, "released; it resumes from there when it starts"
     until = time.monotonic() + COMPLETING_S
     outcome = scheduler.requeue(job.attempt)
     while outcome.code == "completing" and time.monotonic() < until:
-        sleep(LOOK_S)
+        time.sleep(LOOK_S)
         outcome = scheduler.requeue(job.attempt)
     if outcome.kind is not OutcomeKind.ACCEPTED:
         return outcome, ""
     # A requeued job waits for two minutes unless it is told to start once its last run is over.
     output.echo(f"hpctl: job {job.shown} is requeued; waiting until its run has ended", err=True)
     while _is_completing(scheduler, job) and time.monotonic() < until:
-        sleep(LOOK_S)
-    _await_next_second(sleep)
+        time.sleep(LOOK_S)
+    _await_next_second()
     started = scheduler.start_now(job.id, ())
     while started.code in ("completing", "not_pending") and time.monotonic() < until:
         if _runs_again(scheduler, job):
             break
-        sleep(LOOK_S)
+        time.sleep(LOOK_S)
         started = scheduler.start_now(job.id, ())
     return outcome, "requeued; it starts when Slurm has nodes for it"
 
 
-def _await_next_second(sleep: Callable[[float], None]) -> None:
+def _await_next_second() -> None:
     """Let the second pass in which a run may have ended: its nodes refuse a credential of that
     second, and slurmctld then ends the job (hpctl/slurm/rules.py).
     """
-    sleep(1.0 - time.time() % 1.0 + CLOCK_MARGIN_S)
+    time.sleep(1.0 - time.time() % 1.0 + CLOCK_MARGIN_S)
 
 
 def _is_completing(scheduler: CliScheduler, job: SlurmJob) -> bool:
