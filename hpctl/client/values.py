@@ -124,7 +124,8 @@ class Checkpoint:
     """One checkpoint.
 
     `complete`: None where that cannot be told. `why`: why it is not complete. `unproven`: what of
-    a complete one is not proved.
+    a complete one is not proved. `marked`: why no run resumes from it though it may be complete
+    (`hpctl resume`, `hpctl checkpoint mark`); empty where it is not marked.
     """
 
     path: str
@@ -133,10 +134,13 @@ class Checkpoint:
     format: str | None
     why: str
     unproven: str
+    marked: str = ""
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Checkpoint:
         """Return the values of a `Row` object."""
+        mark = document.get("mark")  # not there before hpctl has marks
+        marked = f"by {mark['by']}: {mark['why']}" if mark else ""
         return Checkpoint(
             path=document["path"],
             complete=document["complete"],
@@ -144,6 +148,7 @@ class Checkpoint:
             format=document["format"],
             why=document["why"],
             unproven=document["unproven"],
+            marked=marked,
         )
 
 
@@ -158,8 +163,10 @@ class Checkpoints:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint, from which a job resumes; None where there is none."""
-        return next((each for each in self.all if each.complete), None)
+        """The newest complete checkpoint that is not marked, from which a job resumes; None where
+        there is none.
+        """
+        return next((each for each in self.all if each.complete and not each.marked), None)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Checkpoints:

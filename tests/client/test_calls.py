@@ -91,8 +91,11 @@ def test_explain_returns_cause_and_standstill(programs):
 
 def test_checkpoints_of_a_job_or_a_directory(programs):
     whole = {**ROW, "path": "/c/step-1", "step": 1, "complete": True}
-    programs.hpctl.say({"place": "/c", "checkpoints": [ROW, whole], "why": ""}, code=1)
+    mark = {"by": "alice", "at": "2026-11-28T06:41:00Z", "why": "loss is NaN", "path": "/c/m.json"}
+    poisoned = {**whole, "path": "/c/step-2", "step": 2, "mark": mark}
+    programs.hpctl.say({"place": "/c", "checkpoints": [ROW, poisoned, whole], "why": ""}, code=1)
     found = checkpoints(17)
+    assert found.all[1].marked == "by alice: loss is NaN"
     assert found.newest is not None
     assert found.newest.path == "/c/step-1"
     assert found.all[0].why == "cannot read"
