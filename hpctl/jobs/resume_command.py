@@ -260,11 +260,13 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
 
 
 def _action_for(job: SlurmJob) -> str:
+    from hpctl.slurm.records import JobRecord
+    from hpctl.slurm.rules import held
+
     if job.state != "PENDING":
         return "requeue"
     by_slurm = job.held_after_run or job.held_at_launch or job.launch_failed
-    held = job.flags & {"REQUEUE_HOLD", "SPECIAL_EXIT"} or job.reason.startswith("JobHeld")
-    return "release" if held or by_slurm else "none"
+    return "release" if by_slurm or held(JobRecord(job)) else "none"
 
 
 def _directory_of(job: SlurmJob, registered: Registration) -> Path:

@@ -44,14 +44,30 @@ def live():
         yield found
 
 
-def submit(live: Chaos, name: str, launch: str, program: str = TRAIN) -> tuple[int, Path]:
+@pytest.mark.nightly
+def test_a_task_of_an_array_goes_back_and_the_other_does_not_notice(live):
+    job, base = submit(live, "array", "srun", TRAIN, "--array=0-1", task="/{array_task_id}")
+    log = base / "log"
+    until(lambda: log.exists() and log.read_text().count("run 0 is done") == 2, 60, "first runs")
+    said = live.hpctl("resume", f"{job}_1", "--from-step", "20", "--yes")
+    assert f"job {job}_1: its next run resumes from step 20" in said
+    until(lambda: "run 1 from 20 loss 1.0" in log.read_text(), 60, "the second run of the task")
+    assert log.read_text().count("run 1 from") == 1
+    marks = [path.parent.parent.name for path in base.glob("ckpt/*/.hpctl-marks/*.json")]
+    assert marks == ["1"]
+    live.sandbox.run(["scancel", str(job)])
+
+
+def submit(
+    live: Chaos, name: str, launch: str, program: str = TRAIN, *options: str, task: str = ""
+) -> tuple[int, Path]:
     base = Path(live.sandbox.state_dir) / name
     (base / "ckpt").mkdir(parents=True)
     helper = str(Path(hpctl_checkpoint.__file__).parent)
     (base / "train.py").write_text(program.format(helper=helper))
     script = base / "job.sh"
     script.write_text(f"#!/bin/bash\n#SBATCH -N1\n{launch} {sys.executable} {base}/train.py\n")
-    return live.sbatch(script, f"--checkpoint-dir={base}/ckpt"), base
+    return live.sbatch(script, f"--checkpoint-dir={base}/ckpt{task}", *options), base
 
 
 NAN = """
