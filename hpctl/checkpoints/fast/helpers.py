@@ -268,9 +268,7 @@ class Helper:
         signal.signal(signal.SIGTERM, self._ask)
         if asked:
             self._ask()
-        server = Server(
-            self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
-        )
+        server = Server(self._spec, self._host, self._node.handle)
         threading.Thread(target=self._copy, daemon=True).start()
         while not self._over():
             self._turn()
@@ -480,7 +478,7 @@ def refuse(spec: Spec, host: str, why: str) -> None:
         return {"off": why}
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    server = Server(spec.secret, spec.job, spec.address(host), handle)
+    server = Server(spec, host, handle)
     released.wait(READY_S)
     if not heard.is_set():  # the start was over before: this helper has been started again
         say(f"{host} takes no part any more: {why}")

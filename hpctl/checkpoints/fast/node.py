@@ -690,7 +690,7 @@ class Node:
 
     def peer(self, host: str) -> Peer:
         """A new connection to a helper. Raises PeerError."""
-        return Peer(self.spec.secret, self.spec.job, self.spec.address(host))
+        return Peer(self.spec, host)
 
     def set_aside(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number

@@ -1,51 +1,54 @@
-"""Requests between the helpers of one job, on TCP: a line of JSON each way, and a file's bytes.
+"""Requests between the helpers of one job: a message each way, and the sealed bytes of files.
 
-Who connects proves that it knows the job's secret, by an HMAC over both sides' nonces, and so does
-who answers. The secret is in a file of the job's owner alone, so that another user can neither read
-nor write. Where no helper answers on a port that the secret gives, the next is tried: another
-job's may have it.
+Each helper listens on a port of a range that follows from the job's secret and says by its TLS
+identity of which host it is; `hpctl.wire.job_channel` proves and seals. A port on which a program
+of another user listens counts as closed: the next one is tried, and at the same time, so that one
+that says nothing costs no time.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
-import hmac
-import json
-import mmap
 import os
-import secrets
+import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from io import FileIO
 from typing import Any, BinaryIO, TypeAlias
 
-from msgspec import MsgspecError
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import MsgspecError, Struct
 from xxhash import xxh3_64
 
+from hpctl.checkpoints.fast.spec import Spec
 from hpctl.toolkit.token_bucket import TokenBucket
+from hpctl.wire.admission import AdmissionPool
+from hpctl.wire.job_channel import PIECE, Channel, ChannelError
+from hpctl.wire.job_identity import create_client_context, create_server_context
 from hpctl.wire.job_ports import PORTS, first_port
 
 HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
 PING_S = 5.0
 """A helper that does not answer a ping for so long is left out until it does."""
-_SILENT = 3
-"""Ports of others that say nothing, after which no further one is tried."""
+STAGGER_S = 0.1
+"""After which the next port is tried beside one that has not answered."""
 _QUICK = "ping", "changed", "bye"
 DEAD_S = 10
 """A node without power closes no connection: its kernel is asked, and given up after this."""
 LAST_ANSWERS_S = 2.0
 """How long a helper that ends still answers what it was asked."""
-PIECE = 1 << 20
+ACCEPT_PAUSE_S = 0.05
+"""Where a connection cannot be taken, for lack of descriptors or memory, the next try waits."""
 _LINE = 64 << 20
 """Bytes of the longest answer: 300,000 files."""
-_AT_ONCE = 256
-"""Connections of one helper. More are turned away."""
+_PROVEN = 256
+"""Connections of this job's own helpers, and four more for each of its hosts."""
+_KEY_BITS = 256
 
 Answer: TypeAlias = "dict[str, Any] | Body"
 Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
@@ -63,24 +66,23 @@ class Body:
         self.content, self.digest = content, digest
         self.size = len(content) if isinstance(content, bytes) else size or 0
 
-    def send(self, connection: socket.socket) -> int:
-        """All of it; its digest. Raises OSError, and PeerError where the file ends too early."""
+    def send(self, send_piece: Callable[[memoryview], None]) -> int:
+        """Send all of it and return its digest. Raises OSError, and PeerError where the file ends
+        too early."""
+        digest = xxh3_64()
         if isinstance(self.content, bytes):
-            connection.sendall(self.content)
-            return xxh3_64(self.content).intdigest()
-        digest, at = xxh3_64(), 0
+            whole = memoryview(self.content)
+            for at in range(0, self.size, PIECE):
+                send_piece(whole[at : at + PIECE])
+            digest.update(self.content)
+            return digest.intdigest()
         with self.content as file:
             buffer = memoryview(bytearray(min(self.size, PIECE)))
-            while at < self.size:
-                piece = buffer[: os.preadv(file.fileno(), [buffer[: self.size - at]], at)]
+            for at in range(0, self.size, PIECE):
+                piece = buffer[: self.size - at]
+                _read_whole(file.fileno(), piece, at)
                 digest.update(piece)
-                end = at + len(piece)
-                while at < end:  # what is in the page cache goes out without another copy
-                    if not (sent := os.sendfile(connection.fileno(), file.fileno(), at, end - at)):
-                        break
-                    at += sent
-                if not piece or at < end:
-                    raise PeerError("the file has become shorter")
+                send_piece(piece)
         return digest.intdigest()
 
 
@@ -93,59 +95,76 @@ class NobodyListens(PeerError):
 
 
 class Server:
-    """Answers this job's helpers on threads. `handler` may raise OSError and ValueError."""
+    """Answers this job's helpers on threads, as the helper of `host`.
 
-    def __init__(self, secret: str, job: str, address: str, handler: Handler) -> None:
-        self._secret, self._handler = secret, handler
-        self._room = threading.BoundedSemaphore(_AT_ONCE)
+    `handler` may raise OSError and ValueError.
+    """
+
+    def __init__(self, spec: Spec, host: str, handler: Handler) -> None:
+        self._handler = handler
+        self._context = create_server_context(spec.secret, _server_name(spec, host), _CLIENT)
+        self._unproven = AdmissionPool(len(spec.hosts))
+        self._proven = threading.BoundedSemaphore(_PROVEN + 4 * len(spec.hosts))
         self._answering = 0
         self._idle = threading.Condition()
-        self._socket = _listen(address, _ports(secret, job))
+        self._closed = False
+        self._socket = _listen(spec.address(host), _ports(spec))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more, after what is being answered: the process may end at once. Blocks
-        for LAST_ANSWERS_S at most."""
+        """Take no more connections, and let what is being answered end: the process may end at
+        once after. Blocks for LAST_ANSWERS_S at most."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits in accept() returns
         self._socket.close()
         with self._idle:
             self._idle.wait_for(lambda: not self._answering, LAST_ANSWERS_S)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
-                connection, _ = self._socket.accept()
+                connection, address = self._socket.accept()
             except OSError:
-                return
-            if not self._room.acquire(blocking=False):
-                connection.close()
+                # Out of descriptors or memory, or the peer is gone already: the next one may do.
+                time.sleep(ACCEPT_PAUSE_S)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._unproven.admit(connection, str(address[0]))
+            try:
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except RuntimeError:  # no thread can be made now
+                self._drop(connection)
+                time.sleep(ACCEPT_PAUSE_S)
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._unproven.release(connection)
+        connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             # A stranger, or a peer that is gone, costs its connection alone.
-            with suppress(OSError, ValueError), closing(connection):
-                connection.settimeout(HANDSHAKE_S)
+            with suppress(OSError, ValueError):
                 _keep_alive(connection)
-                with connection.makefile("rb") as lines:
-                    ours = secrets.token_hex(16)
-                    _send(connection, {"nonce": ours})
-                    hello = _receive(lines, 4096)
-                    theirs = str(hello.get("nonce"))
-                    wanted = _proof(self._secret, "client", ours, theirs)
-                    if not hmac.compare_digest(str(hello.get("proof")).encode(), wanted.encode()):
-                        return
-                    _send(connection, {"proof": _proof(self._secret, "server", theirs, ours)})
-                    connection.settimeout(None)
-                    while True:
-                        request = _receive(lines, _LINE)
-                        self._count(1)
-                        try:
-                            self._answer(connection, request)
-                        finally:
-                            self._count(-1)
+                channel = Channel(connection, self._context, server=True, seconds=HANDSHAKE_S)
+                self._unproven.release(connection)
+                self._answer_all(channel)
         finally:
-            self._room.release()
+            self._drop(connection)
+
+    def _answer_all(self, channel: Channel) -> None:
+        """Answer a proven peer until it closes its connection."""
+        if not self._proven.acquire(blocking=False):
+            return
+        try:
+            while True:
+                request = channel.receive(_LINE)
+                self._count(1)
+                try:
+                    self._answer(channel, request)
+                finally:
+                    self._count(-1)
+        finally:
+            self._proven.release()
 
     def _count(self, more: int) -> None:
         """One request more, or one less, is being answered."""
@@ -153,21 +172,22 @@ class Server:
             self._answering += more
             self._idle.notify_all()
 
-    def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
+    def _answer(self, channel: Channel, request: dict[str, Any]) -> None:
         try:
             answer = self._handler(request)
         except (OSError, ValueError, KeyError, TypeError, MsgspecError) as error:
-            _send(connection, {"error": str(getattr(error, "strerror", None) or error)})
+            channel.send({"error": str(getattr(error, "strerror", None) or error)})
             return
         if isinstance(answer, dict):
-            _send(connection, answer)
+            channel.send(answer)
             return
-        _send(connection, {"size": answer.size})
-        digest = answer.send(connection)
+        key = AESGCM.generate_key(_KEY_BITS)
+        channel.send({"size": answer.size, "key": key.hex()})
+        digest = answer.send(channel.create_sender(key))
         if answer.digest not in (None, digest):
-            _send(connection, {"error": "the disk has damaged it"})
+            channel.send({"error": "the disk has damaged it"})
         else:
-            _send(connection, {"digest": digest})
+            channel.send({"digest": digest})
 
 
 _BURST_S = 0.05
@@ -190,11 +210,13 @@ class TransferLimit:
 
 
 class Peer:
-    """One connection to a helper, one request at a time. Safe to use from several threads."""
+    """One connection to the helper of `host`, one request at a time. Safe to use from several
+    threads."""
 
-    def __init__(self, secret: str, job: str, address: str, connect_s: float = HANDSHAKE_S) -> None:
+    def __init__(self, spec: Spec, host: str, connect_s: float = HANDSHAKE_S) -> None:
         self._lock = threading.Lock()
-        self._socket, self._lines = _connect(secret, job, address, connect_s)
+        self._channel = _PortRace(spec, host, connect_s).run()
+        self._channel.set_timeout(ANSWER_S)
 
     def ask(self, what: str, **given: Any) -> dict[str, Any]:
         """Its answer. Raises PeerError."""
@@ -219,85 +241,160 @@ class Peer:
         Raises PeerError, and what `write` does.
         """
         with self._lock:
-            size, digest = int(self._ask(what, given)["size"]), xxh3_64()
-            for piece in _pieces(self._lines, size):
-                digest.update(piece)
+            head = self._ask(what, given)
+            for piece in self._receive_body(head):
                 write(piece)
                 pace(len(piece))
-            answer = _receive(self._lines, 4096)
+            answer = self._receive()
             if "error" in answer:
                 raise PeerError(str(answer["error"]))
-            if answer.get("digest") != digest.intdigest():
-                raise PeerError("the file was damaged on its way")
-            return digest.intdigest()
+            return int(answer["digest"])
 
     def close(self) -> None:
         """End the connection."""
-        with suppress(OSError):
-            self._lines.close()
-            self._socket.close()
+        self._channel.close()
 
     def _ask(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
+        self._channel.set_timeout(PING_S if what in _QUICK else ANSWER_S)
         try:
-            self._socket.settimeout(PING_S if what in _QUICK else ANSWER_S)
-            _send(self._socket, {"do": what, **given})
-            answer = _receive(self._lines, _LINE)
-        except (OSError, ValueError) as error:
+            self._channel.send({"do": what, **given})
+        except ChannelError as error:
             raise PeerError(str(error)) from error
+        answer = self._receive()
         if "error" in answer:
             raise PeerError(str(answer["error"]))
         return answer
 
-
-def _pieces(source: BinaryIO, size: int) -> Iterator[memoryview]:
-    """So many bytes, in one buffer that is filled again and again. Raises PeerError."""
-    buffer = memoryview(mmap.mmap(-1, min(size, PIECE) or 1))
-    while size:
+    def _receive(self) -> dict[str, Any]:
         try:
-            count = source.readinto(buffer[: min(size, PIECE)])  # type: ignore[attr-defined]
-        except OSError as error:
-            raise PeerError(f"lost within a file: {error}") from error
-        if not count:
-            raise PeerError("lost within a file")
-        yield buffer[:count]
-        size -= count
+            return self._channel.receive(_LINE)
+        except ChannelError as error:
+            raise PeerError(str(error)) from error
+
+    def _receive_body(self, head: dict[str, Any]) -> Iterator[memoryview]:
+        key, size = bytes.fromhex(str(head["key"])), int(head["size"])
+        pieces = self._channel.receive_body(key, size)
+        while True:
+            # What `write` raises is its own: an error of the channel alone is the peer's.
+            try:
+                piece = next(pieces, None)
+            except ChannelError as error:
+                raise PeerError(f"lost within a file: {error}") from error
+            if piece is None:
+                return
+            yield piece
 
 
-def _connect(
-    secret: str, job: str, address: str, connect_s: float
-) -> tuple[socket.socket, BinaryIO]:
-    why = ""
-    deadline = time.monotonic() + _SILENT * connect_s
-    for port in _ports(secret, job):
-        if time.monotonic() >= deadline:
-            break
+class _Attempt(Struct):
+    """What came of one port: a channel, an error, or neither where the port is closed."""
+
+    channel: Channel | None = None
+    error: OSError | None = None
+    fatal: bool = False
+
+
+class _PortRace:
+    """Finds the port on which the helper of a host listens.
+
+    The ports are tried in order, the next as soon as one is closed or has said nothing for
+    STAGGER_S; the first that proves itself counts, and the other connections are closed.
+    """
+
+    def __init__(self, spec: Spec, host: str, connect_s: float) -> None:
+        self._address, self._connect_s = spec.address(host), connect_s
+        self._ports = _ports(spec)
+        self._context = create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
+        self._done = threading.Lock()
+        self._over = False
+        self._came: queue.Queue[_Attempt] = queue.Queue()
+        self._running = 0
+        self._why: OSError | None = None
+
+    def run(self) -> Channel:
+        """Return the connection. Raises PeerError; NobodyListens where every port is closed."""
         try:
-            connection = socket.create_connection((address, port), timeout=connect_s)
+            channel = self._find_channel()
+        finally:
+            self._finish()
+        if channel is not None:
+            return channel
+        if self._why is None:
+            raise NobodyListens(f"{self._address}: nobody answers")
+        raise PeerError(f"{self._address}: {self._why}") from self._why
+
+    def _find_channel(self) -> Channel | None:
+        for port in self._ports:
+            threading.Thread(target=self._try, args=(port,), daemon=True).start()
+            self._running += 1
+            attempt = self._wait(STAGGER_S)
+            if attempt is not None and (attempt.channel is not None or attempt.fatal):
+                return attempt.channel
+        while self._running:
+            attempt = self._wait(None)
+            if attempt is not None and attempt.channel is not None:
+                return attempt.channel
+        return None
+
+    def _wait(self, seconds: float | None) -> _Attempt | None:
+        """Return the next attempt that ended, None where none does in so many seconds. Each ends
+        within twice `connect_s`."""
+        try:
+            attempt = self._came.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        self._running -= 1
+        self._why = attempt.error or self._why
+        return attempt
+
+    def _finish(self) -> None:
+        """Close what proves itself from now on, and what has done so unseen."""
+        with self._done:
+            self._over = True
+        while not self._came.empty():
+            attempt = self._came.get()
+            if attempt.channel is not None:
+                attempt.channel.close()
+
+    def _try(self, port: int) -> None:
+        attempt = self._connect(port)
+        with self._done:
+            if not self._over:
+                self._came.put(attempt)
+                return
+        if attempt.channel is not None:
+            attempt.channel.close()
+
+    def _connect(self, port: int) -> _Attempt:
+        try:
+            connection = socket.create_connection((self._address, port), timeout=self._connect_s)
         except ConnectionRefusedError:
-            continue
+            return _Attempt()
         except OSError as error:
-            raise PeerError(f"{address}: {error}") from error
-        lines = connection.makefile("rb")
+            return _Attempt(error=error, fatal=True)
         try:
-            theirs = str(_receive(lines, 4096).get("nonce"))
-            ours = secrets.token_hex(16)
-            proof = _proof(secret, "client", theirs, ours)
-            _send(connection, {"nonce": ours, "proof": proof})
-            answer = str(_receive(lines, 4096).get("proof"))
-            if hmac.compare_digest(
-                answer.encode(), _proof(secret, "server", ours, theirs).encode()
-            ):
-                connection.settimeout(ANSWER_S)
-                _keep_alive(connection)
-                return connection, lines
-            why = "the other side does not know the secret"
-        except (OSError, ValueError) as error:
-            why = str(error)
-        lines.close()
-        connection.close()
-    if not why:
-        raise NobodyListens(f"{address}: nobody answers")
-    raise PeerError(f"{address}: {why}")
+            _keep_alive(connection)
+            channel = Channel(connection, self._context, server=False, seconds=self._connect_s)
+        except OSError as error:
+            connection.close()
+            return _Attempt(error=error)
+        return _Attempt(channel)
+
+
+_CLIENT = "fast saves: helper or start"
+
+
+def _server_name(spec: Spec, host: str) -> str:
+    return f"fast saves: helper of job {spec.job} on {host}"
+
+
+def _read_whole(descriptor: int, buffer: memoryview, at: int) -> None:
+    """Fill the buffer from a place in a file. Raises PeerError where the file ends before."""
+    while buffer:
+        count = os.preadv(descriptor, [buffer], at)
+        if not count:
+            raise PeerError("the file has become shorter")
+        buffer = buffer[count:]
+        at += count
 
 
 def _keep_alive(connection: socket.socket) -> None:
@@ -325,33 +422,14 @@ def _listen(address: str, ports: Iterator[int]) -> socket.socket:
             except OSError as error:
                 made.close()
                 last = error
-                if error.errno != 99:  # EADDRNOTAVAIL: behind an address that is not the host's own
+                if error.errno != errno.EADDRNOTAVAIL:  # behind an address not the host's own
                     break
     raise PeerError(f"no port is free on {address}: {last}")
 
 
-def _ports(secret: str, job: str) -> Iterator[int]:
-    first = first_port(secret, f"fast {job}")
+def _ports(spec: Spec) -> Iterator[int]:
+    first = first_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
-
-
-def _send(connection: socket.socket, message: dict[str, Any]) -> None:
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _receive(lines: BinaryIO, most: int) -> dict[str, Any]:
-    line = lines.readline(most)
-    if not line.endswith(b"\n"):
-        raise PeerError("connection lost")
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError("not a message")
-    return message
-
-
-def _proof(secret: str, side: str, theirs: str, ours: str) -> str:
-    message = json.dumps(["hpctl-fast-1", side, theirs, ours]).encode()
-    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
 
 
 def write_all(target: FileIO, piece: memoryview) -> None:

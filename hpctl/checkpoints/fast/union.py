@@ -95,8 +95,7 @@ class Peers:
             raise PeerError(f"{host} does not answer")
         try:
             if host not in self._open:
-                address = self.spec.address(host)
-                self._open[host] = Peer(self.spec.secret, self.spec.job, address, CONNECT_S)
+                self._open[host] = Peer(self.spec, host, CONNECT_S)
             return request(self._open[host])
         except OSError as error:
             peer = self._open.pop(host, None)

@@ -7,7 +7,6 @@ cannot be written is reported once and then left: it must not end the run.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -45,7 +44,6 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, STOP_EXIT_CODE, Trouble
-from hpctl.wire import job_ports
 
 KEEP = 50
 """How many generations the file keeps, the last ones."""
@@ -187,27 +185,19 @@ class GroupController:
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_empty = False
-        self._server: asyncio.Server | None = None
+        self._listener: wire.Listener | None = None
 
     async def listen(self) -> None:
         """Take the first of the step's ports that is free. Raises HpctlError where none is."""
-        first = job_ports.first_port(self._place.secret, self._place.run_id)
-        for port in range(first, first + job_ports.PORTS):
-            with contextlib.suppress(OSError):
-                # All addresses: by which of them the other nodes know this one is their matter.
-                self._server = await asyncio.start_server(
-                    self._client,
-                    "0.0.0.0",  # noqa: S104 (see above)
-                    port,
-                    limit=wire.LIMIT,
-                    backlog=1024,
-                )
-                return
-        raise HpctlError(f"none of the ports {first} to {first + job_ports.PORTS - 1} is free")
+        place = self._place
+        try:
+            self._listener = wire.Listener(place.run_id, place.secret, place.nodes, self._client)
+        except OSError as error:
+            raise HpctlError(str(error)) from error
 
     async def run(self) -> None:
         """Until the end is sent and every launcher has closed its connection, or 10 s."""
-        assert self._server is not None
+        assert self._listener is not None
         beat = asyncio.create_task(self._beat())
         try:
             await wire.wait_for(self._begun.wait(), self._timing.join_s)
@@ -225,7 +215,7 @@ class GroupController:
         limit = time.monotonic() + 10.0
         while self._lines and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-        self._server.close()
+        self._listener.close()
 
     def own_launcher_left(self) -> None:
         """This node's launcher has ended: nobody is left to drive the group for."""
@@ -241,11 +231,7 @@ class GroupController:
             for line in self._lines.values():
                 line.send({"beat": 1})
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            line, hello = await wire.accept(reader, writer, self._place.secret)
-        except (wire.ProtocolError, OSError, TimeoutError):
-            return
+    async def _client(self, line: wire.Connection, hello: wire.Message) -> None:
         try:
             if "tell" in hello:
                 line.send({"answer": self._answer(str(hello["tell"]))})

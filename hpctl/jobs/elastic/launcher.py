@@ -361,9 +361,8 @@ class NodeLauncher:
         address = "127.0.0.1" if place.node == 0 else place.address
         pause = FIRST_PAUSE_S
         while True:
-            for port in range(first, first + job_ports.PORTS):
-                with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
-                    return await wire.connect(address, port, place.secret, hello)
+            with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
+                return await wire.connect(address, place.run_id, place.secret, hello)
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
             # Many nodes wait for one: ever more seldom, and not all at the same moment.

@@ -1,29 +1,35 @@
-"""The launchers' own lines: JSON on TCP, each at most 64 KiB, after a handshake both sides pass.
+"""The launchers' connections: messages as lines of JSON in TLS, each at most 64 KiB.
 
-Who connects proves that it knows the step's secret, by an HMAC over both sides' nonces and its own
-hello, and so does who answers: a stray connection, or a port that now belongs to somebody else's
-program, is turned away before anything it says is looked at. The lines after it are neither
-encrypted nor signed; nothing in them is secret, and the worst that they can ask for is a restart.
-`tell` asks for one from outside the group.
+Both sides prove by their TLS identities that they know the step's secret (`job_identity`): a stray
+connection, or a port on which somebody else's program listens, is turned away before anything it
+says is looked at, and a relay neither reads nor changes what passes. `tell` asks for a restart from
+outside the group.
 """
 
 import asyncio
-import contextlib
-import hashlib
-import hmac
 import json
-import secrets
 import socket
-from collections.abc import Awaitable
+import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from hpctl.toolkit.errors import Unavailable
+from hpctl.wire.admission import AdmissionPool
+from hpctl.wire.job_identity import create_client_context, create_server_context
 from hpctl.wire.job_ports import PORTS, first_port
 
 LIMIT = 64 * 1024
 
 
 HANDSHAKE_S = 5.0
+
+
+STAGGER_S = 0.1
+"""After which the next port is tried beside one that has not answered."""
+
+
+ACCEPT_PAUSE_S = 0.05
+"""Where a connection cannot be taken, for lack of descriptors or memory, the next try waits."""
 
 
 SECOND_S = 1.0
@@ -65,7 +71,7 @@ class Connection:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message:
-        """The next message. Raises Refused at the end, for a line that is too long or no object."""
+        """The next message. Raises ProtocolError at the end, for a long line or no object."""
         try:
             text = await self._reader.readuntil(b"\n")
             message = json.loads(text)
@@ -78,7 +84,7 @@ class Connection:
         return message
 
     async def receive_within(self, seconds: float) -> Message:
-        """The next message. Raises TimeoutError after so many seconds without one, Refused.
+        """The next message. Raises TimeoutError after so many seconds without one, ProtocolError.
 
         They are counted one by one: a stop of our own (`scontrol suspend`), in which the other side
         could not be heard and was most likely stopped itself, is one second of silence.
@@ -106,65 +112,165 @@ class Connection:
         self._writer.transport.abort()
 
 
-async def connect(host: str, port: int, secret: str, hello: Message) -> Connection:
-    """Connect and prove each other. Raises Refused, OSError, TimeoutError."""
-    return await wait_for(_connect(host, port, secret, hello), HANDSHAKE_S)
+async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connection:
+    """Connect to the step's controller and prove each other.
+
+    The step's ports are tried in order, the next as soon as one is closed or has said nothing for
+    STAGGER_S. Takes HANDSHAKE_S and the staggers at most. Raises ProtocolError where no port
+    answers as the controller.
+    """
+    first = first_port(secret, run_id)
+    context = create_client_context(secret, _member(run_id), _controller(run_id))
+    running: set[asyncio.Task[Connection]] = set()
+    why: BaseException | None = None
+    try:
+        for port in range(first, first + PORTS):
+            greeting = _greet(host, port, context, hello)
+            running.add(asyncio.ensure_future(wait_for(greeting, HANDSHAKE_S)))
+            line, running, why = await _take_first(running, STAGGER_S, why)
+            if line is not None:
+                return line
+        while running:
+            line, running, why = await _take_first(running, None, why)
+            if line is not None:
+                return line
+    finally:
+        for task in running:
+            _abandon(task)
+    raise ProtocolError(f"no launcher answers on {host}: {why}") from why
 
 
-async def _connect(host: str, port: int, secret: str, hello: Message) -> Connection:
-    reader, writer = await asyncio.open_connection(host, port, limit=LIMIT)
+def _abandon(task: asyncio.Task[Connection]) -> None:
+    """End an attempt that is not needed, also where it has just come to a connection."""
+    if not task.cancel() and task.exception() is None:
+        task.result().abort()
+
+
+async def _take_first(
+    running: set[asyncio.Task[Connection]], seconds: float | None, why: BaseException | None
+) -> tuple[Connection | None, set[asyncio.Task[Connection]], BaseException | None]:
+    """Return the first connection, None where none is there within `seconds`; what still runs;
+    and why the last one failed that did."""
+    done, running = await asyncio.wait(
+        running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+    )
+    line = None
+    for task in done:
+        failed = task.exception()
+        if failed is not None:
+            why = failed
+        elif line is None:
+            line = task.result()
+        else:
+            task.result().abort()
+    return line, running, why
+
+
+async def _greet(host: str, port: int, context: ssl.SSLContext, hello: Message) -> Connection:
+    """Raises ProtocolError, OSError."""
+    reader, writer = await asyncio.open_connection(
+        host, port, limit=LIMIT, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+    )
     line = Connection(reader, writer)
     try:
-        nonce = secrets.token_hex(16)
-        theirs = _text(await line.receive(), "nonce")
-        hello_text = json.dumps(hello)
-        proof = _proof(secret, "client", theirs, nonce, hello_text)
-        line.send({"nonce": nonce, "hello": hello_text, "proof": proof})
-        answer = _text(await line.receive(), "proof")
-        if not hmac.compare_digest(answer, _proof(secret, "server", theirs, nonce, hello_text)):
-            raise ProtocolError("the other side does not know the secret")
+        line.send({"hello": hello})
+        # In TLS 1.3 a client is done before the server has judged its certificate.
+        if "welcome" not in await line.receive():
+            raise ProtocolError("not a welcome")
     except BaseException:
         line.abort()
         raise
     return line
 
 
-async def accept(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
-) -> tuple[Connection, Message]:
-    """The server's half: the proven line and the hello. Raises Refused, OSError, TimeoutError."""
-    line = Connection(reader, writer)
-    try:
-        ours = secrets.token_hex(16)
-        line.send({"nonce": ours})
-        answer = await wait_for(line.receive(), HANDSHAKE_S)
-        nonce, hello_text = _text(answer, "nonce"), _text(answer, "hello")
-        wanted = _proof(secret, "client", ours, nonce, hello_text)
-        if not hmac.compare_digest(_text(answer, "proof"), wanted):
-            raise ProtocolError("a stranger")
-        hello = json.loads(hello_text)
-        if not isinstance(hello, dict):
-            raise ProtocolError("not a hello")
-        line.send({"proof": _proof(secret, "server", ours, nonce, hello_text)})
-    except (ValueError, RecursionError) as error:
-        line.abort()
-        raise ProtocolError("not a hello") from error
-    except BaseException:
-        line.abort()
-        raise
-    return line, hello
+Serve = Callable[[Connection, Message], Awaitable[None]]
+"""Takes a proven connection and its hello, and closes it."""
 
 
-def _text(message: Message, name: str) -> str:
-    value = message.get(name)
-    if not isinstance(value, str) or not value.isascii():
-        raise ProtocolError(f"no {name}")
-    return value
+class Listener:
+    """Takes the connections of a step's launchers on the first of its ports that is free."""
+
+    def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
+        """Raises OSError where no port is free. `nodes`: how many launchers the step has."""
+        self._serve, self._unproven = serve, AdmissionPool(nodes)
+        self._context = create_server_context(secret, _controller(run_id), _member(run_id))
+        self._socket = _listen(first_port(secret, run_id))
+        self._taking: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.ensure_future(self._accept())
+
+    def close(self) -> None:
+        """Take no more connections; those that are proven go on."""
+        self._accepting.cancel()
+
+    async def _accept(self) -> None:
+        with self._socket:
+            while True:
+                await self._accept_one()
+
+    async def _accept_one(self) -> None:
+        try:
+            connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
+        except OSError:
+            # Out of descriptors or memory, or the peer is gone already: the next one may do.
+            await asyncio.sleep(ACCEPT_PAUSE_S)
+            return
+        self._unproven.admit(connection, str(address[0]))
+        taking = asyncio.ensure_future(self._take(connection))
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        """Prove a peer and serve it. A stranger costs its connection alone."""
+        line = None
+        try:
+            line, hello = await wait_for(self._prove(connection), HANDSHAKE_S)
+        except (ProtocolError, OSError, TimeoutError):
+            return
+        finally:
+            self._unproven.release(connection)
+            if line is None:
+                connection.close()
+        await self._serve(line, hello)
+
+    async def _prove(self, connection: socket.socket) -> tuple[Connection, Message]:
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(LIMIT)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+        )
+        line = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        try:
+            hello = (await line.receive()).get("hello")
+            if not isinstance(hello, dict):
+                raise ProtocolError("not a hello")
+            line.send({"welcome": 1})
+        except BaseException:
+            line.abort()
+            raise
+        return line, hello
 
 
-def _proof(secret: str, side: str, theirs: str, nonce: str, hello_text: str) -> str:
-    message = json.dumps(["hpctl-elastic-1", side, theirs, nonce, hello_text])
-    return hmac.new(secret.encode(), message.encode(), hashlib.sha256).hexdigest()
+def _listen(first: int) -> socket.socket:
+    """Raises OSError where none of the ports is free."""
+    last: OSError | None = None
+    for port in range(first, first + PORTS):
+        # All addresses: by which of them the other nodes know this one is their matter.
+        try:
+            listener = socket.create_server(("0.0.0.0", port), backlog=1024)  # noqa: S104 (see above)
+        except OSError as error:
+            last = error
+        else:
+            listener.setblocking(False)
+            return listener
+    raise OSError(f"none of the ports {first} to {first + PORTS - 1} is free") from last
+
+
+def _controller(run_id: str) -> str:
+    return f"elastic launchers: controller of step {run_id}"
+
+
+def _member(run_id: str) -> str:
+    return f"elastic launchers: member of step {run_id}"
 
 
 def tell(host: str, run_id: str, secret: str, line: str) -> str:
@@ -176,14 +282,14 @@ def tell(host: str, run_id: str, secret: str, line: str) -> str:
 
 
 async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
-    first = first_port(secret, run_id)
-    for port in range(first, first + PORTS):
-        with contextlib.suppress(OSError, ProtocolError, TimeoutError):
-            proven = await connect(host, port, secret, {"tell": line})
-            answer = await wait_for(proven.receive(), HANDSHAKE_S)
-            await proven.close()
-            return str(answer.get("answer", ""))
-    raise Unavailable(
-        f"no launcher of step {run_id} answers on {host}",
-        f"Ports {first} to {first + PORTS - 1} were tried.",
-    )
+    try:
+        proven = await connect(host, run_id, secret, {"tell": line})
+        answer = await wait_for(proven.receive(), HANDSHAKE_S)
+    except (OSError, ProtocolError, TimeoutError) as error:
+        first = first_port(secret, run_id)
+        raise Unavailable(
+            f"no launcher of step {run_id} answers on {host}",
+            f"Ports {first} to {first + PORTS - 1} were tried.",
+        ) from error
+    await proven.close()
+    return str(answer.get("answer", ""))

@@ -106,8 +106,7 @@ class Nodes:
 
     def peer(self, host: str):
         """A connection to its helper, to be closed."""
-        address = self.spec.address(host)
-        return closing(Peer(self.spec.secret, self.spec.job, address))
+        return closing(Peer(self.spec, host))
 
     def end(self) -> None:
         """SIGTERM to all, as at the end of a job."""

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,48 +21,46 @@ from hpctl.wire import job_ports
 SECRET = "0123456789abcdef"
 
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+RUN = f"{os.getpid()}.0"
+"""Of this process alone, so that tests beside it meet on other ports."""
+PORT = job_ports.first_port(SECRET, RUN)
 
 
 @contextlib.asynccontextmanager
-async def listening(serve: Serve) -> AsyncIterator[int]:
-    """A server on a free port, which is told."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=wire.LIMIT)
+async def listening(serve: wire.Serve, run_id: str = RUN) -> AsyncIterator[None]:
+    """A controller's listener, of one launcher."""
+    listener = wire.Listener(run_id, SECRET, 1, serve)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield
         await asyncio.sleep(0.05)  # for the other end to see that it was left
     finally:
-        server.close()
-        await server.wait_closed()
+        listener.close()
+        await asyncio.sleep(0)
 
 
-async def _met(server_secret: str, client_secret: str) -> list[object]:
+async def _met() -> list[object]:
     seen: list[object] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(line: wire.Connection, hello: wire.Message) -> None:
+        seen.append(hello)
         try:
-            line, hello = await wire.accept(reader, writer, server_secret)
-            seen.append(hello)
             while True:
                 seen.append(await line.receive())
         except wire.ProtocolError as error:
             seen.append(str(error))
-        writer.close()
+        await line.close()
 
-    async with listening(serve) as port:
-        try:
-            line = await wire.connect("127.0.0.1", port, client_secret, {"node": 1})
-            for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
-                line.send(message)
-            await asyncio.sleep(0.2)
-            await line.close()
-        except wire.ProtocolError as error:
-            seen.append(f"client: {error}")
+    async with listening(serve):
+        line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+        for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
+            line.send(message)
+        await asyncio.sleep(0.2)
+        await line.close()
     return seen
 
 
 def test_a_line_too_long_ends_the_connection():
-    seen = asyncio.run(_met(SECRET, SECRET))
+    seen = asyncio.run(_met())
     assert seen[:2] == [{"node": 1}, {"beat": 1}]
     assert seen[2:] == ["connection lost (LimitOverrunError)"]
 
@@ -96,12 +97,8 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
     )
     await controller.listen()
     group = asyncio.create_task(controller.run())
-    first = job_ports.first_port(place.secret, place.run_id)
     hello = {"node": 0, "ranks": 1, "host": "n1"}
-    for port in range(first, first + job_ports.PORTS):
-        with contextlib.suppress(OSError, wire.ProtocolError):
-            line = await wire.connect("127.0.0.1", port, place.secret, hello)
-            break
+    line = await wire.connect("127.0.0.1", place.run_id, place.secret, hello)
     while "end" not in (message := await line.receive_within(10)):
         pass
     await line.close()
@@ -119,49 +116,137 @@ def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
     assert "out of memory" in ran["why"]
 
 
-@pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])
-def test_whatever_a_stranger_sends_is_refused(text):
-    async def answered() -> str:
-        refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+async def _refuse_all(line: wire.Connection, hello: wire.Message) -> None:
+    raise AssertionError(hello)
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                await wire.accept(reader, writer, SECRET)
-            except wire.ProtocolError as error:
-                refused.set_result(str(error))
+
+@pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"GET / HTTP/1.1\r\n\r\n", b""])
+def test_what_a_stranger_sends_ends_its_connection(text):
+    async def send() -> bytes:
+        async with listening(_refuse_all):
+            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+            writer.write(text)
+            writer.write_eof()
+            answer = await wire.wait_for(reader.read(), 60)
             writer.close()
+        return answer
 
-        async with listening(serve) as port:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(text + b"\n")
-            found = await refused
-            writer.close()
-        return found
-
-    assert asyncio.run(answered()) in ("not a message", "no nonce")
+    assert b"welcome" not in asyncio.run(send())
 
 
-def test_a_wrong_secret_is_refused_before_anything_is_said():
-    seen = asyncio.run(_met(SECRET, "another0123456789"))
-    assert "a stranger" in seen
-    assert {"node": 1} not in seen
+@pytest.mark.parametrize(("secret", "run_id"), [("another0123456789", RUN), (SECRET, "8.0")])
+def test_another_step_is_refused_before_anything_is_said(monkeypatch, secret, run_id):
+    monkeypatch.setattr(wire, "first_port", lambda *_: PORT)
+
+    async def try_it() -> None:
+        async with listening(_refuse_all):
+            with pytest.raises(wire.ProtocolError, match="no launcher answers"):
+                await wire.connect("127.0.0.1", run_id, secret, {"node": 1})
+
+    asyncio.run(try_it())
 
 
-def test_a_server_that_does_not_know_the_secret_is_refused():
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            writer.write(b'{"nonce": "00"}\n')
-            await reader.readline()
-            writer.write(b'{"proof": "00"}\n')
-            await reader.read()
+def test_silent_strangers_on_the_ports_before_cost_little_time():
+    async def try_it() -> None:
+        with contextlib.ExitStack() as silent:
+            for port in range(PORT, PORT + job_ports.PORTS - 1):
+                silent.enter_context(socket.create_server(("127.0.0.1", port)))
+
+            async def answer(line: wire.Connection, hello: wire.Message) -> None:
+                line.send({"you": hello["node"]})
+                await line.close()
+
+            async with listening(answer):
+                line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+                assert await line.receive() == {"you": 1}
+                await line.close()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
+
+
+def test_dripping_strangers_keep_no_launcher_out():
+    async def drip(writers: list[asyncio.StreamWriter]) -> None:
+        while True:
+            for writer in writers:
+                writer.write(b"\x16")
+            await asyncio.sleep(0.05)
+
+    async def try_it() -> None:
+        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            line.send(hello)
+            await line.close()
+
+        async with listening(answer):
+            writers = [(await asyncio.open_connection("127.0.0.1", PORT))[1] for _ in range(256)]
+            dripping = asyncio.create_task(drip(writers))
+            for node in range(20):
+                line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": node})
+                assert await line.receive() == {"node": node}
+                await line.close()
+            dripping.cancel()
+            for writer in writers:
+                writer.transport.abort()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
+
+
+def test_a_relay_reads_and_says_nothing():
+    """The stranger of a node takes the first port and relays to the controller on the next."""
+    seen, heard = bytearray(), []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while content := await reader.read(1 << 16):
+                seen.extend(content)
+                writer.write(content)
         writer.close()
 
-    async def impostor() -> None:
-        async with listening(serve) as port:
-            with pytest.raises(wire.ProtocolError, match="does not know the secret"):
-                await wire.connect("127.0.0.1", port, SECRET, {"node": 1})
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", PORT + 1)
+        await asyncio.gather(copy(reader, back), copy(there, writer))
 
-    asyncio.run(impostor())
+    async def try_it() -> None:
+        async def serve(line: wire.Connection, hello: wire.Message) -> None:
+            heard.append(hello)
+            line.send({"MASTER_ADDR": "10.1.0.1"})
+            with contextlib.suppress(wire.ProtocolError):
+                heard.append(await line.receive())
+
+        stranger = await asyncio.start_server(relay, "0.0.0.0", PORT)
+        async with stranger, listening(serve):
+            line = await wire.connect("127.0.0.1", RUN, SECRET, {"tell": "restart: a secret"})
+            assert await line.receive() == {"MASTER_ADDR": "10.1.0.1"}
+            await line.close()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
+    assert heard == [{"tell": "restart: a secret"}]
+    assert seen
+    for word in (b"a secret", b"MASTER_ADDR", b'"tell"'):
+        assert word not in seen
+
+
+def test_a_listener_outlives_errors_of_accept(monkeypatch):
+    async def try_it() -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [errno.EMFILE, errno.ECONNABORTED, errno.ENOMEM]
+
+        async def fail_first(listener: socket.socket) -> object:
+            if failures:
+                raise OSError(failures.pop(), "accept fails")
+            return await accept(listener)
+
+        monkeypatch.setattr(loop, "sock_accept", fail_first)
+
+        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            line.send(hello)
+            await line.close()
+
+        async with listening(answer):
+            line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+            assert await line.receive() == {"node": 1}
+            await line.close()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
 
 
 def test_an_account_is_read_as_it_was_written(tmp_path):
