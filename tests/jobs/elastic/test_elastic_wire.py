@@ -134,7 +134,11 @@ def test_what_a_stranger_sends_ends_its_connection(text):
     assert b"welcome" not in asyncio.run(send())
 
 
-@pytest.mark.parametrize(("secret", "run_id"), [("another0123456789", RUN), (SECRET, "8.0")])
+@pytest.mark.parametrize(
+    ("secret", "run_id"),
+    [("another0123456789", RUN), (SECRET, "8.0")],
+    ids=["another secret", "another step"],
+)
 def test_another_step_is_refused_before_anything_is_said(monkeypatch, secret, run_id):
     monkeypatch.setattr(wire, "first_port", lambda *_: PORT)
 
