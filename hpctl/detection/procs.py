@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from hpctl.detection.check import CannotTell, Machine
+from hpctl.detection.slurm_jobs import is_slurmstepd
 
 MOST = 8192
 """Tasks that one scan reads at most; the next scan goes on behind the last."""
@@ -64,7 +65,9 @@ class Scan:
 
     def a_step_runs(self, machine: Machine) -> bool:
         """Whether Slurm runs a job here. Raises CannotTell."""
-        return any(task.comm == "slurmstepd" for task in self.tasks(machine))
+        proc = machine.path("/proc")
+        named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")
+        return any(is_slurmstepd(proc / str(pid)) for pid in named)
 
     def _task(self, path: str, pid: int) -> Task | None:
         fields = stat_fields(path)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import time
 from collections import OrderedDict
 from datetime import datetime
@@ -45,6 +46,9 @@ _CGROUP = re.compile(
 )
 
 
+_SLURMSTEPD = "slurmstepd"
+
+
 _STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
 
 
@@ -52,6 +56,51 @@ def job_of_cgroup(path: str) -> str:
     """The job id in a control group's path, or nothing."""
     match = _CGROUP.search(path)
     return match["job"] if match else ""
+
+
+def is_slurmstepd(process: Path) -> bool:
+    """Return whether a process, named by its directory in /proc, is one of Slurm's step daemons.
+
+    Name and title are what a user chooses, and a user ID of 0 is what a setuid program gives: a
+    link named slurmstepd to one looks the same. So the kernel is asked which file the process runs.
+    It must be called slurmstepd, be root's, and be no setuid program, because without one no user
+    comes to a process of root. False for a process that has ended.
+    """
+    try:
+        name = (process / "comm").read_text(errors="replace").strip()
+        if name != _SLURMSTEPD or not _belongs_to_root(process):
+            return False
+        return _is_installed(process / "exe")
+    except OSError:
+        return False
+
+
+def _belongs_to_root(process: Path) -> bool:
+    """Return whether all user IDs of a process are root's, or this user's as in a sandbox."""
+    for line in (process / "status").read_text(errors="replace").splitlines():
+        if line.startswith("Uid:"):
+            ids = set(line.split()[1:])
+            return ids in ({"0"}, {str(os.geteuid())})
+    return False
+
+
+def _is_installed(program: Path) -> bool:
+    """Return whether a running program is the slurmstepd that root has installed.
+
+    True where it may not be asked, which takes CAP_SYS_PTRACE: a process of a job that is taken for
+    a stray one is ended before a reset. Raises OSError for a process that has ended.
+    """
+    try:
+        # An upgrade of Slurm removes the file under the steps that run.
+        path = os.readlink(program).removesuffix(" (deleted)")
+        status = program.stat()
+    except PermissionError:
+        return True
+    return (
+        os.path.basename(path) == _SLURMSTEPD
+        and status.st_uid in (0, os.geteuid())
+        and not status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 class _Answer(Struct, frozen=True):
@@ -105,8 +154,8 @@ class Jobs:
             if pid <= 1:
                 break
             directory = self._proc / str(pid)
-            name, fields = self._stat(pid)
-            if name == "slurmstepd" and directory.stat().st_uid in (0, os.geteuid()):
+            _, fields = self._stat(pid)
+            if is_slurmstepd(directory):
                 match = _STEPD.match((directory / "cmdline").read_bytes())
                 return match["job"].decode() if match else ""
             pid = int(fields[1])

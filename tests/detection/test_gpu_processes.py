@@ -43,7 +43,7 @@ def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
 def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
     process(tmp_path, 4242, "python3", b"python3\0", cgroup)
     sample = gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
-    assert (sample.jobs, codes("gpu.processes", sample)) == ({"77"}, {})
+    assert (sample.has_job, codes("gpu.processes", sample)) == (True, {})
 
 
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):

@@ -12,6 +12,7 @@ from hpctl.detection.checks.host_nvme_smart import Health
 from hpctl.detection.probe import ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
+from tests.proc_files import add_slurmstepd
 
 GIB = 2**30
 
@@ -83,7 +84,9 @@ def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
 def test_steps_are_looked_for_when_scratch_is_crowded(statvfs, tmp_path, comm, jobs):
     statvfs["/dev/shm"] = 900
     stat = f"7 ({comm}) S 1 7 7 0 -1 4194560 {'0 ' * 10}1 0 99 0"
-    assert host_disk.gather_full(machine(tmp_path, {"/proc/7/stat": stat})).jobs is jobs
+    here = machine(tmp_path, {"/proc/7/stat": stat})
+    add_slurmstepd(tmp_path / "proc/7", tmp_path / "usr/sbin/slurmstepd")
+    assert host_disk.gather_full(here).jobs is jobs
 
 
 def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):

@@ -7,6 +7,7 @@ from hpctl.detection.checks.host_edac import Counts
 from hpctl.detection.checks.host_memory import Sample
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
+from tests.proc_files import add_slurmstepd
 
 
 def judged(seen, before=None):
@@ -34,6 +35,7 @@ def test_a_job_is_looked_for_only_where_much_is_in_use(tmp_path, comm, jobs):
     full = machine(tmp_path, {
         "/proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 100 kB", "/proc/77/stat": stat,
     })  # fmt: skip
+    add_slurmstepd(tmp_path / "proc/77", tmp_path / "usr/sbin/slurmstepd")
     assert host_memory.gather_memory(full).jobs is jobs
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
     assert host_memory.gather_memory(full).jobs is None

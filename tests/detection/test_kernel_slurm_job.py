@@ -1,14 +1,19 @@
 """Which job a process belongs to, on a /proc made for the test and on this machine's own."""
 
 import os
+import shutil
+import subprocess
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from hpctl.detection import slurm_jobs
-from hpctl.detection.slurm_jobs import Jobs, job_of_cgroup
+from hpctl.detection.slurm_jobs import Jobs, is_slurmstepd, job_of_cgroup
 from hpctl.toolkit.compat import UTC
+from tests.proc_files import add_slurmstepd
+from tests.waiting import until
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -61,20 +66,63 @@ def now() -> datetime:
 
 def test_by_the_step_daemon_above_it(proc):
     proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
+    add_slurmstepd(proc.root / "40", proc.root / "sbin/slurmstepd")
     proc.add(41, 40, name="bash")
     proc.add(42, 41, name="a) 1 (b")
     assert Jobs(proc.root).of(42, now()) == "13"
 
 
-def test_a_process_named_like_the_step_daemon_says_nothing(proc):
+def test_a_step_daemon_without_a_title_says_nothing(proc):
     proc.add(40, name="slurmstepd", line=b"something else")
+    add_slurmstepd(proc.root / "40", proc.root / "sbin/slurmstepd")
     proc.add(41, 40)
     assert Jobs(proc.root).of(41, now()) == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "uids", "mode"),
+    [
+        ("slurmstepd", "1000\t0\t0\t0", 0o755),  # a setuid program that a user has started
+        ("su", "", 0o755),  # a link named slurmstepd to another program
+        ("slurmstepd", "", 0o4755),  # such a program under that name
+        ("slurmstepd", "", 0o777),  # one that others may write
+        ("slurmstepd", "1000\t1000\t1000\t1000", 0o755),  # the real one, started by a user
+    ],
+)
+def test_a_process_named_like_the_step_daemon_says_nothing(proc, program, uids, mode):
     proc.add(60, name="slurmstepd", line=b"slurmstepd: [99.0]")
+    add_slurmstepd(proc.root / "60", proc.root / "sbin" / program, uids=uids)
+    (proc.root / "sbin" / program).chmod(mode)
     proc.add(61, 60)
-    if os.geteuid() == 0:
-        os.chown(proc.root / "60", 12345, 12345)
-        assert Jobs(proc.root).of(61, now()) == ""
+    assert Jobs(proc.root).of(61, now()) == ""
+
+
+def test_a_step_daemon_outlives_the_upgrade_of_its_file(proc):
+    add_slurmstepd(proc.root / "60", proc.root / "sbin/slurmstepd (deleted)")
+    assert is_slurmstepd(proc.root / "60")
+
+
+def test_a_setuid_program_under_the_name_is_no_step_daemon(tmp_path):
+    """Root alone can start a program as another user."""
+    if os.geteuid() != 0:
+        pytest.skip("the test starts a program as another user, which takes root")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and len(folder.parts) > 2:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    link = home / "slurmstepd"
+    link.symlink_to(shutil.which("su") or "/bin/su")
+    with subprocess.Popen(
+        ["slurmstepd: [99.0]"], executable=link, user=65534, stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, extra_groups=[], cwd="/",
+    ) as started:  # fmt: skip
+        place = Path("/proc") / str(started.pid)
+        until(lambda: (place / "comm").read_text() == "slurmstepd\n", 60)
+        until(lambda: place.stat().st_uid == 0, 60)
+        assert Jobs().of(started.pid, now()) == ""
+        assert not is_slurmstepd(place)
+        started.kill()
 
 
 def test_a_loop_of_parents_ends(proc):

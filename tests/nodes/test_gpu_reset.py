@@ -39,6 +39,7 @@ from tests.fakes.values import (
     slurm_job,
 )  # fmt: skip
 from tests.nodes.test_node_recovery import FACTS, OURS
+from tests.proc_files import add_slurmstepd
 from tests.waiting import until
 
 LADDER = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
@@ -147,6 +148,7 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
         (folder / "cgroup").write_text("0::/\n")
         (folder / "stat").write_text(f"{folder.name} ({name}) S {parent} " + "0 " * 20)
         (folder / "cmdline").write_text("slurmstepd: [7.0]\0")
+    add_slurmstepd(folders[0], tmp_path / "usr/sbin/slurmstepd")
     (folders[1] / "fd/3").symlink_to("/dev/nvidia1")
     try:
         with pytest.raises(NoReset, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"):

@@ -1,24 +1,20 @@
 """Processes that hold GPU memory on a node without a Slurm job.
 
 They are what a job left behind or what somebody started past Slurm: the next job finds less
-memory than it asked for. A node has a job when one of its slurmstepd processes is there
-(`slurmstepd: [123.batch]`), or a process in a control group of a job (`.../job_123/...`).
+memory than it asked for. A node has a job when one of its slurmstepd processes is there, or a
+process in a control group of a job.
 
 Of no other process is the command line read: that needs its memory map's lock, and a process that
 hangs in the driver holds it for ever. `comm`, `stat` and `cgroup` need none.
 """
 
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from hpctl.detection.check import Functions, Judged, Limits, Machine, NotHere, sweep, warn
+from hpctl.detection.slurm_jobs import Jobs, is_slurmstepd
 
-_STEPD = b"slurmstepd\n"
-_STEP = re.compile(rb"slurmstepd: \[(\d+)\.")
-_GROUP = re.compile(rb"/job_(\d+)(?:/|$)", re.MULTILINE)
 _MIB = 1024 * 1024
 # What belongs on a GPU node without a job: DCGM, its exporter, the persistence daemon.
 _SERVICES = frozenset({"nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi"})
@@ -35,9 +31,9 @@ class Holder(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """Slurm jobs with a step on the node, and who holds GPU memory, services left out."""
+    """Whether a Slurm job is on the node, and who holds GPU memory, services left out."""
 
-    jobs: frozenset[str]
+    has_job: bool
     holders: tuple[Holder, ...]
 
 
@@ -54,12 +50,12 @@ def gather(machine: Machine) -> Sample:
         and (name := _name(machine, process.pid))
         and name not in _SERVICES
     )
-    return Sample(_jobs(machine, holders), holders)
+    return Sample(_has_job(machine, holders), holders)
 
 
 def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     """One observation for each GPU with a stray process, on a node without a job."""
-    if seen.jobs:
+    if seen.has_job:
         return
     stray: dict[str, list[Holder]] = {}
     for holder in seen.holders:
@@ -78,38 +74,28 @@ def _name(machine: Machine, pid: int) -> str:
         return ""
 
 
-def _jobs(machine: Machine, holders: Iterable[Holder]) -> frozenset[str]:
-    """The jobs on the node, as far as they matter here: none where nobody holds memory.
+def _has_job(machine: Machine, holders: Iterable[Holder]) -> bool:
+    """Return whether a job is on the node, as far as it matters here: false where nobody holds
+    memory.
 
-    Asked of the holders' own control groups first: to walk all of /proc costs a busy node more
-    than all other GPU checks together.
+    The holders themselves are asked first: to walk all of /proc costs a busy node more than all
+    other GPU checks together.
     """
     pids = {holder.pid for holder in holders}
-    jobs = {job for pid in pids if (job := _job_of(machine, pid))}
-    if pids and not jobs:
-        jobs = set(_steps(machine))
-    return frozenset(jobs)
+    jobs = Jobs(machine.path("/proc"))
+    return any(_is_of_job(jobs, pid) for pid in pids) or (bool(pids) and _step_runs(machine))
 
 
-def _job_of(machine: Machine, pid: int) -> str:
-    match = _GROUP.search(_bytes(machine.path(f"/proc/{pid}/cgroup")))
-    return match[1].decode() if match else ""
-
-
-def _steps(machine: Machine) -> Iterator[str]:
-    for process in machine.path("/proc").glob("[0-9]*"):
-        if _bytes(process / "comm") != _STEPD:
-            continue
-        if match := _STEP.match(_bytes(process / "cmdline")):
-            yield match[1].decode()
-
-
-def _bytes(path: Path) -> bytes:
+def _is_of_job(jobs: Jobs, pid: int) -> bool:
     try:
-        return path.read_bytes()
-    except OSError:
+        return bool(jobs.holder(pid))
+    except (OSError, ValueError, IndexError):
         # Gone in the meantime.
-        return b""
+        return False
+
+
+def _step_runs(machine: Machine) -> bool:
+    return any(is_slurmstepd(process) for process in machine.path("/proc").glob("[0-9]*"))
 
 
 CHECKS = {"gpu.processes": Functions(gather, judge)}
