@@ -10,9 +10,10 @@ PROC = Path("/proc")
 
 
 class JobProcess(Struct, frozen=True):
-    """One process of a job. `python`: it runs an interpreter of Python."""
+    """One process of a job. `owner`: its user ID. `python`: it runs an interpreter of Python."""
 
     pid: int
+    owner: int
     parent: int
     state: str
     env: Mapping[str, str]
@@ -26,7 +27,8 @@ def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
     """
     place = PROC / str(pid)
     try:
-        if uid is not None and place.stat().st_uid != uid:
+        owner = place.stat().st_uid
+        if uid is not None and owner != uid:
             return None
         with (place / "environ").open("rb") as file:
             fields = file.read(1 << 20).decode(errors="replace").split("\0")
@@ -37,7 +39,7 @@ def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
         return None
     if env.get("SLURM_JOB_ID") != job:
         return None
-    return JobProcess(pid, int(stat[1]), stat[0], env, python)
+    return JobProcess(pid, owner, int(stat[1]), stat[0], env, python)
 
 
 def list_pids() -> list[int]:

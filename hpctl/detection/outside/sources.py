@@ -8,7 +8,6 @@ is stopped for it. It takes processes of the job's owner alone.
 """
 
 import logging
-import subprocess
 import sys
 import tempfile
 import threading
@@ -35,6 +34,7 @@ from hpctl.detection.runner import Check, Runner
 from hpctl.faults.catalogue import rules
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.run_within import run_within
 from hpctl.vocabulary.identity import Generation, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 from hpctl.wire.stack_request import CHECK, StackAsk
@@ -77,13 +77,12 @@ class StackReader:
         lines: list[str] = []
         try:
             with tempfile.TemporaryFile() as out:
-                subprocess.run(
-                    [*NICE, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options],
-                    stdin=subprocess.DEVNULL, stdout=out, timeout=READ_S, check=False,
-                )  # fmt: skip
+                reader = [*NICE, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options]
+                if run_within(reader, READ_S, out=out) is None:
+                    raise OSError(f"not done after {READ_S:g} s")
                 out.seek(0)
                 lines = out.read(MOST * 2048).decode(errors="replace").splitlines()
-        except (OSError, subprocess.SubprocessError) as error:
+        except OSError as error:
             log.warning("the stacks of job %s could not be read: %s", ask.job, error)
         now = datetime.now(UTC)
         fresh = tuple(

@@ -16,7 +16,7 @@ import pwd
 import re
 import shutil
 import signal
-import subprocess
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -45,6 +45,8 @@ from hpctl.slurm.step_beside import beside_options
 from hpctl.toolkit.bounds import natural, printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.run_within import run_within
+from hpctl.toolkit.user_files import is_user_file, open_user_file
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
 
@@ -99,17 +101,16 @@ def _dump(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
     if spy is None:
         return [], _NO_PY_SPY
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
-    with tempfile.TemporaryFile() as out:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         try:
-            done = subprocess.run(
-                command, stdout=out, stderr=subprocess.PIPE, timeout=limit_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return [], f"py-spy did not end within {limit_s:g} s"
+            exit_code = run_within(command, limit_s, out=out, error=said)
         except OSError as error:
             return [], f"cannot start {error.filename}: {error.strerror}"
-        if done.returncode:
-            text = done.stderr.decode(errors="replace").strip()
+        if exit_code is None:
+            return [], f"py-spy did not end within {limit_s:g} s"
+        if exit_code:
+            said.seek(0)
+            text = said.read(LARGEST_DUMP).decode(errors="replace").strip()
             return [], _HOW_TO_PERMIT if _PTRACE.search(text) else f"py-spy: {text[-200:]}"
         out.seek(0)
         try:
@@ -188,12 +189,16 @@ def _dead_children(pid: int) -> tuple[str, ...]:
 
 
 def _flight(process: JobProcess, rank: int) -> str:
-    """The dump of torch's flight recorder, asked for where the job set a pipe for that."""
+    """The dump of torch's flight recorder, asked for where the job set a pipe for that.
+
+    An agent that runs as root reads these paths from the environment of a user's process.
+    """
     env = process.env
     pipe = env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
     if pipe:
         try:
-            fd = os.open(f"{pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            path = f"{pipe}{rank}.pipe"
+            fd = open_user_file(path, os.O_WRONLY, process.owner, stat.S_ISFIFO)
             try:
                 os.write(fd, b"1\n")
             finally:
@@ -202,7 +207,7 @@ def _flight(process: JobProcess, rank: int) -> str:
             pass
     new, old = env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     dump = (new or old or "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
-    return dump[:200] if Path(dump).is_file() else ""
+    return dump[:200] if is_user_file(dump, process.owner) else ""
 
 
 def _ras(found: Mapping[tuple[str, int], JobProcess]) -> str:

@@ -1,0 +1,79 @@
+"""Files whose paths a user has named, for code that has more rights than that user."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+
+MOST_LINKS = 40
+"""Symbolic links on the way to a file, as the kernel follows them at most."""
+
+IsKind = Callable[[int], bool]
+"""Says of a file's mode whether it is of the kind that is expected, as stat.S_ISFIFO does."""
+
+
+def open_user_file(path: str, flags: int, owner: int, is_kind: IsKind) -> int:
+    """Open a file that the user `owner` has named; return its descriptor.
+
+    The path is walked one directory at a time. A symbolic link is followed only if it is root's, as
+    of a mount that was moved: a user's own leads where that user has no access. The file itself is
+    no link, is of the expected kind, and belongs to `owner`; it is looked at before it is opened,
+    because opening a FIFO or a device has effects. Raises OSError, also for a path that is not
+    absolute.
+    """
+    place = _find_file(path, owner, is_kind)
+    try:
+        return os.open(f"/proc/self/fd/{place}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+
+
+def is_user_file(path: str, owner: int) -> bool:
+    """Return whether a regular file of the user `owner` has this path, by the same rules. What
+    another user's directories hold is not told."""
+    with suppress(OSError, ValueError):
+        os.close(_find_file(path, owner, stat.S_ISREG))
+        return True
+    return False
+
+
+def _find_file(path: str, owner: int, is_kind: IsKind) -> int:
+    """Return a descriptor that names the file without opening it (O_PATH). Raises OSError."""
+    if not path.startswith("/") or "\0" in path:
+        raise OSError(errno.EINVAL, "not an absolute path", path)
+    names = _split_path(path)
+    place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    links = 0
+    try:
+        while names:
+            name = names.pop(0)
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            status = os.fstat(found)
+            if not stat.S_ISLNK(status.st_mode):
+                os.close(place)
+                place = found
+                continue
+            os.close(found)
+            links += 1
+            if status.st_uid != 0 or links > MOST_LINKS:
+                raise OSError(errno.ELOOP, "a link of a user is on the way", path)
+            target = os.readlink(name, dir_fd=place)
+            names = _split_path(target) + names
+            if target.startswith("/"):
+                os.close(place)
+                place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        status = os.fstat(place)
+        if status.st_uid != owner or not is_kind(status.st_mode):
+            raise OSError(errno.EACCES, "not such a file of that user", path)
+    except BaseException:
+        os.close(place)
+        raise
+    return place
+
+
+def _split_path(path: str) -> list[str]:
+    """Return the names of a path. `..` stays: the kernel resolves it from the directory reached."""
+    return [name for name in path.split("/") if name not in ("", ".")]
