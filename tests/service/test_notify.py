@@ -412,6 +412,33 @@ def test_mail_program(head: Head) -> None:
     until(lambda: head.counted("sent", "mailprog") == 1)
 
 
+def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "AGAIN_S", (600.0, 600.0))
+    monkeypatch.setattr(daemon.random, "uniform", lambda _, longest: longest)
+    mailer = head.place / "mailer"
+    mailer.write_text(f'#!/bin/sh\necho "$3" >>{head.place}/out\n[ "$3" != ann ]\n')
+    mailer.chmod(0o755)
+    (head.place / "scontrol").write_text(
+        f"#!/bin/sh\ncase $2 in\nconfig) echo 'MailProg = {mailer}'; exit;;\nesac\n"
+        "case $3 in\n5) user=ann;;\n*) user=bob;;\nesac\n"
+        'echo "   MailUser=$user MailType=REQUEUE"\n'
+    )
+    (head.place / "squeue").write_text("#!/bin/sh\necho physics\n")
+    for name in ("scontrol", "squeue"):
+        (head.place / name).chmod(0o755)
+    head.sinks.clear()
+    head.start(users="mailprog")
+    head.happens(*job_ends(5, "proved"))
+    out = head.place / "out"
+    until(lambda: out.exists() and out.read_text() == "ann\n", 60)
+    head.happens(*job_ends(6, "proved", "bob"))
+    until(lambda: head.counted("sent", "mailprog") == 1, 60)
+    assert out.read_text() == "ann\nbob\n"
+
+
+
 @pytest.mark.parametrize("command", ["scontrol", "squeue"])
 @pytest.mark.parametrize("patience_s", [600.0, 2.0])
 def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(

@@ -8,16 +8,18 @@ goes on with it.
 """
 
 import logging
+import random
 import re
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-import tenacity
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.adapters import make_scheduler
@@ -58,6 +60,14 @@ _FOR_OWNERS: Final = ("job_preempted",)
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 
+class _Retry(Struct, frozen=True):
+    """How often a message to one reader of a sink has failed in a row, and the time of the
+    monotonic clock before which it is not tried again."""
+
+    attempts: int = 0
+    not_before: float = 0.0
+
+
 class Notifier:
     """The threads. `look` is for the loop's."""
 
@@ -76,6 +86,7 @@ class Notifier:
         self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
+        self._retries: dict[tuple[str, str], _Retry] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
         self._seen = -1
 
@@ -208,34 +219,43 @@ class Notifier:
             self._walled(name, self._send, name)
 
     def _send(self, name: str) -> None:
-        """Send each reader of a sink what is due; nothing before all that was sent is noted."""
+        """Send each reader of a sink what is due; nothing before all that was sent is noted.
+
+        A reader whose last message failed comes after the others, and each is tried once a turn: an
+        address of a user that takes no mail costs the others one attempt at most.
+        """
         with self._change:
             if self._unkept:
                 self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
-        for to in dict.fromkeys(p.to for p in posted if not p.sent):
+        readers = {p.to for p in posted if not p.sent}
+        retries = {to: self._retries.get((name, to), _Retry()) for to in sorted(readers)}
+        for to in sorted(retries, key=lambda to: retries[to].attempts):
+            if self._stopping.is_set() or time.monotonic() < retries[to].not_before:
+                continue
             mine = [p for p in posted if p.to == to]
             quiet = not to and self._settings.quiet_at(now)
             group = notify_outbox.due(mine, self._settings.per_hour, now, quiet=quiet)
-            if group and self._delivered(name, to, [p.notice for p in group]):
+            if group and self._deliver(name, to, [p.notice for p in group]):
                 with self._change:
                     marked = self._outbox.mark(group, self._clock.now())
                     # In memory at once: what cannot be noted is not sent again and again.
                     self._outbox, self._unkept = marked, True
                     self._keep(marked)
 
-    def _delivered(self, name: str, to: str, group: Sequence[Notice]) -> bool:
-        """Send a message, with as many tries as it needs; whether it is off the desk."""
+    def _deliver(self, name: str, to: str, group: Sequence[Notice]) -> bool:
+        """Try to send a message once; whether it need not be tried again: it was sent, or it is for
+        one user and has failed TRIES times."""
         text = notify_outbox.message(self._config.cluster.name or socket.gethostname(), group)
-        tries = tenacity.stop_after_attempt(TRIES) if to else tenacity.stop_never
-        why = tenacity.Retrying(
-            retry=tenacity.retry_if_result(bool),
-            wait=tenacity.wait_random_exponential(*AGAIN_S),
-            sleep=tenacity.sleep_using_event(self._stopping),
-            stop=tries | tenacity.stop_when_event_set(self._stopping),
-            retry_error_callback=lambda _: "given up",
-        )(self._try, name, to, text)
-        return not why or bool(to and not self._stopping.is_set())
+        why = self._try(name, to, text)
+        attempts = self._retries.pop((name, to), _Retry()).attempts + 1
+        if not why or (to and attempts >= TRIES):
+            return True
+        first_s, most_s = AGAIN_S
+        longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
+        wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
+        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s)
+        return False
 
     def _try(self, name: str, to: str, text: SinkMessage) -> str:
         if name == MAILPROG:
