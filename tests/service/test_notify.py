@@ -438,7 +438,6 @@ def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
     assert out.read_text() == "ann\nbob\n"
 
 
-
 @pytest.mark.parametrize("command", ["scontrol", "squeue"])
 @pytest.mark.parametrize("patience_s", [600.0, 2.0])
 def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(
