@@ -1,0 +1,95 @@
+"""The files by which strangers join: they name what exists."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+CHECK_SUBJECT = ROOT / "tools/check-subject"
+
+
+def list_rooms() -> set[str]:
+    """Return the rooms of the tree, as CODEOWNERS names them."""
+    packages = (ROOT / "hpctl").glob("*/__init__.py")
+    return {f"/hpctl/{path.parent.name}/" for path in packages}
+
+
+def test_each_room_has_an_owner_and_each_row_a_place():
+    lines = (ROOT / ".github/CODEOWNERS").read_text().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    places = {row[0] for row in rows}
+    assert list_rooms() <= places
+    for place, *owners in rows:
+        assert place == "*" or (ROOT / place.strip("/")).exists(), place
+        assert owners
+        assert all(owner.startswith("@") for owner in owners)
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "nightly.yml"])
+def test_workflows_call_make(name):
+    workflow = yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    called = [step["run"].split()[1] for step in steps if step.get("run", "").startswith("make ")]
+    assert called
+    assert set(called) <= TARGETS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".github/dependabot.yml", ".pre-commit-config.yaml", *sorted(
+        str(path.relative_to(ROOT)) for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")
+    )],
+)  # fmt: skip
+def test_configuration_is_yaml(path):
+    assert isinstance(yaml.safe_load((ROOT / path).read_text()), dict)
+
+
+def test_the_devcontainer_sets_up_by_make():
+    made = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert made["postCreateCommand"] == "make setup"
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "AGENTS.md"])
+def test_pages_name_targets_and_files_that_exist(name):
+    text = (ROOT / name).read_text()
+    named = set(re.findall(r"`make ([a-z-]+)`", text))
+    assert named
+    assert named <= TARGETS
+    for path in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_notice_names_every_required_library():
+    text = (ROOT / "pyproject.toml").read_text()
+    required = text.partition("\ndependencies = [")[2].partition("\n]")[0]
+    names = re.findall(r'^ +"([A-Za-z0-9.-]+)', required, re.MULTILINE)
+    assert len(names) > 10
+    notice = (ROOT / "NOTICE").read_text().lower()
+    assert [name for name in names if name.lower() not in notice] == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "good"),
+    [
+        ("jobs: hold a run whose disk is full", True),
+        ("slurm, nodes: read a reservation once", True),
+        ("Merge branch 'x'", True),
+        ("jobs: hold a run whose disk is full.", False),
+        ("Jobs: hold a run", False),
+        ("hold a run", False),
+        ("jobs: " + "x" * 70, False),
+        ("", False),
+    ],
+)
+def test_a_subject_is_checked(tmp_path, subject, good):
+    (tmp_path / "message").write_text(f"{subject}\n\nWhy.\n")
+    done = subprocess.run(
+        [str(CHECK_SUBJECT), str(tmp_path / "message")],
+        check=False, timeout=30, capture_output=True,
+    )  # fmt: skip
+    assert (done.returncode == 0) == good, done.stderr
