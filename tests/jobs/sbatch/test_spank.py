@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -12,14 +11,12 @@ import pytest
 
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.registration import read_comment
+from tests.jobs.last_lines import BUILD, HEADERS, count_lost
 from tests.process import room, run_text
 from tests.sandbox.test_training_slurm import field, requeue, wait, wait_for_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = ROOT / "slurm_plugins/build_spank.sh"
-HEADERS = Path(shutil.which("sbatch") or "/usr/bin/sbatch").resolve().parents[1] / "include"
-"""Of the Slurm that runs: a plugin is refused by every other release."""
 AT_ONCE_S = 5.0
 """A submission without hpctl's help takes 20 ms; a busy machine is slower."""
 # HyperPod's plugin, as far as a command line can tell: srun --auto-resume=1.
@@ -256,3 +253,9 @@ def test_installing_it_keeps_what_plugstack_has(tmp_path) -> None:
     assert conf.stat().st_mode & 0o777 == 0o640
     assert "names it already" in install()
     assert sorted(path.name for path in etc.iterdir()) == ["plugstack.conf", "slurm.conf"]
+
+
+def test_the_last_lines_of_a_failing_task_are_not_lost(cluster: Cluster) -> None:
+    lines = cluster.base / "lines"
+    lines.mkdir()
+    assert count_lost(cluster.slurm, lines, runs=20)[0] == 0
