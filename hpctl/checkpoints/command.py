@@ -17,7 +17,7 @@ from hpctl.checkpoints.files import Place, Remote
 from hpctl.checkpoints.marks import PlacedMark
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.remote import open_place
-from hpctl.checkpoints.resume import look_up, read_declared_files, read_fast_saves
+from hpctl.checkpoints.resume import count_tasks, look_up, read_declared_files, read_fast_saves
 from hpctl.checkpoints.search import Checkpoint, PassedOver
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
@@ -325,7 +325,7 @@ def last(
     if tell:
         _tell(result)
         if isinstance(into, Path):
-            files.note_start(into)
+            files.note_start(into, count_tasks(os.environ))
     sys.exit(_EXIT_CODES[result.verdict])
 
 

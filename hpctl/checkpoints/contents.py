@@ -30,12 +30,14 @@ _NPY = b"\x93NUMPY"
 
 
 class Content(Struct, frozen=True):
-    """One file. `is_proved`: its container says that all of its bytes are there."""
+    """One file. `is_proved`: its container says that all of its bytes are there. `ranks` is the
+    number of ranks that it records."""
 
     is_proved: bool
     step: int | None
     size: int
     modified_ns: int
+    ranks: int | None = None
 
 
 def read_content(path: Path, *, deep: bool) -> Content:
@@ -46,8 +48,8 @@ def read_content(path: Path, *, deep: bool) -> Content:
     with opened(path, "") as file:
         if file.size == 0:
             raise NotWhole(f"{file.name} is empty")
-        is_proved, step = _read(path, file, deep)
-        return Content(is_proved, step, file.size, file.modified_ns)
+        is_proved, said = _read(path, file, deep)
+        return Content(is_proved, said.step, file.size, file.modified_ns, said.ranks)
 
 
 def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
@@ -66,40 +68,42 @@ def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
             raise NotWhole(f"{path.name} is still being written")
 
 
-def _read(path: Path, file: OpenFile, deep: bool) -> tuple[bool, int | None]:
-    """Whether the container is proved, and the step that it records."""
+def _read(path: Path, file: OpenFile, deep: bool) -> tuple[bool, torch_files.SavedNumbers]:
+    """Whether the container is proved, and what it records."""
+    nothing = torch_files.SavedNumbers()
     head = file.read(0, min(8, file.size))
     if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):
         return True, _read_archive(file, deep)
     if head[:1] == b"\x80" and 2 <= head[1] <= 5:
         _read_pickles(file)
-        return True, None
+        return True, nothing
     if file.name.endswith(".safetensors"):
         hf_trainer.prove_safetensors(path, "")
-        return True, None
+        return True, nothing
     if head[:6] == _NPY:
-        return _read_array(file), None
+        return _read_array(file), nothing
     if file.name.endswith(".json") and file.size <= _MAX_JSON:
         json_object(file.read(0, file.size), file.name)
-        return True, None
+        return True, nothing
     tail = file.read(max(0, file.size - _TAIL), min(_TAIL, file.size))
     if not any(tail):
         raise NotWhole(f"{file.name} ends in zeros: its last bytes were never stored")
-    return False, None
+    return False, nothing
 
 
-def _read_archive(file: OpenFile, deep: bool) -> int | None:
+def _read_archive(file: OpenFile, deep: bool) -> torch_files.SavedNumbers:
+    nothing = torch_files.SavedNumbers()
     if torch_files.is_stream(file):
-        return torch_files.step_of(torch_files.read_stream(file).saved())
+        return torch_files.numbers_of(torch_files.read_stream(file).saved())
     if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         _read_pickles(file)
-        return None
+        return nothing
     archive = torch_files.read_archive(file)
     if deep:
         archive.compare()
     if not any(member.name.endswith("/data.pkl") for member in archive.members):
-        return None
-    return archive.step()
+        return nothing
+    return archive.numbers()
 
 
 def _read_pickles(file: OpenFile) -> None:

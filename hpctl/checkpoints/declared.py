@@ -9,8 +9,10 @@ as if they were declared.
 
 What belongs to a step is written down nowhere. A set is passed over where a pattern has no file of
 it or fewer than the step before, where numbered files have a gap, where a start of the job lies
-between its files, or where a file is damaged as far as its container (`contents`) shows that. What
-remains unproven is said with it.
+between its files, or where a file is damaged as far as its container (`contents`) shows that. Where
+no step before shows how many ranks save, the files' own `world_size` does, else the number of tasks
+that the job's start has noted; fewer are the beginning of an interrupted save, unless the same
+start went on to save a later step. What remains unproven is said with it.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from hpctl.checkpoints.files import (
     MAX_ENTRIES,
     TEMPORARY,
     Claim,
+    NotedStart,
     NotWhole,
     Unproven,
     foreign_owner,
     one_start,
+    read_starts,
 )
 from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.patterns import FilePattern, generalize, parse_patterns
@@ -39,6 +43,10 @@ _COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
 _COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
 """What stands before a number that counts from 0 or 1 without a gap."""
 _NUMBERED = re.compile(r"(\D*)(\d{1,9})(\D*)")
+_RANK = re.compile(r"(?:^|[^a-z])(?:global[-_]?)?rank[-_=]?$", re.IGNORECASE)
+"""What stands before the number of a rank."""
+_RANK_OF_SOME = re.compile(r"(?:local|node|[a-z]p)[-_]?rank[-_=]?$", re.IGNORECASE)
+"""The same of a number among the ranks of a node or a group."""
 
 
 class FoundFile(Struct, frozen=True):
@@ -97,6 +105,7 @@ class _Found:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.starts = read_starts(root)
         self.claims: list[tuple[Path, Claim]] = []
         self.names: set[str] = set()
 
@@ -104,13 +113,15 @@ class _Found:
         """Add what the patterns match together and is not taken yet."""
         taken = frozenset(self.names)
         accepted: FileSet | None = None
-        for each in _sets(self.root, patterns):
+        sets = _sets(self.root, patterns)
+        for each, newer in zip(sets, [*sets[1:], None], strict=True):
             names = {file.path.relative_to(self.root).parts[0] for file in each.files}
             if names <= taken:
                 continue
             self.names |= names
-            self.claims.append((each.place(self.root), _claim(self.root, each, patterns, accepted)))
-            if accepted is None or not _missing(each, patterns, accepted):
+            proof = _Proof(self.root, each, patterns, self.starts, older=accepted, newer=newer)
+            self.claims.append((each.place(self.root), proof.claim()))
+            if proof.can_be_compared_with():
                 accepted = each
 
 
@@ -181,14 +192,6 @@ def _entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
         return  # removed since it was listed
 
 
-def _claim(
-    root: Path, files: FileSet, patterns: Sequence[FilePattern], older: FileSet | None
-) -> Claim:
-    step = _recorded(files) if files.step is None else files.step
-    proof = _Proof(root, files, patterns, older)
-    return Claim(step, None, proof.prove, digests=False)
-
-
 def _recorded(files: FileSet) -> int | None:
     """The step that a file without one in its name records; None where none does."""
     for file in files.files:
@@ -212,12 +215,32 @@ def _missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) ->
 
 
 class _Proof(Struct, frozen=True):
-    """The proof of one set. `older` is the newest set before it that was complete."""
+    """The proof of one set. `older` is the newest set before it that was complete, `newer` the set
+    after it, whatever it is."""
 
     root: Path
     files: FileSet
     patterns: Sequence[FilePattern]
+    starts: Sequence[NotedStart]
     older: FileSet | None
+    newer: FileSet | None
+
+    def claim(self) -> Claim:
+        """The claim that `prove` proves."""
+        files = self.files
+        step = _recorded(files) if files.step is None else files.step
+        return Claim(step, None, self.prove, digests=False)
+
+    def can_be_compared_with(self) -> bool:
+        """Whether newer sets need as many files as this one, by what its names and the starts
+        show."""
+        if self.older is not None:
+            return not _missing(self.files, self.patterns, self.older)
+        count = self._ranks()
+        try:
+            return not count or count >= self._tasks(self.files) or self._is_followed()
+        except FileNotFoundError:
+            return False  # removed since it was listed
 
     def prove(self, deep: bool) -> Unproven | None:
         """Return what is unproven, None for nothing. Raises NotWhole, OSError."""
@@ -225,9 +248,10 @@ class _Proof(Struct, frozen=True):
         contents = [(file, self._read(file, deep)) for file in self.files.files]
         one_start(self.root / "set", [content.modified_ns for _, content in contents])
         self._refuse_mixture([content.step for _, content in contents])
+        is_counted = self._are_all_ranks_there([content.ranks for _, content in contents])
         unknown = [(file, each) for file, each in contents if not each.is_proved]
         rest_is_stable([(file.path, each) for file, each in unknown])
-        reasons = [*self._unproven_names(), *_unproven_contents(unknown)]
+        reasons = [*self._unproven_names(is_counted), *_unproven_contents(unknown)]
         return Unproven("; ".join(reasons)) if reasons else None
 
     def _refuse_gaps(self) -> None:
@@ -235,7 +259,7 @@ class _Proof(Struct, frozen=True):
             files = self.files.of(number)
             if not files:
                 raise NotWhole(f"no file of {pattern.text} is there")
-            gap = _find_gap(pattern, [file.role for file in files])
+            gap = _find_gap(pattern, files)
             if gap:
                 raise NotWhole(f"{gap} of {pattern.text} is missing")
         missing = _missing(self.files, self.patterns, self.older) if self.older else ""
@@ -267,9 +291,59 @@ class _Proof(Struct, frozen=True):
         if len(known) > 1:
             raise NotWhole(f"its files are of steps {known[0]} and {known[-1]}: saved over")
 
-    def _unproven_names(self) -> Iterator[str]:
+    def _are_all_ranks_there(self, recorded: list[int | None]) -> bool:
+        """Whether each rank of the run has its files, False where that is not known.
+
+        Raises NotWhole where some have none, and nothing shows that they do not save.
+        """
+        count = self._ranks()
+        expected = max((ranks for ranks in recorded if ranks), default=0)
+        expected = expected or self._tasks(self.files)
+        if not count or not expected:
+            return False
+        if count < expected and not self._is_followed() and not self._was_so_before(expected):
+            raise NotWhole(f"the files of {count} of {expected} ranks are there")
+        return count == expected
+
+    def _ranks(self) -> int:
+        """How many ranks have files, by the pattern that has the fewest; 0 where no name tells."""
+        counts = [
+            len(numbers)
+            for number, pattern in enumerate(self.patterns)
+            for before, _, numbers in _numbers(pattern, self.files.of(number))
+            if _RANK.search(before) and not _RANK_OF_SOME.search(before)
+        ]
+        return min(counts, default=0)
+
+    def _tasks(self, files: FileSet) -> int:
+        """How many tasks the start has that wrote a set; 0 where that is unknown."""
+        tasks = {start.tasks for start in self.starts}
+        if tasks == {0} or not tasks:
+            return 0
+        first_ns, _ = _span(files.files[:1])
+        before = [start for start in self.starts if start.at_ns <= first_ns]
+        return max(before, key=lambda start: start.at_ns).tasks if before else 0
+
+    def _is_followed(self) -> bool:
+        """Whether the start that wrote this set went on to save the one after it."""
+        if self.newer is None:
+            return False
+        first_ns, last_ns = _span(self.files.files)
+        next_ns, _ = _span(self.newer.files)
+        starts = [start.at_ns for start in self.starts]
+        is_noted = any(at_ns <= first_ns for at_ns in starts)
+        return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
+
+    def _was_so_before(self, expected: int) -> bool:
+        """Whether the set before has no more files, of a run of as many ranks."""
+        if self.older is None:
+            return False
+        recorded = read_content(self.older.files[0].path, deep=False).ranks
+        return (recorded or self._tasks(self.older)) == expected
+
+    def _unproven_names(self, is_counted: bool) -> Iterator[str]:
         several = self.files.files[1:] or not all(each.is_one_file for each in self.patterns)
-        if several and self.older is None:
+        if several and self.older is None and not is_counted and not self._is_followed():
             count = len(self.files.files)
             yield f"whether a step has more than {count} file{'s' * (count != 1)}"
         if self.files.step is None and self.files.files[1:]:
@@ -282,8 +356,13 @@ def _unproven_contents(unknown: Sequence[tuple[FoundFile, Content]]) -> Iterator
         yield f"what is in {unknown[0][0].path.name}{others}"
 
 
-def _find_gap(pattern: FilePattern, roles: Sequence[tuple[str, ...]]) -> str:
-    """Which rank or part is missing where wildcards matched their numbers; "" for none."""
+_Numbers = tuple[str, str, set[int]]
+"""The numbers that a wildcard matched, with the text before and after them."""
+
+
+def _numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
+    """What stands for a rank or a part in the names of files."""
+    roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
         literal = pattern.before[number] if number < len(pattern.before) else ""
         found: dict[tuple[str, str], set[int]] = {}
@@ -292,11 +371,23 @@ def _find_gap(pattern: FilePattern, roles: Sequence[tuple[str, ...]]) -> str:
             if match is not None and _COUNTED.search(literal + match[1]):
                 found.setdefault((match[1], match[3]), set()).add(int(match[2]))
         for (before, after), numbers in found.items():
-            expected = range(min(*numbers, 1), max(numbers)) if numbers else ()
-            gap = next((each for each in expected if each not in numbers), None)
-            if gap is not None:
-                return f"{literal}{before}{gap}{after}"
+            yield literal + before, after, numbers
+
+
+def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
+    """Which rank or part is missing where wildcards matched their numbers; "" for none."""
+    for before, after, numbers in _numbers(pattern, files):
+        expected = range(min(*numbers, 1), max(numbers))
+        gap = next((each for each in expected if each not in numbers), None)
+        if gap is not None:
+            return f"{before}{gap}{after}"
     return ""
+
+
+def _span(files: Sequence[FoundFile]) -> tuple[int, int]:
+    """When the first and the last of files were written, in ns since the epoch. Raises OSError."""
+    times = [file.path.stat().st_mtime_ns for file in files]
+    return min(times), max(times)
 
 
 def is_part_of_set(path: Path) -> bool:

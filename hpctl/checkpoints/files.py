@@ -567,13 +567,23 @@ def step_in(name: str) -> int | None:
 
 
 STARTS = ".hpctl-starts"
-"""One line a start, in ns since the epoch, beside the checkpoints."""
+"""One line a start, in ns since the epoch, beside the checkpoints. A line `4 tasks` after it says
+how many the job has, where that is known."""
 _STARTS_BYTES = 64 << 10
-"""Some 3,000 starts. What is older is dropped."""
+"""Some 2,000 starts. What is older is dropped."""
+_TASKS = re.compile(rb"(\d{1,7}) tasks")
 
 
-def note_start(directory: Path) -> None:
-    """Record that a start begins. Never raises: a directory that cannot be written has no saves.
+class NotedStart(Struct, frozen=True):
+    """A start of a job: when, in ns since the epoch, and of how many tasks; 0 where unknown."""
+
+    at_ns: int
+    tasks: int = 0
+
+
+def note_start(directory: Path, tasks: int = 0) -> None:
+    """Record that a start of so many tasks begins, 0 where that is unknown. Never raises: a
+    directory that cannot be written has no saves.
 
     The time is that which the file system gives the file itself, as it does to the checkpoints'.
     """
@@ -586,7 +596,8 @@ def note_start(directory: Path) -> None:
                 os.truncate(handle, 0)
                 os.write(handle, kept[-_STARTS_BYTES // 2 :].partition(b"\n")[2])
             os.utime(handle)
-            os.write(handle, b"%d\n" % os.fstat(handle).st_mtime_ns)
+            line = b"%d\n" % os.fstat(handle).st_mtime_ns
+            os.write(handle, line + b"%d tasks\n" % tasks if tasks else line)
         finally:
             os.close(handle)
 
@@ -619,10 +630,21 @@ def one_start(root: Path, files_ns: Iterable[int]) -> None:
 def noted_starts(directory: Path) -> list[int]:
     """Return when the job's starts began, in ns since the epoch, by the file system's clock; none
     where that cannot be read."""
+    return [start.at_ns for start in read_starts(directory)]
+
+
+def read_starts(directory: Path) -> list[NotedStart]:
+    """Return the starts that are noted; none where they cannot be read."""
     try:
         handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return []
     with open(handle, "rb") as file:
         lines = file.read(_STARTS_BYTES).split(b"\n")
-    return [int(line) for line in lines if line.isdigit() and len(line) < 20]
+    found: list[NotedStart] = []
+    for line in lines:
+        if line.isdigit() and len(line) < 20:
+            found.append(NotedStart(int(line)))
+        elif found and (match := _TASKS.fullmatch(line)):
+            found[-1] = NotedStart(found[-1].at_ns, int(match[1]))
+    return found

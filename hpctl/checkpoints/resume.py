@@ -91,6 +91,13 @@ def _read_list(environment: Mapping[str, str], name: str, what: str) -> tuple[st
     return tuple(values)
 
 
+def count_tasks(environment: Mapping[str, str]) -> int:
+    """Return how many tasks each step of the job has by its options; 0 where that is unknown."""
+    if environment.get("HPCTL_SPARES"):
+        return 0
+    return natural(environment.get("SLURM_NTASKS", ""))
+
+
 def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
     """Return the job's fast saves; None where it has none, or where they cannot be read: the log
     says why, and the start uses the other places."""

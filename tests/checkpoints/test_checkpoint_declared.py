@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.checkpoints import contents, first_save
 from hpctl.checkpoints.explain import describe_checkpoints
-from hpctl.checkpoints.files import STARTS
+from hpctl.checkpoints.files import STARTS, read_starts
 from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
 from hpctl.checkpoints.resume import ResumePlaces, find_resume_point, newest, resume_places
 from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
@@ -111,6 +111,79 @@ def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
     assert find(tmp_path, "ckpt_{step}_rank*.pt").found is not None
     (tmp_path / STARTS).write_text(f"{(OLD_S + 10) * 10**9}\n")
     assert "before a restart" in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[0].why
+
+
+def save(root, at_s: int, step: int, ranks: int, **more) -> None:
+    """One file a rank, as a job writes them at a time."""
+    for rank in range(ranks):
+        path = root / f"ckpt_{step}_rank{rank}.pt"
+        path.write_bytes(torch_save({"step": step, **more}))
+        os.utime(path, (OLD_S + at_s, OLD_S + at_s))
+
+
+def note(root, *starts: tuple[int, int]) -> None:
+    """When starts began, and of how many tasks."""
+    lines = [f"{(OLD_S + at_s) * 10**9}\n{tasks} tasks\n" for at_s, tasks in starts]
+    (root / STARTS).write_text("".join(lines))
+
+
+def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
+    note(tmp_path, (0, 4))
+    save(tmp_path, 10, step=5, ranks=2)
+    search = last_complete(tmp_path)
+    assert search.verdict == "incomplete"
+    assert search.passed_over[0].why == "the files of 2 of 4 ranks are there"
+    save(tmp_path, 10, step=5, ranks=4)
+    found = last_complete(tmp_path).found
+    assert (found.step, found.unproven) == (5, "")
+
+
+def test_interrupted_saves_of_two_starts_do_not_prove_each_other(tmp_path):
+    note(tmp_path, (0, 4), (20, 4))
+    save(tmp_path, 10, step=5, ranks=2)
+    save(tmp_path, 30, step=6, ranks=2)
+    assert last_complete(tmp_path).verdict == "incomplete"
+
+
+def test_a_start_that_saves_again_has_finished_the_save_before(tmp_path):
+    """Some programs have fewer ranks save than the job has tasks."""
+    note(tmp_path, (0, 4))
+    save(tmp_path, 10, step=5, ranks=2)
+    save(tmp_path, 20, step=6, ranks=2)
+    rows = every(tmp_path)
+    assert [(row.step, row.unproven) for row in rows] == [(6, ""), (5, "")]
+
+
+def test_a_job_that_has_grown_is_held_to_its_new_tasks(tmp_path):
+    note(tmp_path, (0, 2), (20, 4))
+    save(tmp_path, 10, step=5, ranks=2)
+    save(tmp_path, 30, step=6, ranks=2)
+    assert last_complete(tmp_path).found.step == 5
+    save(tmp_path, 30, step=6, ranks=4)
+    assert last_complete(tmp_path).found.step == 6
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_files_say_of_how_many_ranks_they_are(tmp_path, ranks):
+    save(tmp_path, 10, step=5, ranks=ranks, world_size=3)
+    found = last_complete(tmp_path).found
+    assert (found.step, found.unproven) == (5, "") if ranks == 3 else found is None
+
+
+@pytest.mark.parametrize("name", ["local_rank", "mp_rank_", "node-rank"])
+def test_a_rank_within_a_node_or_a_group_is_none_of_the_job(tmp_path, name):
+    note(tmp_path, (0, 4))
+    write(tmp_path, {f"s5-{name}{n}.pt": torch_save({"w": n}) for n in range(2)})
+    found = find(tmp_path, f"s{{step}}-{name}*.pt").found
+    assert found.unproven == "whether a step has more than 2 files"
+
+
+def test_a_start_notes_the_tasks_of_the_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    run("last", "--export", "--tell", tmp_path)
+    monkeypatch.setenv("HPCTL_SPARES", "1")
+    run("last", "--export", "--tell", tmp_path)
+    assert [start.tasks for start in read_starts(tmp_path)] == [4, 0]
 
 
 def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):

@@ -111,12 +111,16 @@ class Archive(Struct, frozen=True):
 
     def step(self) -> int | None:
         """The step, where the saved object is one integer, a tensor of one, or has it in it."""
+        return self.numbers().step
+
+    def numbers(self) -> SavedNumbers:
+        """The step, and the number of ranks where the saved object has it in it."""
         top = self._top(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
-            return self._number(top)
+            return SavedNumbers(self._number(top))
         if isinstance(top, dict):
-            return step_of(SavedFields(_with_numbers(top, self._number)))
-        return top if type(top) is int else None
+            return numbers_of(SavedFields(_with_numbers(top, self._number)))
+        return SavedNumbers(top if type(top) is int else None)
 
     def _top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
         view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
@@ -451,6 +455,19 @@ def step_of(saved: SavedFields) -> int | None:
         if (batch := _composer_batch(saved)) is not None:
             return batch
     return None
+
+
+class SavedNumbers(Struct, frozen=True):
+    """What a file records of its checkpoint; None where it does not."""
+
+    step: int | None = None
+    ranks: int | None = None
+
+
+def numbers_of(saved: SavedFields) -> SavedNumbers:
+    """The step and the number of ranks that a saved dict records."""
+    ranks = saved.integer("world_size")
+    return SavedNumbers(step_of(saved), ranks if ranks is not None and ranks > 0 else None)
 
 
 def _holders(saved: SavedFields) -> Iterator[SavedFields]:

@@ -83,7 +83,7 @@ class Kills:
             self._root.mkdir(parents=True)
             self._loads.clear()
         self._attempt += 1
-        files.note_start(self._root)
+        files.note_start(self._root, self._template.ranks)
         found = search.last_complete(self._root, declared=self._declared).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1
