@@ -171,7 +171,10 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
 @click.argument("path", shell_complete=complete_file)
 @_looking
 def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
-    """Verify one checkpoint (a directory, a prefix or a .ckpt file)."""
+    """Verify one checkpoint (a directory, a prefix or a .ckpt file).
+
+    One that is marked as poisoned is named with its mark, and the exit code is 1.
+    """
     try:
         place = Aws(**aws).place(path)
         if isinstance(place, Remote):
@@ -182,7 +185,7 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
                 next(place.iterdir(), None)
     except OSError as error:
         _cannot_read(path, error, "checkpoint-verify" if as_json else None)
-    row = search.judge(place, deep=deep, world_size=world_size)
+    row = search.judge_with_mark(place, deep=deep, world_size=world_size)
     _report("checkpoint-verify", path, [row], as_json, deep)
 
 

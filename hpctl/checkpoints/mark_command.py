@@ -76,6 +76,12 @@ def mark(
     job has saved after step N, and starts the job again.
     """
     declared = parse_patterns(patterns)
+    if directory.parts[:1] == ("s3:",):
+        raise HpctlError(
+            "a mark is a file beside checkpoints in a directory, and objects in S3 have none",
+            "Mark the step in the job's checkpoint directory, which counts for its copies in S3;"
+            " for steps that only S3 has, use `hpctl resume JOB --from-step N`.",
+        )
     try:
         rows = search.every(directory, declared=declared)
     except OSError as error:

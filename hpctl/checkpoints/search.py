@@ -619,6 +619,21 @@ def every(
 def judge(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> Checkpoint | PassedOver:
-    """One checkpoint, directory or file: proved whole, or what is wrong with it."""
+    """One checkpoint, directory or file: proved whole, or what is wrong with it. Its mark is not
+    looked at."""
     candidate = claim_of(path, world_size)
     return candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)
+
+
+def judge_with_mark(
+    path: Place, *, deep: bool = False, world_size: int | None = None
+) -> Checkpoint | PassedOver:
+    """The same, with the mark that lies beside it; an object in S3 has none."""
+    candidate = claim_of(path, world_size)
+    if isinstance(candidate, PassedOver):
+        return candidate
+    row = proved(candidate, deep=deep)
+    if isinstance(path, Remote):
+        return row
+    (mark,) = find_marked([candidate], read_marks([path.parent]))
+    return row if mark is None else replace(row, mark=mark.mark)

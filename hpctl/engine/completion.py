@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from hpctl.engine.journal.state import State
     from hpctl.vocabulary.identity import NodeName
 
+
+_JOB = re.compile(r"\d+(_\d+)?")
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -55,6 +58,13 @@ def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
         return fold(store.events()), list(store.health()) if agents else ()
 
 
+def list_jobs(state: State) -> list[object]:
+    """Return the jobs that the journal names: treated, held, or with a report of their own."""
+    treated = [recovery.shown for recovery in state.jobs.values()]
+    held = [target for target in state.holds if _JOB.fullmatch(target)]
+    return [*treated, *held, *state.reports]
+
+
 def explainable(state: State) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.shown for r in state.jobs.values()]
@@ -71,6 +81,9 @@ complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.ope
 
 
 complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() if hold.approvable))
+
+
+complete_job = _completes(list_jobs)
 
 
 complete_any = _completes(explainable)

@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
 from hpctl.engine.named_jobs import names
 from hpctl.engine.request_client import invoking_user
@@ -97,7 +98,7 @@ def _passed_over(later: tuple[str, ...]) -> str:
 
 
 @click.command(short_help="Have a job go on from an earlier checkpoint.")
-@click.argument("job", metavar="JOB", required=False)
+@click.argument("job", metavar="JOB", required=False, shell_complete=complete_job)
 @click.option(
     "--from-step",
     type=click.IntRange(min=0),

@@ -258,6 +258,29 @@ def test_the_command_marks_and_lists_who_when_and_why(tmp_path):
     assert newest(tmp_path) == 20
 
 
+def test_verify_shows_the_mark_of_one_checkpoint(tmp_path):
+    for step in (10, 20):
+        save(tmp_path, step)
+    assert mark(tmp_path, 20, "--why", "loss is NaN").exit_code == 0
+
+    def verify(step: int, *options: str):
+        return CliRunner().invoke(checkpoint, ["verify", f"{tmp_path}/step-{step}", *options])
+
+    marked = verify(20)
+    assert marked.exit_code == 1
+    assert "complete (sizes match); passed over: marked as poisoned by " in marked.stdout
+    (row,) = json.loads(verify(20, "--json").stdout)["checkpoints"]
+    assert (row["complete"], row["mark"]["why"]) == (True, "loss is NaN")
+    other = verify(10)
+    assert (other.exit_code, "passed over" in other.stdout) == (0, False)
+
+
+def test_a_mark_in_s3_alone_is_refused_with_what_counts_there():
+    refused = mark("s3://bucket/run", 20)
+    assert "objects in S3 have none" in str(refused.exception)
+    assert "hpctl resume JOB --from-step N" in refused.exception.hint
+
+
 def test_what_the_command_prints_is_documented(tmp_path):
     save(tmp_path, 20)
     holds("checkpoint-mark", mark(tmp_path, 20, "--json").stdout)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 from msgspec import Struct
 
+from hpctl.engine.completion import complete_job
 from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect, aggregate
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
@@ -84,7 +85,7 @@ class RunningJob(Struct, frozen=True):
 
 
 @click.command(short_help="Show each rank's stack, and which ranks the others wait for.")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=complete_job)
 @output.json_option
 def stacks(job: str, as_json: bool) -> None:
     """Read the stacks of a running job's Python ranks, and name those that the others wait for.

@@ -196,11 +196,7 @@ class _Draft:
             self.warnings += scratch_warnings(export, self.context.environment)
             self.warnings += storage_warnings(directory, self.context.filesystem, self.hpctl.tiers)
             self.warnings += [self.context.unknown] if self.context.unknown else []
-            if self.hpctl.fast and self.hpctl.checkpoint_files:
-                self.warnings.append(
-                    "--fast-dir does not copy the files that --checkpoint-files declares; save"
-                    " those to the checkpoint directory"
-                )
+            self.warnings += declared_warnings(self.hpctl)
         elif self.hpctl.tiers:
             raise HpctlError(
                 "--tier names further places beside the checkpoint directory, and there is none",
@@ -303,6 +299,23 @@ class _Draft:
             warnings=tuple(self.warnings),
             bases=tuple(preamble.base(place) for place in shared),
             registered=registered,
+        )
+
+
+def declared_warnings(asked: HpctlOptions) -> Iterator[str]:
+    """Where the files that --checkpoint-files declares are not looked for."""
+    if not asked.checkpoint_files:
+        return
+    if asked.fast:
+        yield (
+            "--fast-dir does not copy the files that --checkpoint-files declares; save"
+            " those to the checkpoint directory"
+        )
+    stored = [tier for tier in asked.tiers if tier.startswith("s3://")]
+    if stored:
+        yield (
+            f"the files that --checkpoint-files declares are not looked for in {stored[0]}: a"
+            " restart resumes from those in the checkpoint directory"
         )
 
 

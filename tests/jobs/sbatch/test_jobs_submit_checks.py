@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from hpctl.jobs.sbatch import context, submit
 from hpctl.jobs.sbatch import options as sbatch_options
-from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line, read
+from hpctl.jobs.sbatch.options import HpctlOptions, hpctl_options, parse_command_line, read
 from hpctl.jobs.sbatch.submit import EffectiveOptions
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.fast_saves import FastSaves
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_check_cases.yaml").read_text())
 
@@ -164,6 +166,20 @@ def test_storage_that_other_nodes_do_not_have(directory, filesystem, word):
     assert word in warning
     assert "--tier" in warning
     assert submit.storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
+
+
+def test_where_declared_files_are_not_looked_for_is_said():
+    declared = HpctlOptions(
+        checkpoint_dir="/fsx/c",
+        checkpoint_files=("w_{step}.bin",),
+        tiers=("/nvme", "s3://b/run"),
+        fast=FastSaves(dir="/nvme/run"),
+    )
+    fast, stored = submit.declared_warnings(declared)
+    assert "--fast-dir does not copy the files" in fast
+    assert "not looked for in s3://b/run" in stored
+    assert list(submit.declared_warnings(replace(declared, checkpoint_files=()))) == []
+    assert list(submit.declared_warnings(replace(declared, tiers=("/nvme",), fast=None))) == []
 
 
 def test_a_tier_on_a_local_disk_that_does_not_say_so():

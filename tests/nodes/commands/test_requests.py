@@ -243,6 +243,8 @@ def test_names_complete_from_the_journal(history, monkeypatch):
     assert complete("hpctl nodes ip-10-1-0-4") == {"ip-10-1-0-4"}
     assert complete("hpctl cancel n-") == {"n-44444444"}
     assert complete("hpctl approve ip") == {"ip-10-1-0-5"}
+    assert complete("hpctl resume 4") == complete("hpctl stacks 4") >= {"4242", "4545"}
+    assert complete("hpctl resume ip") == set(), "nodes are no jobs"
     assert complete("hpctl explain j-") == {"j-22222222", "j-55555555", "j-77777777"}
     assert complete("hpctl cluster describe llm-p") == {"llm-prod"}
     long = "ip-10-1-0-250.us-west-2.compute.internal"
