@@ -45,7 +45,9 @@ def load_plugin(base: Path) -> str:
     if find().version >= (24, 5):
         return ""
     plugin = base / "hpctl_spank.so"
-    subprocess.run([str(BUILD), str(plugin), str(HEADERS)], check=True, timeout=60)
+    subprocess.run(
+        [str(BUILD), str(plugin), str(HEADERS)], check=True, timeout=60, capture_output=True
+    )
     (base / "plugstack.conf").write_text(f"optional {plugin}\n")
     return f"PlugStackConfig={base}/plugstack.conf\n"
 

@@ -523,7 +523,7 @@ def script_warnings(script: BatchScript) -> list[str]:
 def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
     yield from _place_warnings(text)
     if not _SAYS.match(text):
-        yield from _actor_warnings(text)
+        yield from _actor_warnings(text, script)
     text = _outer(text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
@@ -534,6 +534,16 @@ def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
             "of a pipe the shell keeps the last command's exit code: a crash would look like"
             " success; add `set -o pipefail` or use --output"
         )
+
+
+def _exports_all(names: str, script: str) -> bool:
+    """Whether the value of srun --export has ALL in it, or is a variable that the script does not
+    set without."""
+    variable = re.fullmatch(r"\$\{?(\w+)\}?", names)
+    if variable is None:
+        return "ALL" in names.split(",")
+    values = re.findall(rf"\b{variable[1]}=[\"']?([^\s\"';]*)", script)
+    return not values or any("ALL" in value.split(",") for value in values)
 
 
 def _place_warnings(text: str) -> Iterator[str]:
@@ -548,7 +558,7 @@ def _place_warnings(text: str) -> Iterator[str]:
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
-def _actor_warnings(text: str) -> Iterator[str]:
+def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
     """A line that has somebody else act on the job, or keeps the program from what it needs."""
     if _AUTO_RESUME.search(text):
         yield (
@@ -558,7 +568,7 @@ def _actor_warnings(text: str) -> Iterator[str]:
     if _HANG_RULES.search(text):
         yield _HANG_AGENT
     exported = _STEP_EXPORT.search(text)
-    if exported and "ALL" not in exported["names"].split(","):
+    if exported and not _exports_all(exported["names"], script.text):
         yield (
             "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
             " the program; add ALL"

@@ -37,6 +37,7 @@ Root Cause (first observed failure):
 
 def main() -> int:
     name, *arguments = sys.argv[1:]
+    os.environ.update(find_lost_variables())
     if name in ("nsys", "numactl"):
         return run_rest(arguments)
     if name.startswith("python"):
@@ -46,9 +47,23 @@ def main() -> int:
     if name == "ray" and arguments[0] == "status":
         print(f" 0.0/{8 * int(os.environ['SLURM_JOB_NUM_NODES'])}.0 worker_units")
         return 0
+    if name == "ray" and (arguments[0] == "stop" or "--block" not in arguments):
+        return 0
     if name in ("trl", "ray", "vllm", "rank"):
         return train(name, arguments)
     return 0
+
+
+def find_lost_variables() -> dict[str, str]:
+    """Return what Slurm gave the task where its script has unset that, as some do for Ray."""
+    pid = os.getpid()
+    while "SLURM_JOB_ID" not in os.environ and pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        found = dict(word.partition("=")[::2] for word in words if word.startswith("SLURM"))
+        if "SLURM_JOB_ID" in found:
+            return found
+    return {}
 
 
 def run_rest(arguments: list[str]) -> int:
@@ -88,8 +103,6 @@ def launch(name: str, arguments: list[str]) -> int:
         "traceback": how,
     }
     sys.stderr.write(REPORT.format(**values))
-    sys.stderr.flush()
-    time.sleep(0.5)  # srun loses the last lines of a task for which it ends a step
     return 1
 
 

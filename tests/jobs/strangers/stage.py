@@ -16,7 +16,9 @@ from typing import Any
 
 from hpctl.vocabulary.identity import NodeName
 from tests.daemon.chaos import Chaos, cluster
+from tests.jobs.last_lines import load_plugin
 from tests.live import until
+from tests.process import room
 from tests.sandbox.test_training import ROOT
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -219,5 +221,7 @@ def _order(record: dict[str, Any]) -> tuple[bool, bool, str, int]:
 def stage(nodes: int = 6) -> Iterator[Stage]:
     """A cluster with partitions by many names, on nodes with 192 CPUs and 8 GPUs."""
     partitions = "".join(f"PartitionName={name} Nodes=ALL State=UP\n" for name in PARTITIONS)
-    with cluster(nodes=nodes, cpus=192, slurm_conf=partitions) as live:
-        yield Stage(live)
+    with room() as base:
+        conf = partitions + load_plugin(base)
+        with cluster(nodes=nodes, cpus=192, slurm_conf=conf) as live:
+            yield Stage(live)
