@@ -59,7 +59,10 @@ def find_lost_variables() -> dict[str, str]:
     pid = os.getpid()
     while "SLURM_JOB_ID" not in os.environ and pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        try:
+            words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        except PermissionError:
+            break
         found = dict(word.partition("=")[::2] for word in words if word.startswith("SLURM"))
         if "SLURM_JOB_ID" in found:
             return found

@@ -84,6 +84,14 @@ ROWS = {
         ),
         says=("this step writes to files of its own",),
     ),
+    "driver_in_head": Row(
+        script(
+            "driver_in_head.sub",
+            environment={"CONTAINER": "image.sqsh", "COMMAND": "python train.py"},
+        ),
+        says=("this EXIT trap replaces hpctl's", "this step writes to files of its own"),
+        cause="",
+    ),
     # A real node has the address of the daemon in a file, and the sandbox in the environment.
     "no_environment": Row(script("no_environment.sh", files=TRAIN), cause=""),
 }
