@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
@@ -105,9 +106,13 @@ class _Found:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.starts = read_starts(root)
         self.claims: list[tuple[Path, Claim]] = []
         self.names: set[str] = set()
+
+    @cached_property
+    def starts(self) -> list[NotedStart]:
+        """The starts of the job, read where there is a set."""
+        return read_starts(self.root)
 
     def add(self, patterns: Sequence[FilePattern]) -> None:
         """Add what the patterns match together and is not taken yet."""
