@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from hpctl.toolkit.errors import HpctlError
-
-DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
+from hpctl.wire.heads import find_slurm_conf
 
 
 class AlreadyRunning(HpctlError):
@@ -48,9 +47,11 @@ class ClusterLock:
 
     def __init__(self, conf: Path | None) -> None:
         """Take the lock where it is free. Raises AlreadyRunning where another daemon has it."""
-        self._conf = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
+        self._conf = conf
         self._fd = -1
-        if self.trouble and (daemon := _daemon_that_locks(self._conf)):
+        trouble = self.trouble
+        daemon = _daemon_that_locks(self._conf) if self._conf and trouble else ""
+        if daemon:
             raise AlreadyRunning(
                 f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
                 " with another state_dir",
@@ -60,8 +61,10 @@ class ClusterLock:
     @property
     def trouble(self) -> str:
         """What to tell the operator; empty while no other daemon is known of."""
-        if self._fd >= 0:
+        self._conf = self._conf or find_slurm_conf()
+        if self._conf is None or self._is_held(self._conf):
             return ""
+        self.close()
         with contextlib.suppress(OSError):
             fd = os.open(self._conf, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -77,6 +80,12 @@ class ClusterLock:
                 return ""
             self._fd = fd
         return ""
+
+    def _is_held(self, conf: Path) -> bool:
+        """Whether the file is the one that was locked: slurmd and editors replace it by another."""
+        with contextlib.suppress(OSError):
+            return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), conf.stat())
+        return self._fd >= 0
 
     def close(self) -> None:
         """Release the lock."""

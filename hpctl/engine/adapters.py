@@ -74,9 +74,11 @@ def readable_url(config: Config) -> str:
 
 def _cluster_name(conf: Path | None) -> str:
     """ClusterName of slurm.conf; empty where there is none to read."""
-    from pathlib import Path
+    from hpctl.wire.heads import find_slurm_conf
 
-    path = conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    path = conf or find_slurm_conf()
+    if path is None:
+        return ""
     with contextlib.suppress(OSError):
         text = path.read_text(errors="replace")
         if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):

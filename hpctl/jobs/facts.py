@@ -124,11 +124,11 @@ def _is_dynamic(node: NodeName, view: View) -> bool:
 
 
 def _least(rec: JobRecovery, job: SlurmJob, view: View) -> int:
-    """How many nodes it needs at least."""
+    """How many nodes it needs at least: more than it ran on where its owner had shrunk it."""
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
         return ruled.policy.nodes[0]
-    return rec.nodes or len(rec.ran_on) or job.wants
+    return max(rec.nodes or len(rec.ran_on), job.wants)
 
 
 def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:

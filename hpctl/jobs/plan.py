@@ -316,7 +316,7 @@ def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
         and (p.trouble.kind in NODE_KINDS or _returned(p.trouble.node, p.trouble.at, view))
     }
     names = tuple(sorted(name for name in healed if name is not None))
-    return Means(wanted=len(job.nodes), pool=len(usable), healed=names)
+    return Means(wanted=max(len(job.nodes), job.wants), pool=len(usable), healed=names)
 
 
 def _returned(node: NodeName | None, since: datetime, view: View) -> bool:
@@ -331,4 +331,5 @@ def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple
     DOWN now is left as well: 22.05 does not end the batch script of a --no-kill job on the host
     that it lost, and a job that comes back there is a duplicate, which drains the node.
     """
-    return tuple(sorted(exclude)) if can_spare(job, exclude, len(job.nodes), view) else ()
+    least = max(len(job.nodes), job.wants)
+    return tuple(sorted(exclude)) if can_spare(job, exclude, least, view) else ()

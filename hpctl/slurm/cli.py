@@ -215,8 +215,16 @@ class CliScheduler(Reader):
         send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
+        sent = self._send_start(send, after_s)
+        return rules.start_answer(sent, record, known)
+
+    def _send_start(self, send: rules.StartNow, after_s: float) -> Outcome:
         sent = Outcome.accepted()
+        if send.requeue:
+            sent = rules.requeue_answer(self.order("scontrol", "requeue", send.command_id))
         for update in send.updates:
+            if sent.kind is not OutcomeKind.ACCEPTED:
+                return sent
             args = [f"JobId={update.command_id}"]
             if update.exclude is not None:
                 args += _exclusions(update.exclude, update.mark)
@@ -224,9 +232,7 @@ class CliScheduler(Reader):
                 args.append(f"NumTasks={send.tasks}")
             args.append(rules.start_time(after_s))
             sent = self.order("scontrol", "update", *args)
-            if sent.kind is not OutcomeKind.ACCEPTED:
-                return rules.start_answer(sent, record, known)
-        if send.release:
+        if send.release and sent.kind is OutcomeKind.ACCEPTED:
             return self.order("scontrol", "release", send.command_id)
         return sent
 

@@ -22,7 +22,7 @@ from hpctl.toolkit.hostlist import HostlistError, expand
 from hpctl.toolkit.job_ids import find_task_ranges
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 
 JOB_BASE = frozenset(
     [
@@ -156,17 +156,21 @@ def group_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ..
 def whole_job(components: Sequence[SlurmJob]) -> SlurmJob:
     """Return a heterogeneous job as the one job that it is to Slurm, under its leader's id.
 
-    slurmctld starts, requeues and ends all components together: they are one run, on the nodes of
-    all of them, and it is over once the last has cleared (`_het_job_on_node`, `_job_requeue`).
+    slurmctld starts and requeues all components together: they are one run, on the nodes of all of
+    them, and it is over once the last has cleared (`_het_job_on_node`, `_job_requeue`). A component
+    may end before the others, at its own time limit or by `scancel 12+1`: its nodes are no longer
+    the job's while that runs on.
     """
     leader = components[0]
-    waits = [job.reason for job in components if job.reason not in ("", "None")]
-    eligible = [job.eligible for job in components if job.eligible is not None]
+    left = [job for job in components if job.state not in ENDED] or list(components)
+    held = [job for job in components if job in left or job.completing or not leader.running]
+    waits = [job.reason for job in left if job.reason not in ("", "None")]
+    eligible = [job.eligible for job in left if job.eligible is not None]
     return replace(
         leader,
         components=tuple(job.id for job in components),
         flags=frozenset().union(*(job.flags for job in components)),
-        nodes=tuple(dict.fromkeys(node for job in components for node in job.nodes)),
+        nodes=tuple(dict.fromkeys(node for job in held for node in job.nodes)),
         excluded=tuple(dict.fromkeys(node for job in components for node in job.excluded)),
         batch=all(job.batch for job in components),
         requeue=all(job.requeue for job in components),

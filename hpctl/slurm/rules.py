@@ -33,6 +33,10 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   component has an ExcNodeList and a begin time of its own: an update of the leader's id (`12`)
   sets those of all, `12+1` those of one. Only slurmctld's backfill pass starts such a job, up to
   bf_interval (30 s) after it may begin (seen on 22.05.8; the same code in 25.11).
+- Where a component of it has ended before the others, a node that is set DOWN requeues only those
+  that run, also where it is a node that the ended component gave back. The rest never starts
+  alone: a requeue of the leader brings back the ended component, and answers that the others are
+  pending (seen on 22.05.8).
 """
 
 import math
@@ -72,13 +76,15 @@ class StartNow(Struct, frozen=True):
     components exclude different nodes.
 
     `release` asks for a release of `command_id` after them, for an expedited job that Slurm holds
-    and for one whose launch failed. `tasks` is the NumTasks to set, None to leave it.
+    and for one whose launch failed. `tasks` is the NumTasks to set, None to leave it. `requeue`
+    asks for a requeue of `command_id` before them, which brings back components that have ended.
     """
 
     command_id: str
     updates: tuple[StartUpdate, ...]
     release: bool = False
     tasks: int | None = None
+    requeue: bool = False
 
 
 def requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
@@ -149,7 +155,8 @@ def start_now(
     updates = [_start(each, tuple(exclude), known, forgive) for each in components]
     if len({(update.exclude, update.mark) for update in updates}) == 1:
         updates = [replace(updates[0], command_id=command_id)]
-    return StartNow(command_id, tuple(updates), release, tasks)
+    ended = any(each.state in ENDED for each in record.components)
+    return StartNow(command_id, tuple(updates), release, tasks, requeue=ended)
 
 
 def _start(
@@ -208,7 +215,7 @@ def lift(
     if job.completing:
         return COMPLETING
     components = record.components or (job,)
-    lifts = [_lift(each, nodes, known) for each in components]
+    lifts = [_lift(each, nodes, known) for each in components if each.state not in ENDED]
     updates = tuple(update for update in lifts if update is not None)
     return updates or Outcome.accepted("it excludes none of them by hpctl's order")
 

@@ -239,3 +239,9 @@ def slurm_confs(root: Path = Path("/")) -> list[Path]:
     """Where a slurm.conf may be: the environment's, a controller's, a configless node's."""
     own = os.environ.get("SLURM_CONF", "")
     return [root / place.lstrip("/") for place in (own, *_CONFS) if place]
+
+
+def find_slurm_conf() -> Path | None:
+    """Return this machine's slurm.conf, on a configless node what slurmctld has sent; None where
+    there is none."""
+    return next((conf for conf in slurm_confs() if conf.is_file()), None)

@@ -161,6 +161,15 @@ def test_a_job_that_needs_the_bad_node_waits_without_an_exclusion(size, exclude)
     assert job_facts(rec, view, OWN).exclude == exclude
 
 
+@pytest.mark.parametrize(("wants", "exclude"), [(6, ("n1",)), (7, ())])
+def test_a_job_that_was_shrunk_needs_all_its_nodes_again(wants, exclude) -> None:
+    job = replace(WAITS, excluded=("n2",), admin_comment="", wants=wants)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.RELEASED)
+    view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
+    view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
+    assert job_facts(rec, view, OWN).exclude == exclude
+
+
 @pytest.mark.parametrize("flag", ["DYNAMIC_NORM", "DYNAMIC_FUTURE"])
 def test_a_dynamic_node_under_treatment_is_left_to_its_drain(flag) -> None:
     """Once it is deleted, slurmctld refuses every change of a job that excludes it."""

@@ -108,6 +108,29 @@ def test_a_job_that_was_shrunk_is_restarted_whole(live: Chaos):
 
 
 @story(
+    job="Batch job on all nodes of the cluster that its owner has shrunk while it ran",
+    act="the node that it kept has a fault",
+    slurm="The job excludes the node, as Slurm shows it with the nodes that it was shrunk to; it is"
+    " given the node again once that serves, and runs on all nodes.",
+    owner="The job runs again by itself.",
+)
+def test_a_shrunk_job_that_needs_every_node_is_given_all_again(live: Chaos):
+    job = live.start("sleep 600", "--nodes=4", header=HEADER)
+    scontrol(live, "update", f"JobId={job}", "NumNodes=1")
+    until(lambda: len(live.job(job).nodes) == 1, 60, "it has one node")
+    live.sandbox.inject_api("stuck-replace")
+    victim = hit(live, job)
+    until(lambda: live.job(job).state == "PENDING", 60, "it waits")
+    until(lambda: live.of_job(job)[0].phase == "starting", 60, "hpctl has let it start")
+    # slurmctld shows the job as small as it was shrunk until it starts: hpctl cannot know better.
+    assert live.job(job).excluded == (victim,)
+    live.sandbox.inject_api("clear")
+    live.returned(victim)
+    until(lambda: live.begun(job, 1), 60, "it runs again")
+    assert len(live.job(job).nodes) == 4
+
+
+@story(
     job="Batch job that its owner has shrunk while it ran (`scontrol update NumNodes=1`)",
     act="the node that it gave back has a fault",
     slurm="The job runs on; the node is replaced.",
@@ -177,8 +200,7 @@ def test_a_begin_time_that_a_person_sets_is_kept(live: Chaos):
     put_off = "a person has put it off until"
     until(lambda: put_off in live.explained(job), 60, "explain says so")
     stays(lambda: live.job(job).put_off, 3, "it waits")
-    scontrol(live, "update", f"JobId={job}", "StartTime=now")
-    until(lambda: live.running(job, 1), 60, "it runs again")
+    live.end_delay(job, 1)
 
 
 @story(
@@ -188,8 +210,7 @@ def test_a_begin_time_that_a_person_sets_is_kept(live: Chaos):
 )
 def test_a_begin_time_of_the_submission_is_kept(live: Chaos):
     waits = live.submit("sleep 600", "--begin=now+1hour", COMMENT, header=HEADER)
-    begins = live.submit("sleep 600", "--begin=now+2", COMMENT, header=HEADER)
-    until(lambda: live.running(begins), 90, "it runs")
+    begins = live.start("sleep 600", "--begin=now+2", COMMENT, header=HEADER)
     hit(live, begins)
     until(lambda: live.running(begins, 1), 60, "it runs again")
     assert live.job(waits).put_off
@@ -257,6 +278,7 @@ def test_a_job_that_is_held_before_its_restart_stays_held(live: Chaos, verb: str
     live.sandbox.kill_daemon()
     scontrol(live, "update", f"NodeName={victim}", "State=DOWN", "Reason=lost")
     until(lambda: live.job(job).restarts == 1, 60, "Slurm requeues it")
+    live.cleared(job)
     scontrol(live, verb, str(job))
     live.sandbox.start_daemon()
     until(lambda: live.daemon_knows(job, "PENDING"), 60, "hpctl sees that it waits")
@@ -264,5 +286,4 @@ def test_a_job_that_is_held_before_its_restart_stays_held(live: Chaos, verb: str
     # Where its slurmd has registered since, it serves again already.
     live.sandbox.run(["scontrol", "update", f"NodeName={victim}", "State=RESUME"], check=False)
     scontrol(live, "release", str(job))
-    scontrol(live, "update", f"JobId={job}", "StartTime=now")
-    until(lambda: live.running(job, 1), 60, "it runs again")
+    live.end_delay(job, 1)

@@ -157,6 +157,40 @@ def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     assert code(rules.requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
 
 
+def two_components(leader, other):
+    """A heterogeneous job on two nodes, whose components are as they are said to be."""
+    whole = replace(FAILED, het_job=7, state="RUNNING")
+    first = replace(whole, id=7, nodes=(A,), **leader)
+    second = replace(whole, id=8, het_offset=1, nodes=(B,), **other)
+    return JobRecord(whole_job((first, second)), (first, second))
+
+
+ENDED_ALONE = {"state": "TIMEOUT", "reason": "TimeLimit"}
+
+
+def test_a_component_that_has_ended_before_the_others_has_given_its_nodes_back():
+    assert two_components({}, {}).job.nodes == (A, B)
+    assert two_components({}, ENDED_ALONE).job.nodes == (A,)
+    assert two_components({}, {**ENDED_ALONE, "flags": COMPLETING}).job.nodes == (A, B)
+    assert two_components(ENDED_ALONE, ENDED_ALONE).job.nodes == (A, B)
+
+
+def test_a_component_that_has_ended_is_requeued_before_the_job_starts():
+    waits = {"state": "PENDING", "reason": "None", "restarts": 1}
+    half = two_components(waits, ENDED_ALONE)
+    assert half.job.nodes == (A, B)
+    assert half.job.reason == "None"
+    send = rules.start_now(half, (A,), {A, B})
+    assert (send.requeue, send.command_id) == (True, "7")
+    assert not rules.start_now(two_components(waits, waits), (A,), {A, B}).requeue
+
+
+def test_a_lift_leaves_alone_a_component_that_has_ended():
+    excludes = {"excluded": (A,), "admin_comment": "hpctl:excluded=a"}
+    half = two_components({**PENDING, **excludes}, {**ENDED_ALONE, **excludes})
+    assert [lift.command_id for lift in rules.lift(half, [A], {A})] == ["7+0"]
+
+
 @pytest.mark.parametrize(
     ("marked", "exclude", "forgive", "sent", "mark"),
     [
