@@ -45,7 +45,6 @@ def plan(
     directory = spec.layout.of_node(machine.node)
     sock = directory / "munge.sock"
     number = int(machine.address.rsplit(".")[-1])
-    conf = str(directory / "slurm.conf")
     steps: dict[str, Any] = {
         "wait": spec.netns,
         "munged": {
@@ -55,7 +54,7 @@ def plan(
         },
         "lifecycle": lifecycle,
         "slurmd": {
-            "command": [programs["slurmd"], "-D", "-b", "-N", machine.node, "-f", conf],
+            "command": _slurmd(programs, spec, machine, directory),
             "port": spec.ports.slurmd + number,
             "log": str(logs / f"slurmd.{machine.node}.out"),
             "pidfile": str(directory / "slurmd.pid"),
@@ -69,6 +68,21 @@ def plan(
             "pidfile": str(directory / "agent.pid"),
         }
     return steps
+
+
+def _slurmd(programs: Programs, spec: Spec, machine: Machine, directory: Path) -> list[str]:
+    command = [programs["slurmd"], "-D", "-b", "-N", machine.node]
+    if not spec.configless:
+        return [*command, "-f", str(directory / "slurm.conf")]
+    # slurmd asks for its configuration with the credential of munge's default socket, and links
+    # /run/slurm/conf to what it gets. That names the head's socket: here it is the node's own.
+    own, head = directory / "munge.sock", spec.layout.munge_socket
+    script = (
+        'mount -t tmpfs tmpfs /run && mkdir /run/munge && ln -s "$1" /run/munge/munge.socket.2'
+        ' && mount --bind "$1" "$2" && shift 2 && unset SLURM_CONF && exec "$@"'
+    )
+    server = f"{spec.head_address}:{spec.ports.slurmctld}"
+    return ["sh", "-c", script, "sh", str(own), str(head), *command, "--conf-server", server]
 
 
 def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[str]:

@@ -337,6 +337,11 @@ class LocalMachines:
         for old in (directory, spool):
             shutil.rmtree(old, ignore_errors=True)
             old.mkdir(parents=True)
+        if not self._spec.configless:
+            self._write_slurm_conf(directory)
+        return directory
+
+    def _write_slurm_conf(self, directory: Path) -> None:
         everywhere = slurmconf.everywhere(self._spec)
         conf = slurmconf.render(self._spec, self._programs, directory / "munge.sock", everywhere)
         etc = self._spec.layout.slurm_conf.parent
@@ -344,7 +349,6 @@ class LocalMachines:
         for name in ("gres.conf", "cgroup.conf"):
             texts[name] = (etc / name).read_text()
         slurmconf.write(directory, texts)
-        return directory
 
     def _run_lifecycle(self, machine: Machine, directory: Path, *, alone: bool) -> None:
         """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
@@ -412,6 +416,8 @@ class LocalMachines:
             command = [self._programs["unshare"], "--net", "--", *command]
         env = bootplan.child_env(self._spec)
         env["SLURM_CONF"] = str(plan.parent / "slurm.conf")
+        if self._spec.configless:
+            del env["SLURM_CONF"]
         with (plan.parent / "init.log").open("ab") as sink:
             return subprocess.Popen(
                 command,

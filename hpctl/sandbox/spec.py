@@ -60,6 +60,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
     `cloud_nodes`: slurm.conf declares the nodes with State=CLOUD.
+    `configless`: instances have no slurm.conf; their slurmd has slurmctld send it (root).
     `cpus`: how many CPUs Slurm gives each node; the machine need not have them.
     `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
@@ -114,6 +115,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     epilog_slurmctld: str = ""
     slurm_conf: str = ""
     cloud_nodes: bool = False
+    configless: bool = False
     cpus: int = 16
     config: dict[str, Any] = {}
     hardware: dict[str, int] = {}
