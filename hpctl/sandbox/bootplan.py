@@ -78,8 +78,8 @@ def _slurmd(programs: Programs, spec: Spec, machine: Machine, directory: Path) -
     # /run/slurm/conf to what it gets. That names the head's socket: here it is the node's own.
     own, head = directory / "munge.sock", spec.layout.munge_socket
     script = (
-        'mount -t tmpfs tmpfs /run && mkdir /run/munge && ln -s "$1" /run/munge/munge.socket.2'
-        ' && mount --bind "$1" "$2" && shift 2 && unset SLURM_CONF && exec "$@"'
+        'mkdir -p /run/munge && ln -sf "$1" /run/munge/munge.socket.2'
+        ' && mount --bind "$1" "$2" && shift 2 && exec "$@"'
     )
     server = f"{spec.head_address}:{spec.ports.slurmctld}"
     return ["sh", "-c", script, "sh", str(own), str(head), *command, "--conf-server", server]

@@ -162,6 +162,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 BOOT_TIMEOUT_S = 90.0
+_OWN_RUN = (
+    *("unshare", "--mount", "--propagation=unchanged", "sh", "-c"),
+    # In a chroot / is no mount, and the first command is refused.
+    'mount --make-rprivate / 2>/dev/null; mount -t tmpfs tmpfs /run && exec "$@"',
+    "sh",
+)
+"""Runs a command with an empty /run of its own."""
 
 
 class Service(Struct):
@@ -431,8 +438,8 @@ class LocalMachines:
     def _mounts(self, directory: Path, machine: Machine) -> list[str]:
         """Return the command that gives an instance mounts of its own; empty where it has none.
 
-        They are the cluster's host names, as on HyperPod, where this process may mount, and with
-        `disks` the instance's disk.
+        They are the cluster's host names, as on HyperPod, where this process may mount, with
+        `disks` the instance's disk, and for a configless slurmd a /run of its own.
         """
         binds: list[tuple[Path, Path]] = []
         if self._may_mount_hosts:
@@ -443,7 +450,7 @@ class LocalMachines:
                 made.mkdir(mode=0o1777, exist_ok=True)
                 made.chmod(0o1777)
             binds.append((disk, seen))
-        return bind_mounts(binds)
+        return [*(_OWN_RUN if self._spec.configless else ()), *bind_mounts(binds)]
 
     @functools.cached_property
     def _may_mount_hosts(self) -> bool:

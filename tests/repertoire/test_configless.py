@@ -35,7 +35,7 @@ def live():
 def on_node(live: Chaos, node: str, *command: str, **environment: str) -> str:
     """Run a command on a node, as a user who has logged in there."""
     pid = (live.sandbox.spec.layout.of_node(node) / "slurmd.pid").read_text()
-    inside = ["nsenter", f"--target={pid}", "--mount", "--"]
+    inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "--"]
     env = ["env", "--unset=SLURM_CONF", *(f"{key}={value}" for key, value in environment.items())]
     return live.sandbox.run([*inside, *env, *command]).stdout
 

@@ -122,8 +122,8 @@ def test_a_shrunk_job_that_needs_every_node_is_given_all_again(live: Chaos):
     victim = hit(live, job)
     until(lambda: live.job(job).state == "PENDING", 60, "it waits")
     until(lambda: live.of_job(job)[0].phase == "starting", 60, "hpctl has let it start")
-    # slurmctld shows the job as small as it was shrunk until it starts: hpctl cannot know better.
-    assert live.job(job).excluded == (victim,)
+    # slurmctld of 22.05 shows the job as small as it was shrunk until it starts.
+    assert live.job(job).excluded in ((), (victim,))
     live.sandbox.inject_api("clear")
     live.returned(victim)
     until(lambda: live.begun(job, 1), 60, "it runs again")
