@@ -9,6 +9,10 @@ from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import SLEEPER, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
+TOLD_AGAIN_S = 120
+"""A node's message that it is done with a job may be lost while slurmctld restarts. slurmctld then
+orders the node again once KillWait and twice MessageTimeout (25 s here) are over, by a look that
+it takes every 60 s (`_list_find_job_old`, PURGE_JOB_INTERVAL)."""
 NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
 
 
@@ -93,9 +97,9 @@ def test_slurmctld_restarts_in_the_middle_of_a_drain(live: Chaos) -> None:
     until(lambda: bool(live.of(victim)), 10, "a recovery")
     # SIGTERM saves the state, as a restart does; after a SIGKILL Slurm forgets its last seconds.
     live.sandbox.signal_service("slurmctld", "SIGTERM")
-    time.sleep(1)
+    until(lambda: not live.sandbox.status()["services"].get("slurmctld"), 60, "slurmctld ends")
     live.sandbox.start_slurmctld()
-    until(lambda: live.running(job, restarts=1), 40, "the job runs again")
+    until(lambda: live.running(job, restarts=1), TOLD_AGAIN_S, "the job runs again")
     # On the victim only if that was healed by then, which a slow slurmctld gives it time for.
     assert_off_the_fault(live, job, victim)
     assert live.job(job).restarts == 1

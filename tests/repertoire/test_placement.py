@@ -1,5 +1,7 @@
 """Where a job may run: hpctl excludes the faulty node and keeps every other wish of the job."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.daemon.chaos import Chaos, cluster
@@ -47,16 +49,21 @@ def test_all_jobs_of_a_shared_node_move(live: Chaos):
     live.returned(victim)
 
 
+@pytest.mark.parametrize("option", ["--nodelist", "--nodefile"])
 @story(
-    job="Batch job with `--nodelist` of one node",
+    job="Batch job with `--nodelist` or `--nodefile` of one node",
     act="that node has a fault",
     slurm="The job waits for the node's replacement, and then runs on it.",
     explain="What it waits for, with Slurm's reason.",
     owner="The job runs again by itself.",
 )
-def test_a_pinned_job_waits_for_the_replacement_of_its_node(live: Chaos):
+def test_a_pinned_job_waits_for_the_replacement_of_its_node(
+    live: Chaos, tmp_path: Path, option: str
+):
     (victim,) = live.victims(1)
-    job = live.start("sleep 600", "--exclusive", f"--nodelist={victim}", header=HEADER)
+    (tmp_path / "nodes").write_text(f"{victim}\n")
+    value = victim if option == "--nodelist" else str(tmp_path / "nodes")
+    job = live.start("sleep 600", "--exclusive", f"{option}={value}", header=HEADER)
     live.sandbox.inject_api("stuck-replace")
     live.xid(victim)
     until(lambda: "(Slurm: " in live.explained(str(job)), 60, "explain says why it waits")

@@ -8,7 +8,7 @@ from tests.repertoire.stories import story
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 PRIORITIES = "PriorityType=priority/basic\n"
-"""Not the default since 23.11, by which each job has priority 1, and `scontrol top` changes none."""
+"""By the default since 23.11 each job has priority 1, and `scontrol top` changes none."""
 HEADER = "#!/bin/bash\n#SBATCH --requeue --exclusive --nodes=2\n"
 
 
@@ -24,7 +24,8 @@ def priority(live: Chaos, job: int) -> int:
 
 @story(
     job="Batch job that is restarted because of a fault, behind another job that waits",
-    act="its owner or an administrator runs `scontrol top` on it before it starts",
+    act="its owner or an administrator runs `scontrol top` on it before it starts"
+    " (`PriorityType=priority/basic`)",
     slurm="The job starts before the other one.",
     explain="One recovery, which ends as `resumed`.",
     owner="The job runs again by itself.",
