@@ -35,6 +35,10 @@ class Live:
         self.sandbox = sandbox
         self.config = load(sandbox.config_path)
         self.scheduler = make_scheduler(self.config)
+        self._marks = Path(sandbox.state_dir) / "begun"
+        self._marks.mkdir(exist_ok=True)
+        # Scripts of any user say there that they have begun.
+        self._marks.chmod(0o1777)
 
     def state(self) -> State:
         """What the journal amounts to now."""
@@ -70,7 +74,7 @@ class Live:
         return int(done.stdout.strip())
 
     def _mark(self, number: object, restarts: object) -> Path:
-        return Path(self.sandbox.state_dir) / f"begun-{number}-{restarts}"
+        return self._marks / f"{number}-{restarts}"
 
     def running(self, number: int, restarts: int = 0) -> bool:
         job = self.job(number)
