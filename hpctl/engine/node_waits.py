@@ -1,4 +1,4 @@
-"""Which job keeps a drained node from its remedy, in words for `status`, `explain` and the page."""
+"""Which jobs keep a drained node from its remedy, in words for `status`, `explain` and the page."""
 
 from datetime import datetime
 
@@ -11,26 +11,40 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 def describe_job_wait(
     rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy, now: datetime
 ) -> str:
-    """Return `job 3 of alice, not requeueable, ends at most ...`; "" where no job is waited for."""
-    job = _find_job(rec, slurm, policy)
-    if job is None:
+    """Return `job 3 of alice, not requeueable, ends at most ...`; "" where no job is waited for.
+
+    Of several jobs, the one that may run longest.
+    """
+    jobs = _find_jobs(rec, slurm, policy)
+    if not jobs:
         return ""
+    job = max(jobs, key=_order)
     who = f" of {job.user}" if job.user else ""
     how = "which may run to its end" if job.recoverable else "not requeueable"
-    if job.end is None or job.end <= now:
-        return f"job {job.shown}{who}, {how}, has no time limit"
-    return f"job {job.shown}{who}, {how}, ends at most {job.end:%Y-%m-%d %H:%M:%S} UTC"
+    others = len(jobs) - 1
+    more = f"; and {others} other job{'s' * (others > 1)}" if others else ""
+    return f"job {job.shown}{who}, {how}, {_describe_end(job, now)}{more}"
 
 
-def _find_job(rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy) -> SlurmJob | None:
-    """The job that the node waits for; one that Slurm cannot start again first."""
+def _order(job: SlurmJob) -> tuple[bool, float, int]:
+    """The longest last: one without a time limit, then by its end."""
+    return job.end is None, job.end.timestamp() if job.end is not None else 0.0, job.id
+
+
+def _describe_end(job: SlurmJob, now: datetime) -> str:
+    if job.end is None:
+        return "has no time limit"
+    at = f"{job.end:%Y-%m-%d %H:%M:%S} UTC"
+    return f"was to end by {at}" if job.end <= now else f"ends at most {at}"
+
+
+def _find_jobs(rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy) -> list[SlurmJob]:
+    """The jobs that the node waits for."""
     if slurm is None or rec.phase is not NodePhase.CORDONED:
-        return None
-    jobs = sorted(slurm.jobs.values(), key=lambda job: job.id)
-    here = [job for job in jobs if job.running and rec.node in job.nodes]
-    if policy.node.unrecoverable_jobs is Unrecoverable.WAIT:
-        for job in here:
-            if not job.recoverable:
-                return job
-    patient = rec.urgency is not Urgency.NOW
-    return here[0] if here and patient else None
+        return []
+    here = [job for job in slurm.jobs.values() if job.running and rec.node in job.nodes]
+    if rec.urgency is not Urgency.NOW:
+        return here
+    if policy.node.unrecoverable_jobs is not Unrecoverable.WAIT:
+        return []
+    return [job for job in here if not job.recoverable]

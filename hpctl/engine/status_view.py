@@ -12,25 +12,47 @@ from msgspec import Struct
 from hpctl.engine import views
 from hpctl.engine.completing import describe_completing, find_completing
 from hpctl.engine.node_waits import describe_job_wait
+from hpctl.engine.out_of_service import (
+    Account,
+    By,
+    find_handed_over,
+    find_out_of_service,
+    show_state,
+)
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.timeline import headline
-from hpctl.engine.untreated import describe_untreated, find_untreated
+from hpctl.engine.untreated import (
+    UntreatedNode,
+    await_untreated,
+    describe_untreated,
+    find_untreated,
+)
 from hpctl.engine.world import World, cloud_says, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later, span
-from hpctl.toolkit.declared_view import Fact, Facts, Layout, Line, Lines, Section
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Fact,
+    Facts,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+)
 from hpctl.toolkit.durations import duration
+from hpctl.toolkit.hostlist import fold as fold_names
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import Action
@@ -107,6 +129,25 @@ class NodeCounts(Struct, frozen=True):
     by_condition: dict[str, int]
 
 
+class OutOfServiceView(Struct, frozen=True):
+    """Nodes that Slurm gives no work to, for one reason. `by`: who has them in hand, or what keeps
+    them out of service; `problem`: a person has to know of it."""
+
+    nodes: tuple[str, ...]
+    state: str
+    by: str
+    why: str
+    problem: bool
+
+    columns: ClassVar[Columns] = (
+        Column("NODES", lambda row: fold_names(row.nodes), fold=True),
+        Column("SLURM", "state", fold=True),
+        Column("BY", "by"),
+        Column("WHY", "why", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("problem",)
+
+
 class FactsView(Struct, frozen=True):
     """How old the facts are."""
 
@@ -180,6 +221,7 @@ class StatusView(Struct, frozen=True):
     """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
 
     `changes` of capacity: autoscaling and spares, under way or ended within the last hour.
+    `out_of_service`: every node that Slurm gives no work to, once, and why.
     """
 
     as_of: datetime
@@ -198,6 +240,7 @@ class StatusView(Struct, frozen=True):
     unknowns: tuple[str, ...]
     changes: tuple[views.ChangeView, ...] = ()
     standbys: tuple[StandbyView, ...] = ()
+    out_of_service: tuple[OutOfServiceView, ...] = ()
 
     layout: ClassVar[Layout] = (
         Facts(
@@ -230,6 +273,7 @@ class StatusView(Struct, frozen=True):
         Section("job_recoveries", title="Jobs in recovery"),
         views.HOLDS,
         Section("waiting_for_a_person", title="Waiting for a person"),
+        Section("out_of_service", title="Out of service"),
         Section("changes", title="Capacity: autoscaling and spares"),
         Lines("problems", title="Problems", style=BAD, indent=2),
         Lines("unknowns", title="Cannot tell", style=WARN, indent=2),
@@ -255,7 +299,8 @@ def seen(config: Config) -> StatusView:
 def status_view(w: World) -> StatusView:
     """The screen as a value."""
     nodes, jobs = views.chosen(w.state, ended=False, since=None)
-    handed_over = tuple(_handed_over(w))
+    handed_over = tuple(find_handed_over(w))
+    closed = find_out_of_service(w)
     return StatusView(
         as_of=w.now,
         cluster=w.cluster,
@@ -269,10 +314,11 @@ def status_view(w: World) -> StatusView:
         job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
         holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
         waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
-        problems=tuple(_problems(w, handed_over)),
+        problems=tuple(_problems(w, handed_over, closed)),
         unknowns=tuple(_unknowns(w)),
         changes=tuple(map(views.change_view, _changes(w))),
         standbys=standby_views(w.standbys, w.now),
+        out_of_service=tuple(_group(closed)),
     )
 
 
@@ -286,6 +332,19 @@ def _changes(w: World) -> list[Change | NodeRecovery]:
     """Changes of capacity under way, and those that ended a moment ago; newest first."""
     found = reversed(views.find_changes(w.state))
     return [c for c in found if not c.ended or w.now - c.since <= LATELY]
+
+
+def _group(closed: list[Account]) -> list[OutOfServiceView]:
+    """The nodes out of service, those of one reason in one row; problems first."""
+    rows: dict[tuple[bool, By, str, str], list[str]] = {}
+    for one in closed:
+        key = (not one.problem, one.by, show_state(one.node), one.why)
+        rows.setdefault(key, []).append(one.node.name)
+    found = []
+    for key, names in sorted(rows.items(), key=lambda row: row[0][0]):
+        fine, by, state, why = key
+        found.append(OutOfServiceView(tuple(names), state, by.value, why, not fine))
+    return found
 
 
 def _counts(w: World) -> NodeCounts:
@@ -318,20 +377,7 @@ def _facts(w: World) -> FactsView:
     )
 
 
-def _handed_over(w: World) -> list[NodeRecovery]:
-    """Escalated recoveries whose node nobody has taken up since."""
-    found = []
-    for rid in w.state.last_of_node.values():
-        rec = w.state.nodes[rid]
-        if rec.phase is not NodePhase.ESCALATED:
-            continue
-        node = w.slurm.nodes.get(rec.node) if w.slurm else None
-        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
-            found.append(rec)
-    return sorted(found, key=lambda r: (r.since, r.id))
-
-
-def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
+def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Account]) -> list[str]:
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = views.chosen(w.state, ended=False, since=None)
@@ -342,8 +388,10 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     shown = dict(_out_of_reach(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     known = {*covered, *shown}
-    untreated = (one for one in find_untreated(w) if one.name not in known)
-    found += [f"{describe_untreated(one)}: hpctl explain {one.name}" for one in untreated]
+    untreated = [one for one in find_untreated(w) if one.name not in known]
+    found += [_describe_untreated(one) for one in untreated]
+    known.update(one.name for one in untreated)
+    found += [_describe_closed(one) for one in closed if one.node.name not in known and one.problem]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     found += _find_completing(w)
     found += _find_held(w)
@@ -370,6 +418,17 @@ def _describe_open(w: World, rec: NodeRecovery) -> str:
     waits = f"Waits for {waits}." if waits else ""
     parts = [headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
     return " ".join(filter(None, parts))
+
+
+def _describe_untreated(one: UntreatedNode) -> str:
+    """Say how a node is that an operator keeps as it is, and what ends that."""
+    ends = f"It waits for {await_untreated(one).what}."
+    return f"{describe_untreated(one)}. {ends} hpctl explain {one.name}"
+
+
+def _describe_closed(one: Account) -> str:
+    name, state = one.node.name, show_state(one.node)
+    return f"{name} is out of service ({state}): {one.why}: hpctl explain {name}"
 
 
 def _waits(w: World, rec: NodeRecovery) -> str:

@@ -1,0 +1,268 @@
+"""What is out of service and why: each node that Slurm gives no work to, listed once. Pure.
+
+Every such node gets the first account that one of ACCOUNTS has for it. The last of them answers for
+every node, so the list is complete by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.maintenance import flagged, maintenance_text
+from hpctl.engine.power_saving import failed_to_start, power_text
+from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
+from hpctl.engine.view import Candidate
+from hpctl.engine.world import World
+from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.reachability import left_alone
+from hpctl.faults.slurm_reasons import find_closed
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
+
+_WORKING: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
+"""The base states in which slurmctld gives a node work, or has given it some."""
+_CLOSING: Final = frozenset({"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "INVALID_REG"})
+"""The flags under which slurmctld gives a node no work."""
+_REBOOTS: Final = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
+_AT_WORK: Final = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+
+
+class By(StrEnum):
+    """Who has a node in hand, or what keeps it out of service."""
+
+    RECOVERY = "recovery"
+    """An open recovery treats it."""
+    GATE = "gate"
+    """hpctl wants to treat it, and a gate blocks that."""
+    PERSON = "person"
+    """It waits for a person: hpctl has escalated it, or treats it no more."""
+    FAULT = "fault"
+    """Its fault is known and is about to be treated."""
+    ADMINISTRATOR = "administrator"
+    """A person, or a tool of the site's, has closed it or keeps it in a reservation."""
+    CAPACITY = "capacity"
+    """hpctl makes its group smaller."""
+    SERVICE = "hyperpod"
+    """HyperPod works on its instance."""
+    SLURM = "slurm"
+    """slurmctld closed it, or cannot reach it."""
+    UNKNOWN = "unknown"
+    """hpctl knows no reason."""
+
+
+class Account(Struct, frozen=True):
+    """Why one node is out of service. `problem`: a person has to know of it."""
+
+    node: SlurmNode
+    by: By
+    why: str
+    problem: bool = True
+
+
+class _Known(Struct, frozen=True):
+    """What the accounts are made of, looked up once for all nodes."""
+
+    world: World
+    escalated: Mapping[NodeName, NodeRecovery]
+    untreated: Mapping[NodeName, UntreatedNode]
+    candidates: Mapping[NodeName, Candidate]
+    maintenance: Mapping[NodeName, Reservation]
+    now: datetime
+
+
+def is_out_of_service(node: SlurmNode) -> bool:
+    """Return whether slurmctld gives a node no work. One that power saving has stopped, or starts,
+    is in service: slurmctld starts it for a job."""
+    if not _CLOSING.isdisjoint(node.flags) or failed_to_start(node):
+        return True
+    if node.powered_down or node.powering_up:
+        return False
+    return node.state not in _WORKING or not node.responding
+
+
+def show_state(node: SlurmNode) -> str:
+    """Return the state of a node as Slurm writes it: `IDLE+DRAIN`."""
+    return "+".join([node.state, *sorted(node.flags)])
+
+
+def find_out_of_service(w: World) -> list[Account]:
+    """Return the nodes out of service, each once, by name; none where Slurm could not be read."""
+    if w.slurm is None:
+        return []
+    closed = [node for node in w.slurm.nodes.values() if is_out_of_service(node)]
+    if not closed:
+        return []
+    known = _Known(
+        world=w,
+        escalated={rec.node: rec for rec in find_handed_over(w)},
+        untreated={one.name: one for one in find_untreated(w)},
+        candidates={c.node.name: c for c in w.candidates},
+        maintenance=w.maintenance,
+        now=w.now,
+    )
+    return [_account_for(node, known) for node in sorted(closed, key=lambda node: node.name)]
+
+
+def _account_for(node: SlurmNode, known: _Known) -> Account:
+    for account in ACCOUNTS:
+        found = account(node, known)
+        if found is not None:
+            return found
+    return Account(node, By.UNKNOWN, _describe_unknown(node))
+
+
+def find_handed_over(w: World) -> list[NodeRecovery]:
+    """Return the escalated recoveries whose node still waits for a person, longest first."""
+    found = []
+    for rid in w.state.last_of_node.values():
+        rec = w.state.nodes[rid]
+        if rec.phase is not NodePhase.ESCALATED:
+            continue
+        node = w.slurm.nodes.get(rec.node) if w.slurm else None
+        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
+            found.append(rec)
+    return sorted(found, key=lambda r: (r.since, r.id))
+
+
+def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:
+    rec = known.world.state.node_recovery(node.name)
+    if rec is None:
+        return None
+    if rec.of_capacity:
+        return Account(node, By.CAPACITY, f"{rec.id} removes it", problem=False)
+    return Account(node, By.RECOVERY, f"{rec.id} {rec.phase}")
+
+
+def _by_gate(node: SlurmNode, known: _Known) -> Account | None:
+    hold = known.world.state.holds.get(node.name)
+    return None if hold is None else Account(node, By.GATE, f"gate {hold.gate}: {hold.why}")
+
+
+def _by_escalation(node: SlurmNode, known: _Known) -> Account | None:
+    rec = known.escalated.get(node.name)
+    if rec is None:
+        return None
+    why = rec.trail[-1].why if rec.trail else rec.why
+    return Account(node, By.PERSON, f"{rec.id} escalated: {why}")
+
+
+def _by_fault(node: SlurmNode, known: _Known) -> Account | None:
+    candidate = known.candidates.get(node.name)
+    if candidate is None:
+        return None
+    return Account(node, By.FAULT, f"{candidate.why}; not treated yet")
+
+
+def _by_maintenance(node: SlurmNode, known: _Known) -> Account | None:
+    held_by = known.maintenance.get(node.name)
+    if held_by is not None:
+        why = maintenance_text(held_by, known.now)
+    elif flagged(node):
+        why = "a maintenance reservation held the node a moment ago"
+    else:
+        return None
+    return Account(node, By.ADMINISTRATOR, why, problem=False)
+
+
+def _by_order(node: SlurmNode, known: _Known) -> Account | None:
+    """A node that an operator has taken out of treatment, its fault known or its drain left."""
+    one = known.untreated.get(node.name)
+    if one is None:
+        return None
+    last = one.last.trail[-1].why if one.last.trail else str(one.last.phase)
+    fault = f"{one.judged.why}; " if one.judged is not None else ""
+    return Account(node, By.PERSON, f"{fault}{last}: waits for {await_untreated(one).what}")
+
+
+def _by_reason(node: SlurmNode, known: _Known) -> Account | None:
+    """A node that bears a Reason of hpctl's though no recovery of this name is open."""
+    owner = reason_owner(node.reason)
+    if owner is None:
+        return None
+    if _is_of_capacity(owner, known):
+        return Account(node, By.CAPACITY, f"{owner} removed it", problem=False)
+    return Account(node, By.PERSON, _describe_left(node, owner, known))
+
+
+def _is_of_capacity(owner: RecoveryId, known: _Known) -> bool:
+    state = known.world.state
+    rec = state.nodes.get(owner)
+    removed = rec is not None and (rec.of_capacity or rec.phase is NodePhase.REMOVED)
+    return owner in state.changes or removed
+
+
+def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Known) -> str:
+    state = known.world.state
+    over = "has ended" if owner in state else "is not in the journal"
+    orders = f"`hpctl replace {node.name}`"
+    if node.drained:
+        orders = f"`hpctl return {node.name}` or {orders}"
+    return f"left closed by {owner}, which {over}: a person runs {orders}"
+
+
+def _by_slurm(node: SlurmNode, known: _Known) -> Account | None:  # noqa: ARG001
+    """A node that a program of Slurm's has closed, as its Reason says."""
+    if failed_to_start(node):
+        return Account(node, By.SLURM, power_text(node))
+    row = find_closed(node)
+    if row is None:
+        return None
+    return Account(node, By.SLURM, f"{row.by} closed it ({node.reason!r}): {row.advice}")
+
+
+def _by_service(node: SlurmNode, known: _Known) -> Account | None:
+    mark = mark_of(node)
+    instance = known.world.joined.instances.get(node.name)
+    if instance is not None and instance.status not in _AT_WORK:
+        what = f"HyperPod calls instance {instance.id} {instance.status}"
+        return Account(node, By.SERVICE, what, problem=False)
+    if mark:
+        return Account(node, By.SERVICE, f"HyperPod's health agent marked it {mark}")
+    return None
+
+
+def _by_administrator(node: SlurmNode, known: _Known) -> Account | None:  # noqa: ARG001
+    if not _REBOOTS.isdisjoint(node.flags):
+        why = "a reboot by `scontrol reboot` is under way"
+        return Account(node, By.ADMINISTRATOR, why, problem=False)
+    if not (node.reason and (node.closed or node.down) and left_alone(node)):
+        return None
+    who = f"{node.reason_by}: " if node.reason_by else ""
+    return Account(node, By.ADMINISTRATOR, f"{who}{node.reason}", problem=False)
+
+
+def _by_reach(node: SlurmNode, known: _Known) -> Account | None:
+    """A node that slurmctld lost, or that never registered."""
+    if not (node.down or not node.responding or node.state == "UNKNOWN"):
+        return None
+    judged = known.world.assessments.get(node.name)
+    said = node.reason or (judged.why if judged is not None else "")
+    return Account(node, By.SLURM, said or "slurmctld does not reach its slurmd")
+
+
+def _describe_unknown(node: SlurmNode) -> str:
+    reason = f"Reason {node.reason!r}" if node.reason else "Slurm gives no Reason"
+    return f"{reason}: a person runs `scontrol show node {node.name}`"
+
+
+ACCOUNTS: Final[tuple[Callable[[SlurmNode, _Known], Account | None], ...]] = (
+    _by_recovery,
+    _by_gate,
+    _by_escalation,
+    _by_fault,
+    _by_maintenance,
+    _by_order,
+    _by_reason,
+    _by_slurm,
+    _by_service,
+    _by_administrator,
+    _by_reach,
+)
