@@ -65,6 +65,8 @@ class Soak:
         while self.figures.faults < FAULTS or self._broken or self._proven:
             now = self.world.clock.monotonic()
             assert now < 40 * 3600.0, f"{self.daemon.loop.state.open_nodes} {self.figures}"
+            if self.figures.after:
+                break
             closed = len(self._broken) + len(self._proven)
             if now >= next_at and closed < MOST_CLOSED and self.figures.faults < FAULTS:
                 self._break_one()
