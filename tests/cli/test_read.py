@@ -33,9 +33,10 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     head.write(healed())
     result = head.run("status", "--json")
     assert result.exit_code == Exit.PROBLEM
-    (line, other) = json.loads(result.stdout)["problems"]
+    line, other, left = json.loads(result.stdout)["problems"]
     assert line.startswith("ip-10-1-0-4: Xid 79 on 0000:18:00")
     assert other.endswith("not treated yet: hpctl explain ip-10-1-0-5")
+    assert left.startswith("ip-10-1-0-6 is out of service (IDLE+DRAIN): left closed by n-66666666")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.rows import DaemonInfo
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import State, replay
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
@@ -33,7 +33,7 @@ from hpctl.vocabulary.job_recovery import JobReport, Wish
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
@@ -253,15 +253,28 @@ DAEMON = DaemonInfo(
 )  # fmt: skip
 
 
+def with_closed_by(state: State, view: SchedulerView) -> SchedulerView:
+    """Slurm, in which hpctl has closed those nodes alone that a recovery of the state is about."""
+    nodes = dict(view.nodes)
+    for name, node in view.nodes.items():
+        owner = reason_owner(node.reason)
+        if owner is not None and owner not in state:
+            nodes[name] = replace(node, state="IDLE", flags=frozenset(), reason="")
+    return replace(view, nodes=nodes)
+
+
 def world(*events: list[Event], **change) -> World:
-    """All of it; `change` takes World's fields away or alters them."""
-    facts = health()
+    """All of it; `change` takes World's fields away or alters them.
+
+    A node that a recovery of other events has closed is in service.
+    """
+    facts, state = health(), replay([e for some in events for e in some])
     settings: dict[str, object] = {
         "now": NOW, "policy": Policy(mode=Mode.OWN),
-        "state": replay([e for some in events for e in some]), "cluster": "llm-prod",
+        "state": state, "cluster": "llm-prod",
         "health": facts,
         "assessments": {n: assess(h, RULES, NOW) for n, h in facts.items()},
-        "daemon": DAEMON, "slurm": slurm(), "cloud": cloud(), **change,
+        "daemon": DAEMON, "slurm": with_closed_by(state, slurm()), "cloud": cloud(), **change,
     }  # fmt: skip
     made = World(**settings)
     return (
