@@ -4,9 +4,17 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.engine.journal.events import Event, JobRecoveryOpened, RequestTaken, SignalSeen
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.events import (
+    Event,
+    HoldLifted,
+    HoldNoted,
+    JobRecoveryOpened,
+    RequestTaken,
+    SignalSeen,
+)
+from hpctl.engine.journal.state import State, replay
 from hpctl.insight.report.decide import Node, class_of, report
+from hpctl.insight.report.held import HeldFault, HeldFaults
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.recovery import StepKind
@@ -79,6 +87,43 @@ def test_what_lies_across_the_ends_is_cut_and_what_lies_outside_does_not_count()
     assert (r.all.failures, r.node_days, r.out.gpu_hours) == (1, 90.0, 16.0)
     r = figures(repaired("n-3", 3, 10 * DAY - HOUR, 1.0)[:5], repaired("n-4", 4, 11 * DAY, 1.0))
     assert (r.all.failures, r.out.gpu_hours, r.kept.count) == (1, 8.0, 0)
+
+
+def held(node: str, gate: str, t: float, rule: str = "xid-79") -> HoldNoted:
+    return HoldNoted(at(t), node, gate, "why", RuleId(rule))
+
+
+def collect_held(*events: Event) -> tuple[HeldFault, ...]:
+    """What the command makes of a journal."""
+    state, found = State(), HeldFaults()
+    for event in sorted(events, key=lambda e: e.at):
+        state.fold(event)
+        found.take(event, state)
+    return tuple(found.list_all())
+
+
+def test_faults_that_a_gate_held_are_counted_and_those_that_were_treated_then_are_not_twice():
+    one, two, three = (gen(n).node for n in (1, 2, 3))
+    treated = repaired("n-2", 2, DAY + 100, 1.0)
+    journal = [
+        held(one, "paused", DAY), held(one, "drain_budget", DAY + 60),
+        HoldLifted(at(DAY + 600), one), held(one, "paused", 2 * DAY, "gpu-xid-94"),
+        held(two, "paused", DAY), HoldLifted(at(DAY + 100), two), *treated,
+        held(two, "budget", DAY + 101),
+        held(three, "correlated", DAY), held("4444", "not_recoverable", DAY),
+        held(three, "internal_error", 3 * DAY),
+    ]  # fmt: skip
+    found = collect_held(*journal)
+    assert [(f.node, f.gate) for f in found] == [
+        (one, "drain_budget"), (three, "correlated"), (one, "paused")
+    ]  # fmt: skip
+    r = report(replay(treated), FLEET, T0, UNTIL, timedelta(days=1), found)
+    assert r.held == {"drain_budget": 1, "correlated": 1, "paused": 1}
+    assert (r.all.failures, {row.name: row.failures for row in r.classes}) == (
+        3, {"GPU": 2, "GPU memory": 1}
+    )  # fmt: skip
+    late = report(replay(treated), FLEET, T0 + timedelta(days=5), UNTIL, timedelta(days=1), found)
+    assert late.held == {}
 
 
 def test_a_drain_without_need_and_one_that_a_person_ended() -> None:

@@ -153,6 +153,11 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
                 f"hpctl's mode is {spec.hpctl.mode}: the service replaces broken nodes. --mode own "
                 "has hpctl do it, and writes what that needs (node_recovery: None)."
             )
+        if not any(group.lifecycle for group in spec.groups):
+            output.echo(
+                "No lifecycle scripts: nothing installs hpctl on the nodes. Make some with `hpctl "
+                "lifecycle bundle` and `push`, and name their prefix with --scripts."
+            )
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 

@@ -161,6 +161,25 @@ def someone_fixes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
 
 
+@FAMILY.check("hpctl-installed")
+def hpctl_installed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+    """Lifecycle scripts install hpctl where its mode is assist or own.
+
+    The service's AMI has no hpctl.
+    """
+    if wanted.mode not in ("assist", "own") or not wanted.by_api:
+        return
+    lacking = [group for group in wanted.groups if not group.lifecycle]
+    if lacking:
+        names = ", ".join(group.name for group in lacking)
+        yield warn(
+            lacking[0].at("LifeCycleConfig"),
+            f"hpctl's mode is {wanted.mode}, and nothing installs hpctl on the nodes of {names}: "
+            "they have no lifecycle scripts",
+            "run `hpctl lifecycle bundle` and `push`, and name their S3 prefix under lifecycle",
+        )
+
+
 @FAMILY.check("rolling")
 def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """No group's updates rest on rolling batches, which are EKS's."""

@@ -132,6 +132,13 @@ def _example() -> str:
     return "for example postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
 
 
+def name_database(url: URL) -> str:
+    """Return the URL of a database without its password, or a mark where one was."""
+    query = {name: value for name, value in url.query.items() if "pass" not in name.lower()}
+    shown = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
+    return shown.render_as_string()
+
+
 def _sqlite(url: URL) -> Engine:
     engine = create_engine(url)
     event.listen(engine, "connect", _writer_pragmas)
@@ -199,7 +206,7 @@ class ConnectionSource:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.name = connection.engine.url.render_as_string()
+        self.name = name_database(connection.engine.url)
         self.is_file = connection.dialect.name == "sqlite"
 
     def close(self) -> None:
@@ -233,7 +240,7 @@ class EngineSource:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.name = engine.url.render_as_string()
+        self.name = name_database(engine.url)
         self.is_file = engine.dialect.name == "sqlite"
 
     def close(self) -> None:

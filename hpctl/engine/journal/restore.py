@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
 from hpctl.engine.journal.check import Checked, Tell, examine_journal
-from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
+from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of, name_database
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import utc
@@ -109,7 +109,7 @@ def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     Store(url).close()
     engine = make_engine(url)
-    name = engine.url.render_as_string()
+    name = name_database(engine.url)
     try:
         with closing(open_journal(source)) as wanted, wanted.snapshot() as a, engine.begin() as b:
             if engine.dialect.name == "sqlite":

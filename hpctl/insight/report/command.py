@@ -16,6 +16,7 @@ from hpctl.engine import config_loading, views
 from hpctl.engine.world_offline import Followed
 from hpctl.insight.report.decide import FaultRow, Node, Published, Report, StageRow, Total
 from hpctl.insight.report.decide import report as figures
+from hpctl.insight.report.held import HeldFaults
 from hpctl.insight.report.html import page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
@@ -83,6 +84,14 @@ def _cost(fault: FaultRow) -> str:
     return "-" if fault.lost.cost is None else f"{fault.lost.cost:,.2f}"
 
 
+def _describe_held(held: Mapping[str, int]) -> str:
+    """`3 faults of nodes, not treated: drain_budget 2, observing 1`; "" where there are none."""
+    if not held:
+        return ""
+    gates = ", ".join(f"{gate} {count}" for gate, count in held.items())
+    return f"{sum(held.values())} faults of nodes, not treated: {gates}"
+
+
 class StageText(Struct, frozen=True):
     """A stage of the recoveries of nodes or of jobs."""
 
@@ -110,6 +119,7 @@ SUMMARY = Facts(
             "false drains",
             "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded}",
         ),
+        Fact("held", lambda view: _describe_held(view.report.held)),
         Fact(
             "handed over",
             "{report.escalated} recoveries escalated; {report.orders} ordered by operators",
@@ -243,6 +253,7 @@ def read(
 
     nodes = read_slurm(config).nodes
     journal = Followed(since, past=views.looks_back(until, ended=False, since=since))
+    held = HeldFaults()
     quiet, err = not sys.stderr.isatty(), output.console(err=True)
     with (
         closing(open_reader(config)) as store,
@@ -250,13 +261,14 @@ def read(
     ):
         task = bar.add_task("reading the journal", total=(until - since).total_seconds())
         for count, (_, event) in enumerate(journal.news(store)):
+            held.take(event, journal.state)
             if count % BAR_EVERY == 0:
                 bar.update(task, completed=max(0.0, (event.at - since).total_seconds()))
     fleet = {}
     for name, node in nodes.items():
         price = prices.of(node.partitions) if prices else None
         fleet[name] = Node(dict(node.has.gres).get("gpu", 0), price)
-    return figures(journal.state, fleet, since, until, by_hand)
+    return figures(journal.state, fleet, since, until, by_hand, held.list_all())
 
 
 _SINCE = "Where the period begins (12h, 30d, ISO); it ends now."

@@ -5,7 +5,7 @@ the papers named, as failures per 1,000 node-days; where a paper has counts, the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import fmean, median
 from typing import Final
@@ -15,6 +15,7 @@ from msgspec import Struct
 from hpctl.engine.journal.state import State
 from hpctl.insight.forecast.decide import class_of
 from hpctl.insight.forecast.history import Forecast, forecasts
+from hpctl.insight.report.held import HeldFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -103,7 +104,9 @@ class SpareRow(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     """The figures. `idle`: jobs that did not run; `out`: nodes out of service; `restarts` and
-    `kept`: what hpctl saved of each; `unneeded`: drained, and returned without a remedy."""
+    `kept`: what hpctl saved of each; `unneeded`: drained, and returned without a remedy; `held`:
+    how many faults of nodes each gate held that nothing treated. They count as failures, but for
+    those of mass events (gate `correlated`)."""
 
     since: datetime
     until: datetime
@@ -124,6 +127,7 @@ class Report(Struct, frozen=True):
     job_stages: tuple[StageRow, ...]
     again: tuple[Forecast, ...]
     spares: tuple[SpareRow, ...]
+    held: Mapping[str, int]
 
 
 class _Period(Struct, frozen=True):
@@ -157,15 +161,17 @@ class _Period(Struct, frozen=True):
         return min(later, default=self.until)
 
 
-def report(
+def report(  # noqa: PLR0913 -- pure: all that decides is an argument
     state: State,
     fleet: Mapping[NodeName, Node],
     since: datetime,
     until: datetime,
     by_hand: timedelta,
+    held: Sequence[HeldFault] = (),
 ) -> Report:
     """The figures of a period. `fleet`: the nodes there are now, taken to be there all the time.
-    `by_hand`: after what time a person would have repaired a node."""
+    `by_hand`: after what time a person would have repaired a node; `held`: the faults that gates
+    held."""
     usual = Counter(fleet.values()).most_common(1)
     p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else Node())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
@@ -179,7 +185,10 @@ def report(
     lost: dict[str, Total] = {}
     out, kept, unneeded = _nodes(p, nodes, lost)
     idle, restarts = _jobs(p, jobs, lost)
+    untreated = [one for one in held if p.has(one.begun)]
+    of_nodes = [one for one in untreated if one.gate != "correlated"]
     counts = Counter(class_of(rec.rule) for rec in faults)
+    counts.update(class_of(one.rule) for one in of_nodes)
 
     def row(name: str, count: int, cost: Total) -> FaultRow:
         rate = 1000 * count / node_days if node_days else 0.0
@@ -190,7 +199,7 @@ def report(
     every = Total(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
     return Report(
         since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
-        all=row("all", len(faults), every),
+        all=row("all", len(faults) + len(of_nodes), every),
         classes=tuple(row(name, counts[name], lost.get(name, Total())) for name in names),
         runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) for rec in here),
@@ -200,6 +209,7 @@ def report(
         job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
         again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
         spares=tuple(_spares(p)),
+        held=dict(Counter(one.gate for one in untreated).most_common()),
     )  # fmt: skip
 
 

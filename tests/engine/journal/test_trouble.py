@@ -4,7 +4,9 @@ import sys
 from contextlib import closing
 
 import pytest
+from sqlalchemy import make_url
 
+from hpctl.engine.journal.database import name_database
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.source import file_url
@@ -229,3 +231,15 @@ def test_a_password_is_never_shown(served):
     with pytest.raises(Unavailable) as caught:
         Store(secret)
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql+psycopg://hp:s3cret@h:5432/db", "postgresql+psycopg://hp@h:5432/db"),
+        ("mysql+pymysql://hp@h/db?ssl_ca=a&password=s3cret", "mysql+pymysql://hp@h/db?ssl_ca=a"),
+        ("sqlite:////var/lib/hpctl/journal.db", "sqlite:////var/lib/hpctl/journal.db"),
+    ],
+)
+def test_the_name_of_a_database_has_no_place_for_a_password(url, name):
+    assert name_database(make_url(url)) == name

@@ -1,0 +1,75 @@
+"""Faulty nodes that a gate held and that nothing treated, from the events of a journal. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, NodeRecoveryOpened
+from hpctl.engine.journal.state import State
+from hpctl.engine.plan import GATE as INTERNAL_ERROR
+from hpctl.vocabulary.identity import NodeName, RuleId
+
+_NOW_TREATED: Final = timedelta(minutes=1)
+"""A recovery that opens so soon after a hold treats what was held."""
+
+
+class HeldFault(Struct):
+    """A fault of a node from its first hold to its last. `gate`: the last that held it."""
+
+    node: NodeName
+    rule: RuleId
+    gate: str
+    begun: datetime
+    ended: datetime | None = None
+
+
+class HeldFaults:
+    """Collects them, event by event."""
+
+    def __init__(self) -> None:
+        """Nothing was held yet."""
+        self._found: list[HeldFault] = []
+        self._last: dict[NodeName, HeldFault] = {}
+
+    def take(self, event: Event, state: State) -> None:
+        """Take one event, of which `state` knows already."""
+        match event:
+            case HoldNoted() if not _is_of_job(event) and event.gate != INTERNAL_ERROR:
+                self._note(event, state)
+            case HoldLifted():
+                last = self._last.get(NodeName(event.target))
+                if last is not None and last.ended is None:
+                    last.ended = event.at
+            case NodeRecoveryOpened():
+                self._drop(event.generation.node, event.at)
+
+    def _note(self, event: HoldNoted, state: State) -> None:
+        node = NodeName(event.target)
+        if node in state.open_nodes:
+            return
+        last = self._last.get(node)
+        if last is not None and last.ended is None and last.rule == event.rule:
+            last.gate = event.gate
+            return
+        if last is not None and last.ended is None:
+            last.ended = event.at
+        self._last[node] = held = HeldFault(node, event.rule, event.gate, event.at)
+        self._found.append(held)
+
+    def _drop(self, node: NodeName, at: datetime) -> None:
+        """Forget what a recovery treats: it is counted with the recoveries."""
+        last = self._last.pop(node, None)
+        if last is None:
+            return
+        if last.ended is None or at - last.ended <= _NOW_TREATED:
+            self._found.remove(last)
+
+    def list_all(self) -> Sequence[HeldFault]:
+        """Return all faults that were held and not treated, in the order in which they began."""
+        return tuple(self._found)
+
+
+def _is_of_job(hold: HoldNoted) -> bool:
+    return hold.target.isdecimal() or bool(hold.known_as)
