@@ -25,6 +25,7 @@ from hpctl.engine import config_loading
 from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.plan import ESCALATED, GATE
+from hpctl.engine.state_disk import describe_full_disk, find_mount
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
 from hpctl.toolkit.durations import duration
@@ -333,9 +334,6 @@ NETWORK_FILESYSTEMS = frozenset(
 """File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
 
 
-ROOM = 256 * 1024 * 1024
-
-
 def state_dir(facts: Facts) -> Iterator[CheckView]:
     """The state directory is there, writable, on a local file system, and has room."""
     config = facts.config
@@ -343,31 +341,17 @@ def state_dir(facts: Facts) -> Iterator[CheckView]:
     if not path.is_dir():
         yield CheckView("state directory", "fail", f"{path} is not there", f"mkdir -p {path}")
         return
-    kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
+    kind = find_mount(path, Path("/proc/self/mountinfo").read_text()).kind
     if config.database_url is None and (kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.")):
         hint = "put state_dir on a local disk, or use database_url with a database server"
         yield CheckView("state directory", "fail", f"{path} is on {kind}", hint)
     elif not os.access(path, os.W_OK):
         hint = "run as root: requests are written there"
         yield CheckView("state directory", "warn", f"{path} is not writable for this user", hint)
-    elif (free := shutil.disk_usage(path).free) < ROOM:
-        what = f"{path} has {free // 2**20} MiB left"
-        yield CheckView("state directory", "fail", what, "make room: the journal must be written")
+    elif full := describe_full_disk(path):
+        yield CheckView("state directory", "fail", full, "make room: the journal must be written")
     else:
         yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
-
-
-def filesystem(path: Path, mountinfo: str) -> str:
-    """The type of the file system that a path is on (proc(5), mountinfo); `unknown` if none."""
-    best, kind = "", "unknown"
-    real = str(path.resolve())
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        mount = left.split(" ")[4].replace("\\040", " ")
-        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, right.split(" ", 1)[0]
-    return kind
 
 
 def cloud(facts: Facts) -> Iterator[CheckView]:

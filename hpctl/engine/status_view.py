@@ -405,6 +405,8 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
         found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {hold.shown}")
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    if w.full_disk:
+        found.append(w.full_disk)
     for one in standby_views(w.standbys, w.now):
         if one.is_lost:
             silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"

@@ -67,6 +67,8 @@ class World(Struct, frozen=True):
     standbys: tuple[StandbyInfo, ...] = ()
     shared: bool = False
     """Whether several heads may use this journal."""
+    full_disk: str = ""
+    """Which file system of the state directory is full, and what to do; empty where it has room."""
 
     @property
     def daemon_alive(self) -> bool:

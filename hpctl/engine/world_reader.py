@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from hpctl.engine.state_disk import describe_full_disk
 from hpctl.engine.world import World
 from hpctl.engine.world_client import NoWorld, WorldClient
 from hpctl.engine.world_wire import LATELY
@@ -50,6 +51,13 @@ class WorldReader:
         raises: without daemon and journal there is nothing to show. An unreadable Slurm or cloud
         is part of the answer.
         """
+        world = self._read(at, slurm=slurm, cloud=cloud, past=past, placement=placement)
+        full_disk = describe_full_disk(self._config.state_dir)
+        return replace(world, full_disk=full_disk) if full_disk else world
+
+    def _read(
+        self, at: datetime, *, slurm: bool, cloud: bool, past: bool, placement: bool
+    ) -> World:
         why = "what is past is in the journal alone"
         if not past:
             try:

@@ -36,6 +36,7 @@ from starlette.routing import Route
 
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
+from hpctl.engine.state_disk import LOW as LOW_DISK
 from hpctl.jobs.former_run import describe_former_end
 from hpctl.jobs.run_gates import shut_now
 from hpctl.toolkit.errors import Unavailable
@@ -120,8 +121,6 @@ class _Jobs:
 
 log = logging.getLogger(__name__)
 
-LOW_DISK: Final = 256 * 1024 * 1024
-"""Bytes that must be free for reports; the events of recoveries are written until the very end."""
 LOOK_S: Final = 1.0
 """How often the disk is looked at."""
 LIFE_S: Final = 600.0

@@ -13,6 +13,7 @@ from hpctl.cli import doctor
 from hpctl.cli.doctor import Facts, read_config
 from hpctl.engine.config import Config, Slurm
 from hpctl.engine.config_loading import load_config
+from hpctl.engine.state_disk import Mount, find_mount
 from hpctl.engine.world_client import NoWorld, WorldClient
 from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import Unavailable
@@ -49,14 +50,14 @@ def with_(head, **change):
     ],
 )  # fmt: skip
 def test_the_file_system_is_that_of_the_longest_mount(path, kind):
-    assert doctor.filesystem(Path(path), MOUNTS) == kind
+    assert find_mount(Path(path), MOUNTS).kind == kind
 
 
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
     head, monkeypatch
 ):
     assert verdicts(doctor.state_dir(Facts(with_(head), worlds.NOW))) == {"state directory": "ok"}
-    monkeypatch.setattr(doctor, "filesystem", lambda path, mounts: "nfs4")
+    monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: Mount("/", "nfs4"))
     (check,) = doctor.state_dir(Facts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
     (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))

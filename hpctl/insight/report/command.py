@@ -85,11 +85,11 @@ def _cost(fault: FaultRow) -> str:
 
 
 def _describe_held(held: Mapping[str, int]) -> str:
-    """`3 faults of nodes, not treated: drain_budget 2, observing 1`; "" where there are none."""
+    """`3, not treated: drain_budget 2, observing 1`; "" where there are none."""
     if not held:
         return ""
     gates = ", ".join(f"{gate} {count}" for gate, count in held.items())
-    return f"{sum(held.values())} faults of nodes, not treated: {gates}"
+    return f"{sum(held.values())}, not treated: {gates}"
 
 
 class StageText(Struct, frozen=True):
@@ -119,7 +119,7 @@ SUMMARY = Facts(
             "false drains",
             "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded}",
         ),
-        Fact("held", lambda view: _describe_held(view.report.held)),
+        Fact("faults held", lambda view: _describe_held(view.report.held)),
         Fact(
             "handed over",
             "{report.escalated} recoveries escalated; {report.orders} ordered by operators",

@@ -32,7 +32,8 @@ def fleet(history: Head) -> Head:
 def test_without_prices_there_is_no_money_and_with_them_there_is(fleet: Head) -> None:
     plain = fleet.run("report", "--since", "1h", width=200).stdout
     assert "8 nodes, 64 GPUs, 0.3 node-days" in plain
-    assert "failures      3, 9000.00 per 1,000 node-days" in plain
+    assert "failures      4, 12000.00 per 1,000 node-days" in plain
+    assert "faults held   1, not treated: budget 1" in plain
     assert "EUR" not in plain + fleet.run("report", "--json").stdout
     prices = fleet.dir / "prices.yaml"
     prices.write_text("currency: EUR\ngpu_hour: 3600\npartitions: {gpu: 1800}\n")

@@ -1,0 +1,59 @@
+"""The file system of the state directory: which one, and how full. The journal is written there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+LOW: Final = 256 * 1024 * 1024
+"""Bytes that must be free for reports of jobs; the events of recoveries are written until the very
+end."""
+_MIB: Final = 2**20
+
+
+class Mount(Struct, frozen=True):
+    """A mounted file system. `kind`: its type; `unknown` where nothing tells."""
+
+    point: str
+    kind: str
+
+
+def find_mount(path: Path, mountinfo: str) -> Mount:
+    """Return the file system that a path is on, by the text of proc(5), mountinfo."""
+    found = Mount("", "unknown")
+    real = str(path.resolve())
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split(" ")[4].replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(found.point):
+            found = Mount(point, right.split(" ", 1)[0])
+    return found
+
+
+def describe_full_disk(state_dir: Path) -> str:
+    """Return which file system is full, how full, and what to do; "" where there is room, and where
+    it cannot be looked at."""
+    try:
+        stat = os.statvfs(state_dir)
+        free = stat.f_bavail * stat.f_frsize
+        no_inodes = stat.f_files > 0 and stat.f_favail == 0
+        if free >= LOW and not no_inodes:
+            return ""
+        mount = find_mount(state_dir, Path("/proc/self/mountinfo").read_text())
+    except OSError:
+        return ""
+    size = stat.f_blocks * stat.f_frsize
+    full = "no inode is free"
+    if not no_inodes:
+        share = 100 * (size - free) // size if size else 100
+        full = f"{share} % full, {free // _MIB} MiB of {size // _MIB} MiB free"
+    return (
+        f"the file system {mount.point} ({mount.kind}) of the state directory {state_dir} is"
+        f" short of room ({full}): with under {LOW // _MIB} MiB hpctl refuses reports of jobs, and"
+        f" where the journal cannot be written it does nothing. Free space on {mount.point}, or"
+        " enlarge it; the daemon goes on by itself then"
+    )

@@ -1,0 +1,58 @@
+"""Which file system is short of room, how full it is, and what to do."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine import state_disk
+from hpctl.engine.journal.state import State
+from hpctl.engine.state_disk import LOW, describe_full_disk
+from hpctl.engine.status_view import status_view, verdict
+from hpctl.engine.world import World
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.fakes.values import OWN, at
+
+BLOCK = 4096
+
+
+def with_free(monkeypatch, free: int, inodes: int = 100) -> None:
+    stat = SimpleNamespace(
+        f_bavail=free // BLOCK, f_frsize=BLOCK, f_blocks=2 * LOW // BLOCK, f_files=1000,
+        f_favail=inodes,
+    )  # fmt: skip
+    monkeypatch.setattr(os, "statvfs", lambda _: stat)
+
+
+@pytest.mark.parametrize(
+    ("free", "inodes", "words"),
+    [
+        (LOW, 100, ""),
+        (LOW - BLOCK, 100, "50 % full, 255 MiB of 512 MiB free"),
+        (0, 100, "100 % full, 0 MiB of 512 MiB free"),
+        (LOW, 0, "no inode is free"),
+    ],
+)
+def test_what_is_full_is_named(tmp_path, monkeypatch, free, inodes, words):
+    with_free(monkeypatch, free, inodes)
+    said = describe_full_disk(tmp_path)
+    assert words in said
+    assert bool(said) is bool(words)
+    if said:
+        mount = state_disk.find_mount(tmp_path, Path("/proc/self/mountinfo").read_text())
+        assert f"the file system {mount.point} ({mount.kind}) of the state directory" in said
+
+
+def test_a_directory_that_is_not_there_is_not_full(tmp_path):
+    assert describe_full_disk(tmp_path / "no") == ""
+
+
+def test_a_full_disk_is_a_problem():
+    world = World(at(10), OWN, State(), slurm=SchedulerView(at(9)))
+    assert status_view(world).problems == ()
+    view = status_view(replace(world, full_disk="the file system / is short of room"))
+    assert view.problems == ("the file system / is short of room",)
+    assert verdict(view) is Exit.PROBLEM
