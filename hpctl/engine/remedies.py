@@ -24,6 +24,7 @@ from hpctl.engine.view import View, taken_away
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.policy import Mode, Policy
@@ -249,4 +250,16 @@ def _asks_for_slot(rec: NodeRecovery, view: View, policy: Policy) -> bool:
         return False
     if rec.rung >= len(rec.ladder) or rec.remedy not in _ORDERED:
         return False
-    return view.provider.present or rec.remedy is Remedy.RESET_GPU
+    if rec.remedy is Remedy.RESET_GPU:
+        return True
+    return view.provider.present and _takes_orders(rec, view)
+
+
+def _takes_orders(rec: NodeRecovery, view: View) -> bool:
+    """Whether the service would take an order for the instance now: else the recovery waits for
+    that, for as long as a replacement may last, and another uses the slot meanwhile."""
+    instance = view.instance(rec.node)
+    if instance is None:
+        return False
+    ready = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+    return instance.status in ready or instance.id != rec.generation.instance

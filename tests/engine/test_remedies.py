@@ -9,6 +9,8 @@ from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken, SignalSe
 from hpctl.engine.remedies import count_slots, find_held_remedies
 from hpctl.engine.view import View
 from hpctl.vocabulary.assessment import Urgency
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import InstanceId
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import StepKind
@@ -178,6 +180,38 @@ def test_what_an_admin_keeps_in_maintenance_takes_no_slot_by_waiting() -> None:
     assert held(view_with(log), policy) == {"n-1": "budget"}
     kept = {"n2": Reservation("bios", (node_name(2),), at(-60), at(3600), True)}
     assert held(view_with(log, maintenance=kept), policy) == {}
+
+
+ONE_SLOT = replace(
+    OWN,
+    budgets=Budgets(
+        open_min=1, open_fraction=0.0, partition_min=1, partition_fraction=0.0, correlated_min=99
+    ),
+)
+TWO_VACATED = [*MINE, *recovery(2, -50, *VACATED)]
+
+
+def with_instance(status: InstanceStatus, instance: str = "i-n1") -> View:
+    """Two recoveries wait for one slot; the instance of the first is in this state."""
+    view = view_with(TWO_VACATED, drained(1, 2))
+    mine = replace(view.instances[N1], id=InstanceId(instance), status=status)
+    return replace(view, instances={**view.instances, N1: mine})
+
+
+@pytest.mark.parametrize(
+    ("view", "waits"),
+    [
+        (with_instance(InstanceStatus.RUNNING), "n-2"),
+        (with_instance(InstanceStatus.FAILURE), "n-2"),
+        (with_instance(InstanceStatus.SYSTEM_UPDATING), ""),
+        (with_instance(InstanceStatus.PENDING), ""),
+        # Somebody replaced it: that is a remedy under way.
+        (with_instance(InstanceStatus.PENDING, "i-other"), "n-2"),
+        (replace(view_with(TWO_VACATED, drained(1, 2)), instances={}), ""),
+    ],
+)
+def test_an_instance_that_takes_no_order_takes_no_slot(view: View, waits: str) -> None:
+    assert list(held(view, ONE_SLOT)) == ([waits] if waits else [])
 
 
 def test_an_approval_lets_a_remedy_begin() -> None:
