@@ -2,14 +2,18 @@
 
 A simulated cluster, one loop, and one slot. A fault is proven once the daemon has decided on it:
 in the journal its recovery is open, or a gate holds it. Jobs that start between the kernel line and
-that moment are counted apart, with the time that it took.
+that moment are counted apart, with the time that it took. In every second world another daemon
+takes over from the journal now and then, as a standby does.
 """
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from hpctl.engine.remedies import find_beginning
+from hpctl.engine.status_view import StatusView, status_view
+from hpctl.engine.world import World as ReadWorld
 from hpctl.faults.catalogue import rules as catalogue_rules
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
 from tests.engine.machine.daemon import Daemon
@@ -32,12 +36,13 @@ class Figures:
     """What was counted. `early`: jobs that started between the kernel line and the decision."""
 
     def __init__(self) -> None:
-        self.faults = self.full = self.after = self.early = self.starts = 0
+        self.faults = self.full = self.after = self.early = self.starts = self.takeovers = 0
         self.decided_s: list[float] = []
 
     def __str__(self) -> str:
         return (
-            f"{self.faults} faults, {self.full} with every slot taken; {self.starts} jobs started,"
+            f"{self.faults} faults, {self.full} with every slot taken; {self.takeovers} takeovers;"
+            f" {self.starts} jobs started,"
             f" {self.after} of them on a node after its fault was proven, {self.early} before;"
             f" proven after {max(self.decided_s, default=0.0):.1f} s at most"
         )
@@ -57,6 +62,7 @@ class Soak:
         """Faults that are not proven yet, by their nodes, and when each began."""
         self._proven: set[str] = set()
         self._runs: dict[int, int] = {}
+        self._takes_over = seed % 2 == 1
 
     def play(self) -> Figures:
         """Let all faults come, and each be remedied."""
@@ -93,6 +99,9 @@ class Soak:
         self._fill()
         self.world.passes(seconds)
         self._count_starts()
+        if self._takes_over and self._dice.random() < 0.02:
+            self.figures.takeovers += 1
+            self.daemon.start()
         self.daemon.run()
         self._look()
 
@@ -132,3 +141,81 @@ def test_no_job_starts_on_a_node_after_its_fault_was_proven(seed: int) -> None:
     assert figures.after == 0, figures
     assert figures.full >= FAULTS / 2, figures
     assert max(figures.decided_s) <= 30.0, figures
+
+
+class Queue:
+    """Two nodes with a fault each, and one slot: the first is remedied, the second waits."""
+
+    def __init__(self) -> None:
+        self.world = World(8)
+        self.daemon = Daemon(self.world, POLICY, RULES)
+        self.world.breaks("n1", Defect("79", reboot_cures=False))
+        self._until(lambda: self._begun("n1"))
+        self.world.breaks("n2", Defect("48"))
+        self._until(lambda: "n2" in self.daemon.loop.state.holds)
+        hold = self.daemon.loop.state.holds["n2"]
+        assert (hold.gate, self.phase("n2")) == ("budget", "vacated")
+
+    def _begun(self, node: str) -> bool:
+        rec = self.daemon.loop.state.node_recovery(node)
+        return rec is not None and find_beginning(rec) is not None
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if reached():
+                return
+            self.go(1.0)
+        raise AssertionError(self.daemon.loop.state.open_nodes)
+
+    def go(self, seconds: float) -> None:
+        self.world.passes(seconds)
+        self.daemon.run()
+
+    def phase(self, node: str) -> str:
+        state = self.daemon.loop.state
+        return str(state.nodes[state.last_of_node[node]].phase)
+
+    def status(self) -> StatusView:
+        """What `hpctl status` would show."""
+        now, slurm = self.world.clock.now(), self.world.slurm.view()
+        return status_view(ReadWorld(now, POLICY, self.daemon.loop.state, slurm=slurm))
+
+    def settle(self) -> None:
+        self._until(lambda: not self.daemon.loop.state.open_nodes)
+
+
+def test_a_canceled_recovery_that_waited_for_a_slot_leaves_a_listed_node() -> None:
+    queue = Queue()
+    queue.daemon.ask("cancel", "n2")
+    queue.go(1.0)
+    assert queue.phase("n2") == "cancelled"
+    assert "n2" not in queue.daemon.loop.state.holds
+    queue.settle()
+    view = queue.status()
+    (line,) = view.problems
+    assert line.startswith("n2 is out of service")
+    assert "`hpctl return n2`" in line
+    assert [(row.nodes, row.by) for row in view.out_of_service] == [(("n2",), "person")]
+    queue.daemon.ask("return", "n2")
+    queue.go(1.0)
+    queue.settle()
+    assert queue.phase("n2") == "returned"
+    assert queue.status().problems == ()
+    assert {order.node for order in queue.world.provider.orders} == {"n1"}
+
+
+def test_a_standby_that_takes_over_keeps_drains_and_waits() -> None:
+    queue = Queue()
+    before, drained = dict(queue.daemon.loop.state.open_nodes), queue.world.slurm.view().nodes
+    hold = queue.daemon.loop.state.holds["n2"]
+    orders = len(queue.world.provider.orders)
+    queue.daemon.start()
+    for _ in range(5):
+        queue.daemon.run()
+    state = queue.daemon.loop.state
+    assert state.open_nodes == before
+    assert state.holds["n2"] == hold
+    assert queue.world.slurm.view().nodes == drained
+    assert len(queue.world.provider.orders) == orders
+    queue.settle()
+    assert (queue.phase("n1"), queue.phase("n2")) == ("returned", "returned")
