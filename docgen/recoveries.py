@@ -104,7 +104,8 @@ approvable blocks an operator's order too.
 _REMEDY_GATES = """
 In mode `own`, before the first reset, reboot or replacement of an open recovery. The node stays
 drained meanwhile. A remedy takes a slot when it begins and frees it when its recovery ends; a
-recovery that waits for jobs, or for a slot, takes none.
+recovery that waits for jobs, for a slot, or for an instance that takes no order (such as one that
+is not Running), takes none.
 
 | gate | holds the remedy because | approvable |
 |---|---|---|
