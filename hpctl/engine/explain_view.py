@@ -45,7 +45,7 @@ from hpctl.engine.untreated import (
     find_untreated,
 )
 from hpctl.engine.views import TroubleView, find_changes, trouble_view
-from hpctl.engine.world import World, cloud_says, known_nodes
+from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import find_closed
@@ -251,7 +251,7 @@ def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainVie
     """The explanation of one node, group, or job by slurmctld's number of it."""
     of_target = [rec for rec in _recoveries_of(w, target) if not _is_told_of_its_job(w, rec)]
     still_open = [r for r in of_target if not r.ended]
-    hold = _hold_of(w, target)
+    hold = find_hold(w, target)
     if still_open:
         return _recovery(w, rules, still_open[-1], parts)
     if hold is not None:
@@ -309,7 +309,7 @@ def _recovery(
         return _job_recovery(w, rules, rec, parts)
     if rec.of_capacity:
         return _change(w, rec)
-    hold = None if rec.ended else _hold_of(w, rec.node)
+    hold = None if rec.ended else find_hold(w, rec.node)
     untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
     if untreated is not None:
         return _untreated(w, rules, untreated, parts)
@@ -488,7 +488,7 @@ def _task(w: World, number: identity.JobId) -> TaskView:
     """A task, or several that wait in one record."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
-    hold = _hold_of(w, str(number))
+    hold = find_hold(w, str(number))
     text, explain = "not treated by hpctl", ""
     if recoveries:
         text, explain = headline(recoveries[-1]), recoveries[-1].id
@@ -542,19 +542,6 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
     )
-
-
-def _hold_of(w: World, target: str) -> HoldNoted | None:
-    """The hold of a target: since when from the journal, why from the daemon's last cycle.
-
-    The journal has the reason as it was when the gate began to block; its numbers change since.
-    """
-    hold = w.state.holds.get(target)
-    if hold is None:
-        return None
-    same = (hold.target, hold.gate, hold.rule)
-    last = [h.why for h in w.holds if (h.target, h.gate, h.rule) == same]
-    return replace(hold, why=last[0]) if last else hold
 
 
 def _held(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:

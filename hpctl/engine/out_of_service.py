@@ -16,7 +16,7 @@ from hpctl.engine.maintenance import flagged, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
 from hpctl.engine.view import Candidate
-from hpctl.engine.world import World
+from hpctl.engine.world import World, find_hold
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import left_alone
 from hpctl.faults.slurm_reasons import find_closed
@@ -142,7 +142,7 @@ def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:
 
 
 def _by_gate(node: SlurmNode, known: _Known) -> Account | None:
-    hold = known.world.state.holds.get(node.name)
+    hold = find_hold(known.world, node.name)
     return None if hold is None else Account(node, By.GATE, f"gate {hold.gate}: {hold.why}")
 
 

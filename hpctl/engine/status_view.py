@@ -27,7 +27,7 @@ from hpctl.engine.untreated import (
     describe_untreated,
     find_untreated,
 )
-from hpctl.engine.world import World, cloud_says, waits_for_cloud
+from hpctl.engine.world import World, cloud_says, find_hold, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import find_closed
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.engine.config import Config
+    from hpctl.engine.journal.events import HoldNoted
     from hpctl.engine.journal.rows import StandbyInfo
 
 
@@ -312,7 +313,7 @@ def status_view(w: World) -> StatusView:
         facts=_facts(w),
         node_recoveries=tuple(views.node_recovery_view(rec, _waits(w, rec)) for rec in nodes),
         job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
-        holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        holds=tuple(views.hold_view(hold) for hold in _find_holds(w)),
         waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
         problems=tuple(_problems(w, handed_over, closed)),
         unknowns=tuple(_unknowns(w)),
@@ -345,6 +346,12 @@ def _group(closed: list[Account]) -> list[OutOfServiceView]:
         fine, by, state, why = key
         found.append(OutOfServiceView(tuple(names), state, by.value, why, not fine))
     return found
+
+
+def _find_holds(w: World) -> list[HoldNoted]:
+    """What gates block, each with the reason of the last cycle."""
+    found = (find_hold(w, target) for target in sorted(w.state.holds))
+    return [hold for hold in found if hold is not None]
 
 
 def _counts(w: World) -> NodeCounts:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.journal.state import State
@@ -114,6 +115,19 @@ def present(
         return health
     there = {*slurm.nodes, *joined.instances, *state.open_nodes}
     return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
+
+
+def find_hold(w: World, target: str) -> HoldNoted | None:
+    """Return the hold of a target: since when from the journal, why from the daemon's last cycle.
+
+    The journal has the reason as it was when the gate began to block; its numbers change since.
+    """
+    hold = w.state.holds.get(target)
+    if hold is None:
+        return None
+    same = (hold.target, hold.gate, hold.rule)
+    last = [h.why for h in w.holds if (h.target, h.gate, h.rule) == same]
+    return replace(hold, why=last[0]) if last else hold
 
 
 def known_nodes(w: World) -> list[identity.NodeName]:

@@ -95,7 +95,8 @@ class Soak:
         return [rec for rec in self.live.node_recoveries() if rec.node == node]
 
     def count(self) -> tuple[list[Start], list[float]]:
-        """The starts on proven faults, and the seconds after the line of those before the drain."""
+        """The starts on proven faults, and of those in the seconds from line to drain how long after
+        the line; one of the line's own second, which may have come before it, is among them."""
         after, early = [], []
         for rec in self.live.node_recoveries():
             line = max(at for node, at in self.lines if node == rec.node and at <= rec.opened)
@@ -109,7 +110,7 @@ class Soak:
                     continue
                 if at > drain.resolved:
                     after.append(start)
-                elif at > line:
+                elif at >= line.replace(microsecond=0):
                     early.append((at - line).total_seconds())
         return after, early
 

@@ -75,6 +75,13 @@ def test_what_is_treated_or_blocked_is_listed_once():
     assert len(problems) == 1
 
 
+def test_a_hold_is_shown_with_the_reason_of_the_last_cycle():
+    hold = HoldNoted(at(5), "n1", "drain_budget", "4 nodes are closed", "xid-79", True)
+    now = replace(hold, at=at(9), why="3 nodes are closed")
+    (shown,) = status_view(world([*RESUMED, hold], SERVES, faulty(), holds=(now,))).holds
+    assert (shown.since, shown.why) == (at(5), "3 nodes are closed")
+
+
 def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
     log = [*RESUMED[:2], SignalSeen(at(2), "n-1", "needs_human", "ask_human")]
     assert len(status_view(world(log, DRAINED, faulty())).problems) == 1
