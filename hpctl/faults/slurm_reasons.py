@@ -67,4 +67,4 @@ def find_closed(node: SlurmNode | None) -> FaultRow | None:
     if node is None or not (node.drained or node.down):
         return None
     row = find_row(node)
-    return row if row in list_closed() else None
+    return row if row is not None and row in list_closed() else None

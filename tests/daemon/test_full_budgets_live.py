@@ -95,8 +95,10 @@ class Soak:
         return [rec for rec in self.live.node_recoveries() if rec.node == node]
 
     def count(self) -> tuple[list[Start], list[float]]:
-        """The starts on proven faults, and of those in the seconds from line to drain how long after
-        the line; one of the line's own second, which may have come before it, is among them."""
+        """The starts on proven faults, and the seconds after the line of those before the drain.
+
+        One of the line's own second, which may have come before it, is among the latter.
+        """
         after, early = [], []
         for rec in self.live.node_recoveries():
             line = max(at for node, at in self.lines if node == rec.node and at <= rec.opened)

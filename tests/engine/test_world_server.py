@@ -518,7 +518,12 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
 def test_reading_a_world_loads_nothing_that_only_offline_reading_needs(
     bed: Bed, tmp_path: Path
 ) -> None:
-    bed.server.offer(cycle(made()))
+    """Where a program may have closed a node, the fault table says which Reasons are Slurm's."""
+    world = made()
+    assert world.slurm is not None
+    by_alice = {n: replace(node, reason_by="alice") for n, node in world.slurm.nodes.items()}
+    world = replace(world, slurm=replace(world.slurm, nodes=by_alice))
+    bed.server.offer(cycle(world))
     heavy = (
         "sqlalchemy boto3 pydantic rich asyncio concurrent.futures hpctl.faults.table hpctl.slurm"
         " hpctl.sagemaker hpctl.engine.gates hpctl.engine.world_offline"
