@@ -108,7 +108,8 @@ def remove_room(package: str, copy: Path) -> list[str]:
     ]
     text = "".join(lines)
     for name in removed:
-        text = re.sub(rf'(, )?"{re.escape(name)}(\.\w+)*"', "", text)
+        module = rf'"{re.escape(name)}(\.\w+)*"'
+        text = re.sub(rf"{module}, |(, )?{module}", "", text)
     contracts.write_text(text)
     return deleted
 
