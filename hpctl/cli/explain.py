@@ -193,14 +193,21 @@ def _draw_tasks(out: Console, view: ExplainView) -> None:
 def _draw_story(out: Console, view: ExplainView) -> None:
     if not view.story:
         return
-    first = view.story[0].at
-    heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC)")
+    first = view.fault_at or view.story[0].at
+    heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_zero(view)})")
     table = grid("", DIM)
     table.columns[1].justify = "right"
     for line in view.story:
         passed = after((line.at - first).total_seconds())
         table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
     out.print(indented(table))
+
+
+def _zero(view: ExplainView) -> str:
+    """From when its timeline counts."""
+    if view.fault_at is None:
+        return "; T+0 s is the first line"
+    return f"; T+0 s is the fault at {clock(view.fault_at)}"
 
 
 def _draw_gates(out: Console, view: ExplainView) -> None:

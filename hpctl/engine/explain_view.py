@@ -29,6 +29,7 @@ from hpctl.engine.timeline import (
     Awaited,
     Line,
     awaited,
+    find_fault_time,
     finding_text,
     go_back,
     headline,
@@ -48,7 +49,7 @@ from hpctl.engine.views import TroubleView, find_changes, trouble_view
 from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.slurm_reasons import find_closed
+from hpctl.faults.slurm_reasons import advise, find_closed
 from hpctl.toolkit.bounds import later
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
@@ -122,7 +123,8 @@ class ExplainView(Struct, frozen=True):
     change.
 
     `trouble`: what went wrong with the run, for a job that no node's fault explains. `tasks`: those
-    of an array. `standstill`: of a job that runs and of which nothing works.
+    of an array. `standstill`: of a job that runs and of which nothing works. `fault_at`: when the
+    fault of a recovery was first found, from which its timeline counts; null elsewhere.
     """
 
     as_of: datetime
@@ -138,6 +140,7 @@ class ExplainView(Struct, frozen=True):
     trouble: TroubleView | None = None
     tasks: tuple[TaskView, ...] = ()
     standstill: StandstillView | None = None
+    fault_at: datetime | None = None
 
 
 class NamedGate(Protocol):
@@ -322,6 +325,7 @@ def _recovery(
         evidence=evidence_of((*rec.findings, *rec.tests)),
         gates=(*passed_gates(rec.passed), *(_held(hold, _ASKS) if hold else ())),
         story=lines(rec, w.state),
+        fault_at=find_fault_time(rec, w.state),
         next=lifted_by(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
@@ -340,6 +344,7 @@ def _untreated(w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts) 
         evidence=evidence_of((*rec.findings, *(f for f in now if f not in rec.findings))),
         gates=passed_gates(rec.passed),
         story=lines(rec, w.state),
+        fault_at=find_fault_time(rec, w.state),
         next=awaited(rec, w.policy) if escalated else await_untreated(one),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
@@ -376,6 +381,7 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
         rule=_decided(rules, cause, parts) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
+        fault_at=find_fault_time(rec, w.state),
         next=_awaited_of_job(w, rec),
         related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
@@ -568,6 +574,7 @@ def _hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> Expla
         next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_told(_reports_of(w, hold.target), hold.shown),
+        fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
         trouble=_trouble_of(w, hold),
     )
 
@@ -627,8 +634,9 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
 def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
     """Whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
-    if (row := find_closed(slurm)) is not None and not waits:
-        return f"a person: {row.advice}"
+    advice = advise(slurm) if slurm is not None else ""
+    if advice and not waits:
+        return f"a person: {advice}"
     if slurm is not None and slurm.closed and not waits:
         how = (
             "hpctl return" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"

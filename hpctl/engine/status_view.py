@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec import Struct
 
 from hpctl.engine import views
+from hpctl.engine.attention import PERSON_TASKS, PersonTask, leave_out_shown, list_person_tasks
 from hpctl.engine.completing import describe_completing, find_completing
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.out_of_service import (
@@ -30,7 +31,7 @@ from hpctl.engine.untreated import (
 from hpctl.engine.world import World, cloud_says, find_hold, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
-from hpctl.faults.slurm_reasons import find_closed
+from hpctl.faults.slurm_reasons import advise
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import later, span
 from hpctl.toolkit.declared_view import (
@@ -215,14 +216,16 @@ def _slurm_age(as_of: datetime | None, now: datetime) -> str:
 
 def _is_quiet(view: StatusView) -> bool:
     """Whether there is nothing to look at."""
-    return not (view.node_recoveries or view.job_recoveries or view.problems or view.unknowns)
+    treated = view.node_recoveries or view.job_recoveries
+    return not (treated or view.person_tasks or view.problems or view.unknowns)
 
 
 class StatusView(Struct, frozen=True):
     """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
 
-    `changes` of capacity: autoscaling and spares, under way or ended within the last hour.
-    `out_of_service`: every node that Slurm gives no work to, once, and why.
+    `person_tasks`: what only a person can do, with the commands. `waiting_for_a_person`: the
+    escalated recoveries among it. `changes` of capacity: autoscaling and spares, under way or ended
+    within the last hour. `out_of_service`: every node that Slurm gives no work to, once, and why.
     """
 
     as_of: datetime
@@ -242,7 +245,9 @@ class StatusView(Struct, frozen=True):
     changes: tuple[views.ChangeView, ...] = ()
     standbys: tuple[StandbyView, ...] = ()
     out_of_service: tuple[OutOfServiceView, ...] = ()
+    person_tasks: tuple[PersonTask, ...] = ()
 
+    json_only: ClassVar[JsonOnly] = ("waiting_for_a_person",)
     layout: ClassVar[Layout] = (
         Facts(
             facts=(
@@ -270,10 +275,10 @@ class StatusView(Struct, frozen=True):
                 Fact("facts", _ages_text),
             )
         ),
+        PERSON_TASKS,
         Section("node_recoveries", title="Nodes in treatment"),
         Section("job_recoveries", title="Jobs in recovery"),
         views.HOLDS,
-        Section("waiting_for_a_person", title="Waiting for a person"),
         Section("out_of_service", title="Out of service"),
         Section("changes", title="Capacity: autoscaling and spares"),
         Lines("problems", title="Problems", style=BAD, indent=2),
@@ -285,6 +290,16 @@ class StatusView(Struct, frozen=True):
             when=_is_quiet,
         ),
     )
+
+    @property
+    def other_problems(self) -> list[str]:
+        """The problems that no person's task, open recovery or hold shows."""
+        shown = {rec.id for rec in self.node_recoveries}
+        shown.update(rec.id for rec in self.job_recoveries)
+        shown.update(hold.shown for hold in self.holds)
+        for task in self.person_tasks:
+            shown.update((task.explain, *task.targets))
+        return leave_out_shown(self.problems, shown)
 
 
 def seen(config: Config) -> StatusView:
@@ -320,6 +335,7 @@ def status_view(w: World) -> StatusView:
         changes=tuple(map(views.change_view, _changes(w))),
         standbys=standby_views(w.standbys, w.now),
         out_of_service=tuple(_group(closed)),
+        person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
     )
 
 
@@ -481,10 +497,13 @@ def _restarting(w: World) -> list[tuple[JobId, str]]:
     """
     found = []
     for job, reports in sorted(w.state.reports.items()):
-        last, job_now = reports[-1].report, w.slurm.jobs.get(job) if w.slurm else None
+        last = reports[-1].report
+        if last.trouble is None or last.action not in _INSIDE:
+            continue
+        job_now = w.slurm.jobs.get(job) if w.slurm else None
         runs = job_now is not None and job_now.running and job_now.restarts == last.restarts
         late = w.now > later(reports[-1].at, w.policy.job.supervisor_grace_s)
-        if last.trouble is None or last.action not in _INSIDE or not runs or late:
+        if not runs or late:
             continue
         if job not in w.state.open_jobs:
             found.append((job, f"Job {job}: {last.trouble.why}; its own supervisor restarts it"))
@@ -519,8 +538,8 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
 
 def _advice(node: SlurmNode) -> str:
     """What a person does about a node that Slurm closed by itself, after what is wrong with it."""
-    row = find_closed(node)
-    return f"; {row.advice}" if row is not None else ""
+    advice = advise(node)
+    return f"; {advice}" if advice else ""
 
 
 def _unknowns(w: World) -> list[str]:

@@ -404,20 +404,41 @@ def subject_of(recovery: RecoveryId, state: State) -> Subject:
 def headline(subject: Subject) -> str:
     """The subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, Change):
-        what = sentence(change_text(subject.opened), subject.opened.why)
+        what = sentence(title(subject), subject.opened.why)
         return _change_headline(subject, what, subject.phase, subject.opened.at)
     if isinstance(subject, NodeRecovery) and subject.of_capacity:
-        what = sentence(removal_text(subject), subject.why)
+        what = sentence(title(subject), subject.why)
         return _change_headline(subject, what, phase_of_removal(subject), subject.opened)
+    return f"{title(subject)}. {standing(subject)}"
+
+
+def title(subject: Subject) -> str:
+    """Name the subject by its node or job and by its fault, in words."""
+    if isinstance(subject, Change):
+        return change_text(subject.opened)
     if isinstance(subject, NodeRecovery):
-        what = f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
-    else:
-        named = f" ({subject.name})" if subject.name else ""
-        by = ", ".join(subject.bad_nodes) or subject.cause
-        hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
-        hit = subject.why if subject.of_no_fault else hit
-        what = f"Job {subject.shown}{named}, {hit}"
-    return f"{what}. {_standing(subject)}"
+        if subject.of_capacity:
+            return removal_text(subject)
+        return f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
+    named = f" ({subject.name})" if subject.name else ""
+    by = ", ".join(subject.bad_nodes) or subject.cause
+    hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
+    hit = subject.why if subject.of_no_fault else hit
+    return f"Job {subject.shown}{named}, {hit}"
+
+
+def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
+    """Return T+0 s of a timeline: when the first finding was made, such as a line of the kernel.
+
+    For a job it is the time of its node's fault, or of its own trouble; when the recovery was
+    opened, where nothing was found before.
+    """
+    if isinstance(rec, NodeRecovery):
+        return min([rec.opened, *(finding.first for finding in rec.findings)])
+    if rec.trouble is not None:
+        return min(rec.opened, rec.trouble.at)
+    cause = state.nodes.get(rec.cause)
+    return min(rec.opened, find_fault_time(cause, state)) if cause is not None else rec.opened
 
 
 def _change_headline(
@@ -431,7 +452,8 @@ def _change_headline(
     return f"{what} {sentence(f'{end.capitalize()} after {duration(seconds)}', why)}"
 
 
-def _standing(rec: NodeRecovery | JobRecovery) -> str:
+def standing(rec: NodeRecovery | JobRecovery) -> str:
+    """Say in which phase a recovery is, or how it ended."""
     last = rec.trail[-1].why if rec.trail else ""
     if not rec.ended:
         return f"In progress: {rec.phase}."
@@ -614,6 +636,14 @@ LIFTED_BY: Final[dict[str, str]] = {
         "a slot for its remedy: one that is under way ends, or a person puts a node that is left"
         " closed back into service; then hpctl goes ahead by itself"
     ),
+    "drain_budget": (
+        "a node to come back into service, or a person to return one that is left closed; then"
+        " hpctl goes ahead by itself"
+    ),
+    "correlated": "a person to find out whether the check, the fabric or these nodes are faulty",
+    "offender": "a person to look at the node, which breaks again and again",
+    "launch_breaker": "a person to find out why instances do not come back from their remedy",
+    "internal_error": "a person to read the daemon's log and to report the error",
     "protected": "a person: hpctl never treats this node",
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",
@@ -629,10 +659,12 @@ LIFTED_BY: Final[dict[str, str]] = {
 }
 
 
-def lifted_by(hold: HoldNoted) -> Awaited:
-    """What a hold waits for."""
+def lifted_by(hold: HoldNoted, *, many: bool = False) -> Awaited:
+    """What a hold waits for. `many`: it stands for all that are held for the same."""
     event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
-    if hold.approvable:
+    if hold.approvable and many:
+        event += f". `hpctl approve --rule {hold.rule}` lets all of them go ahead now"
+    elif hold.approvable:
         event += f". `hpctl approve {hold.target}` lets it go ahead now"
         event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
     return Awaited(event)

@@ -48,10 +48,10 @@ def find_untreated(w: World) -> list[UntreatedNode]:
     """Return such nodes in order; none where Slurm could not be read."""
     waits = {*w.state.open_nodes, *w.state.holds, *(c.node.name for c in w.candidates)}
     found = []
-    for name, node in sorted(w.slurm.nodes.items()) if w.slurm else ():
-        rid = w.state.last_of_node.get(name)
-        last = w.state.nodes[rid] if rid is not None and name not in waits else None
-        if last is None or last.phase is NodePhase.REMOVED:
+    for name, rid in sorted(w.state.last_of_node.items()) if w.slurm else ():
+        node = w.slurm.nodes.get(name) if w.slurm else None
+        last = w.state.nodes[rid]
+        if node is None or name in waits or last.phase is NodePhase.REMOVED:
             continue
         judged = _find_fault(w, name)
         left = not node.in_service and reason_owner(node.reason) == last.id

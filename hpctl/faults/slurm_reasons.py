@@ -68,3 +68,13 @@ def find_closed(node: SlurmNode | None) -> FaultRow | None:
         return None
     row = find_row(node)
     return row if row is not None and row in list_closed() else None
+
+
+def advise(node: SlurmNode) -> str:
+    """Say what a person does about a node that Slurm closed by itself; "" for another node."""
+    row = find_closed(node)
+    if row is None:
+        return ""
+    return row.advice.replace(
+        "scontrol update State", f"scontrol update NodeName={node.name} State"
+    )

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from hpctl import __version__
 from hpctl.engine.gates import GATES
+from hpctl.engine.job_losses import count_gpus
 from hpctl.engine.journal.state import State
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
@@ -39,7 +40,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
-from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.vocabulary.trouble import Kind
 from hpctl.wire.heads import AGENT_METRICS_PORT
@@ -362,7 +363,7 @@ class _Recoveries:
             self._counts.opened.labels(kind, _opened_class(rec)).inc()
         if isinstance(rec, JobRecovery):
             job = view.scheduler.jobs.get(rec.attempt.job)
-            gpus = gpus_of((job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes)
+            gpus = count_gpus((job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes)
             self._gpus[rec.id] = max(gpus, self._gpus.get(rec.id, 0))
         if not rec.ended or (before is not None and before.ended):
             return
@@ -456,11 +457,6 @@ def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     if rec.trouble is None:
         return str(Kind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
-
-
-def gpus_of(names: Iterable[NodeName], nodes: Mapping[NodeName, SlurmNode]) -> int:
-    """How many GPUs these nodes have by Slurm's GRES; 0 where it does not count them."""
-    return sum(dict(nodes[name].has.gres).get("gpu", 0) for name in names if name in nodes)
 
 
 def _s(begin: datetime, end: datetime) -> float:

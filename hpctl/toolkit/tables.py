@@ -90,10 +90,12 @@ def clock(at: datetime) -> str:
 
 
 def after(seconds: float) -> str:
-    """How long after the beginning: fine while seconds matter."""
+    """`T+0.15 s`: how long after the fault, or before it; fine while seconds matter."""
     from hpctl.toolkit.durations import duration
 
-    return f"+{seconds:.2f} s" if seconds < 10 else f"+{duration(seconds)}"
+    size = abs(seconds)
+    sign = "-" if seconds < 0 else "+"
+    return f"T{sign}{size:.2f} s" if size < 10 else f"T{sign}{duration(size)}"
 
 
 def ago(at: datetime | None, now: datetime) -> str:

@@ -245,4 +245,4 @@ def find_slurm_conf() -> Path | None:
     """Return this machine's slurm.conf, on a configless node what slurmctld has sent; None where
     there is none."""
     # Of a folder that this user may not look into, os.path says no, where pathlib raises.
-    return next((conf for conf in slurm_confs() if os.path.isfile(conf)), None)  # noqa: PTH113
+    return next((conf for conf in slurm_confs() if os.path.isfile(conf)), None)

@@ -12,7 +12,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from hpctl.engine.job_losses import find_standstill
 from hpctl.engine.journal.state import State
+from hpctl.engine.timeline import find_fault_time
 from hpctl.insight.forecast.decide import class_of
 from hpctl.insight.forecast.history import Forecast, forecasts
 from hpctl.insight.report.held import HeldFault
@@ -180,7 +182,7 @@ def report(  # noqa: PLR0913 -- pure: all that decides is an argument
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
     hit = (job for job in state.jobs.values() if not job.of_no_fault)
-    jobs = [job for job in hit if p.hours(*_idle(p, job)) or p.has(job.opened)]
+    jobs = [job for job in hit if p.hours(*find_standstill(job, p.until)) or p.has(job.opened)]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, Total] = {}
     out, kept, unneeded = _nodes(p, nodes, lost)
@@ -205,7 +207,7 @@ def report(  # noqa: PLR0913 -- pure: all that decides is an argument
         orders=sum(bool(rec.by) for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
-        node_stages=_stages(map(_node_times, (r for r in here if r.phase is NodePhase.RETURNED))),
+        node_stages=_stages(_node_times(r, state) for r in here if r.phase is NodePhase.RETURNED),
         job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
         again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
         spares=tuple(_spares(p)),
@@ -251,7 +253,7 @@ def _jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[
         cause = p.state.nodes.get(job.cause)
         node = p.node(*job.ran_on, *job.bad_nodes)
         width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
-        begin, end = _idle(p, job)
+        begin, end = find_standstill(job, p.until)
         hours = p.hours(begin, end)
         idle = idle.plus(hours, node, width)
         if cause is not None:
@@ -267,17 +269,10 @@ def _running(job: JobRecovery) -> datetime | None:
     return next((move.at for move in job.trail if move.signal == seen), None)
 
 
-def _idle(p: _Period, job: JobRecovery) -> tuple[datetime, datetime]:
-    """From when to when a job stood still. One that was let run, or was cancelled, did not."""
-    end = _running(job) or (job.since if job.ended else p.until)
-    stood = job.phase is not job_recovery.JobPhase.CANCELLED
-    return job.opened, end if stood else job.opened
-
-
-def _node_times(rec: NodeRecovery) -> dict[str, float]:
+def _node_times(rec: NodeRecovery, state: State) -> dict[str, float]:
     """Seconds by stage: from the first finding to the recovery, then by phase."""
-    first = min((f.first for f in rec.findings), default=rec.opened)
-    times = {"detect": max(0.0, (rec.opened - first).total_seconds())}
+    first = find_fault_time(rec, state)
+    times = {"detect": (rec.opened - first).total_seconds()}
     return times | _phases(rec, NodePhase.OPEN, rec.since)
 
 

@@ -1,0 +1,217 @@
+"""What needs a person, with the command to run: first in `status`, in `top` and on the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import ClassVar, Final
+
+from msgspec import Struct
+
+from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.out_of_service import Account, By, show_state
+from hpctl.engine.power_saving import failed_to_start, power_text
+from hpctl.engine.timeline import awaited, lifted_by, title
+from hpctl.engine.untreated import (
+    UntreatedNode,
+    await_untreated,
+    describe_untreated,
+    find_untreated,
+)
+from hpctl.engine.world import World
+from hpctl.faults.slurm_reasons import advise, find_closed
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Section, Since
+from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.vocabulary.hang import HANG_GATE
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+PERSONS_GATES: Final = frozenset(
+    {
+        "kill_switch",
+        "paused",
+        "provider_auto_recovery",
+        "protected",
+        "not_allowed",
+        "correlated",
+        "offender",
+        "launch_breaker",
+        "launch_failed",
+        "internal_error",
+        HANG_GATE,
+    }
+)
+"""The gates that block until a person acts; each of the others passes by itself."""
+NAMED: Final = 8
+"""So many nodes or jobs of one task are named."""
+_COMMAND: Final = re.compile(r"`([^`]+)`")
+
+
+class PersonTask(Struct, frozen=True):
+    """Something that only a person can do.
+
+    `title`: the node or job, and the fault in words. `why` it is left to a person. `ask`: what to
+    do; `commands`: those in it. `explain`: what `hpctl explain` takes to say more. `targets`: the
+    nodes, or the numbers of the jobs, that it is about.
+    """
+
+    title: str
+    why: str
+    ask: str
+    explain: str
+    since: datetime
+    targets: tuple[str, ...]
+
+    columns: ClassVar[Columns] = (
+        Column("WHAT", "title", fold=True),
+        Column("WAITING", Since("since")),
+        Column("DO", "ask", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("why", "explain", "targets")
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands to choose from, the usual one first."""
+        return tuple(_COMMAND.findall(self.ask))
+
+
+PERSON_TASKS: Final = Section("person_tasks", title="Needs a person")
+
+
+def list_person_tasks(
+    w: World, handed_over: Iterable[NodeRecovery], closed: Iterable[Account]
+) -> list[PersonTask]:
+    """Return what needs a person: what concerns most nodes first, then what waits the longest.
+
+    `closed`: the nodes out of service.
+    """
+    found = [_of_handed_over(w, rec) for rec in handed_over]
+    found += _of_holds(w)
+    named = {target for task in found for target in task.targets}
+    found += [_of_untreated(one) for one in find_untreated(w) if one.name not in named]
+    named |= {target for task in found for target in task.targets}
+    found += (task for task in _of_closed(w) if named.isdisjoint(task.targets))
+    named |= {target for task in found for target in task.targets}
+    found += (_of_account(one, w) for one in closed if _is_left(one) and one.node.name not in named)
+    return sorted(found, key=lambda task: (-len(task.targets), task.since, task.explain))
+
+
+def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
+    return PersonTask(
+        title=title(rec),
+        why=rec.trail[-1].why if rec.trail else "",
+        ask=awaited(rec, w.policy).what,
+        explain=rec.id,
+        since=rec.since,
+        targets=(rec.node,),
+    )
+
+
+def _of_holds(w: World) -> Iterator[PersonTask]:
+    """One task for all that the same gate blocks for the same rule: one command lifts them."""
+    groups: dict[tuple[str, str], list[HoldNoted]] = {}
+    for target in sorted(w.state.holds):
+        hold = w.state.holds[target]
+        if hold.gate in PERSONS_GATES:
+            groups.setdefault((hold.gate, hold.rule), []).append(hold)
+    newest = {(hold.target, hold.gate): hold.why for hold in w.holds}
+    for holds in groups.values():
+        first = min(holds, key=lambda hold: (hold.at, hold.target))
+        yield PersonTask(
+            title=_title_of_holds(w, holds),
+            why=f"gate {first.gate}: {newest.get((first.target, first.gate), first.why)}",
+            ask=lifted_by(first, many=len(holds) > 1).what,
+            explain=first.shown,
+            since=first.at,
+            targets=tuple(hold.target for hold in holds),
+        )
+
+
+def _title_of_holds(w: World, holds: list[HoldNoted]) -> str:
+    """The nodes, or jobs, and their fault in words."""
+    first = holds[0]
+    judged = w.assessments.get(NodeName(first.target))
+    fault = judged.fault.meaning if judged is not None and judged.fault is not None else ""
+    return f"{_name_all(holds)}: {fault or first.rule or first.gate}"
+
+
+def _name_all(holds: list[HoldNoted]) -> str:
+    names = [hold.shown for hold in holds]
+    if all(hold.target.isdecimal() for hold in holds):
+        shown = ", ".join(names[:NAMED])
+        what = "Job" if len(names) == 1 else "Jobs"
+        return f"{what} {shown}" + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")
+    if len(names) == 1:
+        return names[0]
+    shown = fold(names) if all(map(valid_name, names)) else ", ".join(names[:NAMED])
+    return f"{len(names)} nodes ({shown})"
+
+
+def _of_untreated(one: UntreatedNode) -> PersonTask:
+    fault = one.judged.fault if one.judged is not None else None
+    meaning = fault.meaning if fault is not None else ""
+    return PersonTask(
+        title=f"{one.name}: {meaning or 'left out of service'}",
+        why=describe_untreated(one),
+        ask=await_untreated(one).what,
+        explain=one.last.id,
+        since=one.since,
+        targets=(one.name,),
+    )
+
+
+def _of_closed(w: World) -> Iterator[PersonTask]:
+    """The nodes that Slurm itself has closed, and that do not come back by themselves."""
+    candidates = {c.node.name for c in w.candidates}
+    for name, node in w.slurm.nodes.items() if w.slurm is not None else ():
+        if not node.reason or node.in_service:
+            continue
+        if name in candidates or w.state.node_recovery(name) is not None:
+            continue
+        judged = w.assessments.get(name)
+        if judged is not None and judged.until is not None:
+            continue
+        found = _describe_closed(node)
+        if found is not None:
+            what, why, ask = found
+            since = node.reason_at or w.now
+            yield PersonTask(f"{name}: {what}", why, ask, name, since, (name,))
+
+
+def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
+    """What Slurm closed a node for, by which words, and what a person does about it."""
+    if failed_to_start(node):
+        ask = f"find out why it did not boot, then run `scontrol update NodeName={node.name}"
+        return power_text(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
+    row = find_closed(node)
+    if row is None:
+        return None
+    return row.meaning, f"{row.by} closed it ({node.reason!r})", advise(node)
+
+
+def _is_left(one: Account) -> bool:
+    """Whether nobody but a person brings a node back."""
+    return one.problem and one.by in (By.PERSON, By.UNKNOWN)
+
+
+def _of_account(one: Account, w: World) -> PersonTask:
+    name = one.node.name
+    since = one.node.reason_at or w.now
+    return PersonTask(
+        f"{name}: out of service", show_state(one.node), one.why, name, since, (name,)
+    )
+
+
+_EXPLAINED: Final = re.compile(r"hpctl explain (\S+)")
+
+
+def leave_out_shown(problems: Iterable[str], shown: Collection[str]) -> list[str]:
+    """Return the problems that name none of `shown`, ids, nodes or jobs, for `hpctl explain`."""
+    found = []
+    for line in problems:
+        named = _EXPLAINED.search(line)
+        if named is None or named[1] not in shown:
+            found.append(line)
+    return found

@@ -1,0 +1,155 @@
+"""When a recovery is over: by what was measured of those like it, else by the policy's bound."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from statistics import median
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.world import World
+from hpctl.toolkit.bounds import later
+from hpctl.toolkit.durations import duration
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import Trail
+
+NEWEST: Final = 200
+"""So many of the newest recoveries are measured."""
+ENOUGH: Final = 3
+"""So many recoveries make a measurement."""
+
+_Kind = tuple[str, str]
+"""The remedy of a node's recovery, or "job", and the phase from which the time is measured."""
+_JOB: Final = "job"
+_LEFT: Final[Mapping[JobPhase, tuple[JobPhase, ...]]] = {
+    JobPhase.SAVING: (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
+    JobPhase.EXCISING: (JobPhase.WATCHING, JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
+    JobPhase.WATCHING: (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING),
+    JobPhase.STOPPING: (JobPhase.RELEASED, JobPhase.STARTING),
+    JobPhase.RELEASED: (JobPhase.STARTING,),
+    JobPhase.STARTING: (),
+}
+"""The phases that a job may still pass before it runs, at most."""
+
+
+class Estimate(Struct, frozen=True):
+    """When it is over. `measured`: the median of so many recoveries; 0: `at` is a bound, by which
+    hpctl gives up at the latest."""
+
+    at: datetime
+    measured: int = 0
+
+    def text(self, now: datetime) -> str:
+        """`about 1 min 20 s`, or `at most 25 min` for a bound, rounded up: how long it takes."""
+        left_s = max(0.0, (self.at - now).total_seconds())
+        if self.measured:
+            return f"about {duration(left_s)}"
+        return f"at most {_round_up(left_s)}"
+
+    @property
+    def basis(self) -> str:
+        """What it rests on."""
+        if self.measured:
+            return f"the median of {self.measured} recoveries"
+        return "by the deadlines of the policy"
+
+
+class Estimator:
+    """How long recoveries took from each phase on, measured once for a whole view."""
+
+    def __init__(self, world: World) -> None:
+        self._world, state = world, world.state
+        self._left_s: dict[_Kind, list[float]] = {}
+        open_ids = {*state.open_jobs.values(), *state.open_nodes.values()}
+        if not open_ids:
+            return
+        for rec in islice(_resumed(state.jobs.values()), NEWEST):
+            self._measure(_JOB, JobPhase.HIT, rec, _find_running(rec))
+        for node in islice(_returned(state.nodes.values()), NEWEST):
+            self._measure(str(node.remedy), NodePhase.OPEN, node, node.since)
+
+    def _measure(
+        self, kind: str, first: str, rec: JobRecovery | NodeRecovery, end: datetime | None
+    ) -> None:
+        """Note how long an ended recovery still took when it came into each phase."""
+        if end is None:
+            return
+        entered = [(str(first), rec.opened), *((str(move.phase), move.at) for move in rec.trail)]
+        for phase, at in dict(reversed(entered)).items():
+            if at < end:
+                left_s = (end - at).total_seconds()
+                self._left_s.setdefault((kind, phase), []).append(left_s)
+
+    def estimate_job(self, rec: JobRecovery) -> Estimate | None:
+        """Return when a job runs again; None where it runs, where hpctl does not restart it, and
+        where even the bound has passed."""
+        w = self._world
+        if rec.ended or rec.phase is JobPhase.PROVING or w.policy.mode is Mode.OBSERVE:
+            return None
+        job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
+        if job is not None and job.reason.startswith("JobHeld"):
+            return None
+        completing = job is not None and job.completing
+        begin = max(rec.since, rec.start_at) if rec.start_at is not None else rec.since
+        measured = None if completing else self._at((_JOB, str(rec.phase)), begin)
+        if measured is not None:
+            return measured
+        bound = later(rec.since, _job_bound_s(rec, w.policy, completing))
+        return Estimate(bound) if bound > w.now else None
+
+    def estimate_node(self, rec: NodeRecovery) -> Estimate | None:
+        """Return when a node is back in service; None where too few were measured.
+
+        No bound is given: a node whose remedy fails gets the next one.
+        """
+        return None if rec.ended else self._at((str(rec.remedy), str(rec.phase)), rec.since)
+
+    def _at(self, kind: _Kind, begin: datetime) -> Estimate | None:
+        """The measured end, unless too few were measured or it has passed."""
+        found: Sequence[float] = self._left_s.get(kind, ())
+        if len(found) < ENOUGH:
+            return None
+        end = later(begin, median(found))
+        return Estimate(end, len(found)) if end > self._world.now else None
+
+
+def _round_up(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds > size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds)} s"
+
+
+def _resumed(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
+    """The newest recoveries of jobs that ran again, without those that a backoff put off."""
+    for rec in reversed([*recs]):
+        if rec.ended and rec.start_at is None and not rec.of_no_fault:
+            yield rec
+
+
+def _returned(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
+    """The newest recoveries of nodes that are back in service."""
+    for rec in reversed([*recs]):
+        if rec.phase is NodePhase.RETURNED and not rec.of_capacity:
+            yield rec
+
+
+def _find_running(rec: JobRecovery) -> datetime | None:
+    ran = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON)
+    moves: Iterable[Trail] = rec.trail
+    return next((move.at for move in moves if JobSignal(move.signal) in ran), None)
+
+
+def _job_bound_s(rec: JobRecovery, policy: Policy, completing: bool) -> float:
+    """The deadlines of the phase that a job is in and of all that may follow, in seconds."""
+    left = _LEFT.get(rec.phase, ())
+    if rec.phase is JobPhase.HIT:
+        first = JobPhase.EXCISING if rec.supervised else JobPhase.SAVING
+        left = (first, *_LEFT[first])
+    first_s = deadline_s(rec.phase, policy, completing=completing)
+    return first_s + sum(deadline_s(phase, policy) for phase in left)
