@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -11,14 +11,13 @@ from hpctl.engine import instance_resolver
 from hpctl.engine.world import World, known_nodes
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodePhase
 
 #
 # The cluster as a map: one cell a node, by instance group and by leaf of the topology.
 
 KINDS = {
     "person": ("!", "waiting for a person"),
-    "held": ("=", "held back by a gate"),
+    "held": ("=", "held back by a gate that passes by itself"),
     "healing": ("\u21bb", "in treatment"),
     "faulty": ("\u00d7", "faulty"),
     "suspect": ("~", "suspect"),
@@ -41,11 +40,16 @@ class Cell(Struct, frozen=True):
     says: str
 
 
-def cells(w: World, leaves: Mapping[NodeName, str]) -> list[Cell]:
-    """All nodes, by group, leaf and name."""
+def cells(
+    w: World, leaves: Mapping[NodeName, str], persons: Container[str] = frozenset()
+) -> list[Cell]:
+    """All nodes, by group, leaf and name. `persons`: the nodes that need a person."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
     jobs = {node: job.shown for job in running for node in job.nodes}
-    found = [_cell(w, name, jobs.get(name), leaves.get(name, "")) for name in known_nodes(w)]
+    found = [
+        _cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
+        for name in known_nodes(w)
+    ]
     # Nodes are in order already.
     return sorted(
         found,
@@ -63,19 +67,19 @@ def counted(found: Iterable[Cell]) -> str:
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
 
 
-def _cell(w: World, name: NodeName, job: str | None, leaf: str) -> Cell:
+def _cell(w: World, name: NodeName, job: str | None, leaf: str, person: bool) -> Cell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
-    rec, last = w.state.node_recovery(name), w.state.last_of_node.get(name)
+    rec = w.state.node_recovery(name)
     healing = w.state.is_treated(name)
     says = [judged.why or str(judged.condition) if judged else "no agent has reported"]
     says += ["+".join([node.state, *sorted(node.flags)])] if node else []
-    says += [f"{rec.id}, {rec.phase}"] if rec else []
+    says += [f"in treatment: {rec.phase} ({rec.id})"] if rec else []
     says += [f"held: {hold.why}"] if hold else []
     says += [f"job {job}"] if job else []
     closed = node is not None and not node.in_service
     is_so = {
-        "person": closed and last is not None and w.state.nodes[last].phase is NodePhase.ESCALATED,
+        "person": person,
         "held": hold is not None,
         "healing": healing,
         "closed": closed,

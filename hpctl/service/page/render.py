@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,27 +19,32 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec.structs import replace
 
-from hpctl.engine.explain_view import NO_PARTS, ExplainParts, explain_view, job_view
+from hpctl.engine.estimates import Estimate, Estimator
+from hpctl.engine.explain_view import NO_PARTS, ExplainParts, ExplainView, explain_view, job_view
 from hpctl.engine.journal.state import State
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.engine.status_view import StatusView, status_view
-from hpctl.engine.timeline import headline
+from hpctl.engine.timeline import standing, title
 from hpctl.engine.views import chosen
 from hpctl.engine.world import known_nodes
 from hpctl.service.page.follow import Follower
 from hpctl.service.page.node_map import KINDS, cells, counted
-from hpctl.service.page.training import Segment, strip, trainings
+from hpctl.service.page.training import Segment, Training, strip, trainings
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.durations import duration
-from hpctl.toolkit.tables import STYLES
+from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.toolkit.tables import STYLES, after
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
-CARDS, ROWS, TEXT = 20, 300, 4000
-"""Recoveries shown with their timeline, lines of the history, and letters of one text."""
+CARDS, LINES, ROWS, TEXT = 10, 30, 300, 4000
+"""Recoveries of nodes, and of jobs, with their timeline; lines of a list and of the history, and
+letters of one text."""
+LETTERS = 600
+"""Letters of one line of a list, at most."""
 
 
 HISTORY = timedelta(days=30)
@@ -60,6 +65,10 @@ ENDS = {
 
 
 _COMMAND = re.compile(r"hpctl explain ([A-Za-z0-9.-]+)")
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+PAGES = {"/": "Cluster", "/jobs": "Jobs", "/history": "History"}
 
 
 class Part(NamedTuple):
@@ -91,6 +100,39 @@ def _linked(text: str) -> Markup:
     return Markup(_COMMAND.sub(r'<a href="/explain/\1">\g<0></a>', safe))  # noqa: S704 -- escaped
 
 
+def _shortened(text: str) -> str:
+    """A line of a list, without its middle where it is long: its end names what explains it."""
+    return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]}\u2026{text[-LETTERS // 4 :]}"
+
+
+def _coded(text: str) -> Markup:
+    """A text in which the parts in backquotes are commands to copy."""
+    safe = str(escape(_clean(text)))
+    return Markup(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S704 -- escaped
+
+
+def _passed(at: datetime, fault_at: datetime) -> str:
+    """`T+12 s`: how long after the fault."""
+    return after((at - fault_at).total_seconds())
+
+
+def _folded(names: Sequence[str], limit: int = 200) -> str:
+    """Names of nodes as a hostlist, cut where it is long."""
+    text = fold(names) if all(map(valid_name, names)) else ", ".join(names)
+    return text if len(text) <= limit else text[:limit] + "\u2026"
+
+
+class Card(NamedTuple):
+    """An open recovery: its name in words, its explanation, and when it is over, as far as that is
+    known. `training`: of a job, what it has lost."""
+
+    rec: NodeRecovery | JobRecovery
+    title: str
+    view: ExplainView
+    estimate: Estimate | None
+    training: Training | None = None
+
+
 def _recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
     nodes, jobs = chosen(state, **{"ended": True, "since": None, **which})
     return [*nodes, *jobs]
@@ -106,8 +148,14 @@ class Renderer:
             loader=folder, autoescape=True, undefined=StrictUndefined, finalize=_clean
         )
         made.filters |= {"tone": _tone, "duration": duration, "linked": _linked}
-        made.filters["headline"] = headline
-        made.globals |= {"KINDS": KINDS, "counted": counted}
+        made.filters |= {
+            "coded": _coded,
+            "title": title,
+            "shortened": _shortened,
+            "standing": standing,
+            "folded": _folded,
+        }
+        made.globals |= {"KINDS": KINDS, "PAGES": PAGES, "counted": counted, "passed": _passed}
         parts: Any = made.get_template("parts.html").module
         self._follower, self._parts, self._layout = (
             follower,
@@ -120,8 +168,11 @@ class Renderer:
     def document(self, parts: Mapping[str, Part], path: str, version: int) -> str:
         """A whole page, for a browser that has nothing yet."""
         body = [part.html for name, part in parts.items() if not name.startswith(INNER)]
-        cluster = self._follower.world.cluster
-        return self._layout.render(parts=body, path=path, version=version, cluster=cluster)
+        w = self._follower.world
+        name = PAGES.get(path) or self._name(path.partition("/explain/")[2])
+        return self._layout.render(
+            parts=body, path=path, version=version, cluster=w.cluster, name=name, now=w.now
+        )
 
     def page(self, path: str) -> dict[str, Part]:
         """What is to be seen at a path now, by id, in order; nothing where there is no page."""
@@ -137,23 +188,37 @@ class Renderer:
             return {}
         else:
             parts = {"explain": _part(html)}
-        return {"head": _part(self._parts.head(status, self._follower.trouble)), **parts}
+        return {"head": self._head(status), **parts}
+
+    def _head(self, status: StatusView) -> Part:
+        """Sent again once a minute where nothing else in it changes: its time shows its age."""
+        w = self._follower.world
+        minute = w.now.replace(second=0, microsecond=0)
+        html = self._parts.head(status, self._follower.trouble, w.computed, minute)
+        return _part(html)
 
     def _overview(self, status: StatusView) -> dict[str, Part]:
-        w, rules, to_html = self._follower.world, self._follower.rules, self._parts
-        recs = _recoveries(w.state, ended=False)
-        views = [
-            view
-            for rec in recs[:CARDS]
-            if (view := explain_view(w, rules, rec.id, self._explain_parts))
-        ]
-        found = cells(w, self._follower.leaves)
+        w, to_html = self._follower.world, self._parts
+        persons = {target for task in status.person_tasks for target in task.targets}
+        waiting = {task.explain for task in status.person_tasks}
+        holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
+        nodes, jobs = chosen(w.state, ended=False, since=None)
+        found = cells(w, self._follower.leaves, persons)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
+        estimator = Estimator(w)
+        counts = {
+            "person": len(status.person_tasks) + len(status.unknowns),
+            "legend": len(found),
+            "jobs": len(jobs),
+            "healing": len(nodes),
+            "held": len(holds),
+            "others": len(status.other_problems),
+            "capacity": len(status.changes),
+        }
         parts = {
-            "attention": _part(to_html.attention(status)),
-            "healing": _part(to_html.healing(views, recs[CARDS:])),
-            "held": _part(to_html.held(status.holds)),
-            "legend": _part(to_html.legend(kinds)),
+            "contents": _part(to_html.contents(counts)),
+            "person": _part(to_html.person(status, LINES)),
+            "legend": _part(to_html.legend(kinds, len(found))),
         }
         for group, members in groupby(found, attrgetter("group")):
             here = list(members)
@@ -165,7 +230,39 @@ class Renderer:
             parts[f"g-{group}"] = Part(to_html.group(group, here, leaves, many), key)
             parts[f"c-{group}"] = _part(to_html.counts(group, here))
             parts |= {f"n-{name}": _part(html) for name, html in drawn.items()}
+        parts["jobs"] = _part(to_html.open_jobs(*self._job_cards(jobs, estimator)))
+        parts["healing"] = _part(to_html.healing(*self._node_cards(nodes, estimator)))
+        parts["held"] = _part(to_html.held(holds[:ROWS], len(holds)))
+        parts["others"] = _part(to_html.others(status.other_problems, LINES))
+        parts["capacity"] = _part(to_html.capacity(status.changes))
         return parts
+
+    def _job_cards(
+        self, jobs: Sequence[JobRecovery], estimator: Estimator
+    ) -> tuple[list[Card], Sequence[JobRecovery]]:
+        """The newest as cards, and the rest."""
+        w = self._follower.world
+        known = trainings(w, [rec.key for rec in jobs[:CARDS]])
+        of_job = {training.id: training for training in known}
+        found = []
+        for rec in jobs[:CARDS]:
+            view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
+            if view is not None:
+                estimate = estimator.estimate_job(rec)
+                found.append(Card(rec, title(rec), view, estimate, of_job.get(rec.key)))
+        return found, jobs[CARDS:]
+
+    def _node_cards(
+        self, nodes: Sequence[NodeRecovery], estimator: Estimator
+    ) -> tuple[list[Card], Sequence[NodeRecovery]]:
+        """The newest as cards, and the rest."""
+        w = self._follower.world
+        found = []
+        for rec in nodes[:CARDS]:
+            view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
+            if view is not None:
+                found.append(Card(rec, title(rec), view, estimator.estimate_node(rec)))
+        return found, nodes[CARDS:]
 
     def _history(self) -> str:
         w = self._follower.world
@@ -191,16 +288,30 @@ class Renderer:
         if view is None:
             return ""
         node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None
-        own = [training for training in trainings(w) if training.id == number]
-        html: str = self._parts.explain(target, view, node, job, own, self._phases(view.target))
+        own = trainings(w, [number]) if number is not None else []
+        title_of_it = self._name(target, view.target)
+        if view.kind in ("job", "array") and title_of_it == target:
+            title_of_it = f"Job {target}"
+        headline = view.headline.removeprefix(f"{title_of_it}. ")
+        related = [(to, self._name(to)) for to in view.related]
+        html: str = self._parts.explain(
+            title_of_it, headline, view, related, node, job, own, self._phases(view.target)
+        )
         return html
+
+    def _name(self, target: str, subject: str = "") -> str:
+        """A recovery by its node and fault in words, a change by what it changes; any other thing
+        by its own name."""
+        state, rid = self._follower.world.state, RecoveryId(subject or target)
+        found = state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
+        return title(found) if found is not None else target
 
     def _phases(self, target: str) -> tuple[Segment, ...]:
         """How long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
         if (rec := state.nodes.get(rid) or state.jobs.get(rid)) is None:
             return ()
-        now = self._follower.world.now.replace(second=0, microsecond=0)
+        now = self._follower.world.now
         first = "open" if rid in state.nodes else "hit"
         entered = [(rec.opened, first), *((move.at, move.phase) for move in rec.trail)]
         ends = [*(move.at for move in rec.trail), *(() if rec.ended else (max(now, rec.since),))]

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from markupsafe import escape
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import explain_view
@@ -34,6 +35,8 @@ HOSTILE = (
     "\u202e\u2066\x1b[31m\n\r\x00" + "A" * 10_000
 )
 PATHS = ("/", "/jobs", "/history")
+MOVED = {"contents", "person", "healing", "legend", "c-worker-group-1", "n-ip-10-1-0-4"}
+"""The parts that change where a node in treatment is handed to a person."""
 
 
 class Elements(HTMLParser):
@@ -101,16 +104,75 @@ def test_a_page_says_what_explain_says(known: Follower) -> None:
         text = shown(known, f"/explain/{target}")
         for line in view.story:
             assert line.text.replace("'", "&#39;") in text
-        assert view.headline.replace("'", "&#39;") in text
-        assert f"Waiting for: {view.next.what}"[:40] in text
+        assert escape(view.headline[-10:]) in text
+        assert f"<b>Waiting for:</b> {view.next.what}"[:40] in text
     assert Renderer(known).page("/explain/nobody") == {}
     assert Renderer(known).page("/elsewhere") == {}
     running = shown(known, "/explain/4242")
     assert "alice" in running
 
 
+def test_what_needs_a_person_comes_first_then_the_map_then_jobs_and_recoveries(known) -> None:
+    text = shown(known, "/")
+    order = ["person", "legend", "g-worker-group-1", "jobs", "healing", "held", "capacity"]
+    places = [text.index(f' id="{name}"') for name in order]
+    assert places == sorted(places)
+    task = text[text.index('<li id="do-n-66666666"') :].partition("</li>")[0]
+    assert '<a href="/explain/n-66666666">ip-10-1-0-6: GSP RPC timeout</a>' in task
+    assert "<code>hpctl return ip-10-1-0-6</code>" in task
+    assert "<code>hpctl replace ip-10-1-0-6</code>" in task
+
+
+def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: Follower) -> None:
+    text = shown(known, "/")
+    for rid, name in (
+        ("n-44444444", "ip-10-1-0-4: GPU has fallen off the bus"),
+        ("j-55555555", "Job 4343 (sweep [7B]), affected by ip-10-1-0-4"),
+    ):
+        card = text[text.index(f'<article id="card-{rid}"') :].partition("</article>")[0]
+        assert f'<a href="/explain/{rid}">{name}</a></h3>' in card
+        assert f"{name} &middot;" in shown(known, f"/explain/{rid}")
+    assert f'<h2 id="explain-h">{name}' in shown(known, "/explain/4343")
+
+
+def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: Follower) -> None:
+    card = (
+        shown(known, "/").partition('<article id="card-j-77777777"')[2].partition("</article>")[0]
+    )
+    assert "2 nodes (ip-10-1-0-[2-3])" in card
+    assert "<b>Runs again:</b> at most " in card
+    assert "(by the deadlines of the policy)" in card
+    assert "18 s lost in 1 interruption; 200 steps redone" in card
+
+
+def test_a_timeline_counts_from_the_fault(known: Follower) -> None:
+    text = shown(known, "/explain/n-11111111")
+    assert "T+0 s is the fault, " in text
+    assert "<b>T+0.15 s</b>" in text
+    assert "<b>T+54 s</b>" in text
+
+
+def test_what_is_read_without_a_daemon_says_so_and_when(known: Follower) -> None:
+    text = shown(known, "/")
+    assert "read by the page itself, not by a daemon: " in text
+    assert 'as of <time id="asof" datetime="2026-11-21T12:01:00+00:00">2026-11-21 12:01 UTC' in text
+
+
+def test_a_job_with_a_time_limit_is_shown_while_it_runs(tmp_path, monkeypatch) -> None:
+    slurm = worlds.slurm()
+    ends = worlds.at(3600)
+    jobs = {
+        number: replace(job, start=worlds.SUBMIT, end=ends) for number, job in slurm.jobs.items()
+    }
+    over = replace(jobs[JobId(4444)], state="COMPLETED", end=worlds.at(10))
+    site.append(tmp_path, worlds.changes())
+    made = site.follower(tmp_path, monkeypatch, replace(slurm, jobs=jobs | {over.id: over}))
+    assert [training.id for training in trainings(made.world)] == [JobId(4242)]
+
+
 def test_the_map_tells_what_each_node_is(known: Follower) -> None:
-    kinds = {cell.name: cell.kind for cell in cells(known.world, {})}
+    persons = {"ip-10-1-0-6"}
+    kinds = {cell.name: cell.kind for cell in cells(known.world, {}, persons)}
     assert kinds == {
         "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
         "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
@@ -145,10 +207,10 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch) -
 def test_a_job_s_losses_are_its_own_and_fit_its_time(known: Follower) -> None:
     found = {t.id: t for t in trainings(known.world)}
     train = found[JobId(4242)]
-    assert train.lost_s == pytest.approx(1.6 - 0.22)
+    assert train.lost.seconds == pytest.approx(1.6 - 0.22)
     assert train.since == worlds.SUBMIT
-    assert train.ratio == pytest.approx(1 - train.lost_s / (3600 + 60), abs=1e-6)
-    assert found[JobId(4545)].redone == 200
+    assert train.ratio == pytest.approx(1 - train.lost.seconds / (3600 + 60), abs=1e-6)
+    assert found[JobId(4545)].lost.redone == 200
     for each in found.values():
         assert all(x >= 0 and x + width <= 1000 for x, width, _, _ in each.strip)
     begin = worlds.T0
@@ -165,7 +227,7 @@ def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> N
     assert known.look(5.0)
     after = renderer.page("/")
     changed = {name for name in after if after[name].key != before[name].key}
-    assert changed == {"attention", "healing", "legend", "c-worker-group-1", "n-ip-10-1-0-4"}
+    assert changed == MOVED
 
 
 def test_a_journal_that_cannot_be_read_is_shown_as_old(known: Follower, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 // Puts parts of the page in place as the server sends them, tells how long a thing lasts, and moves
 // through the map by the arrow keys. The page reads well without it.
 "use strict";
-const live = document.getElementById("live");
+const live = document.getElementById("live"), old = document.getElementById("old");
+// What the clock here is ahead of the server's, and after how long what is shown is called old.
+const ahead = Date.now() - Date.parse(document.body.dataset.now), OLD_S = 180;
+let lost = 0, alone = false;
 
 function lasted(seconds) {
   for (const [size, unit, small, rest] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]])
@@ -12,8 +15,17 @@ function lasted(seconds) {
 function age() {
   for (const time of document.querySelectorAll("time[data-age]")) {
     time.title ||= time.textContent;
-    time.textContent = `for ${lasted((Date.now() - Date.parse(time.dateTime)) / 1000)}`;
+    time.textContent = `for ${lasted((Date.now() - ahead - Date.parse(time.dateTime)) / 1000)}`;
   }
+}
+
+// What is shown is old where the server has said nothing for minutes, or cannot be reached.
+function warn() {
+  const asof = document.getElementById("asof");
+  const seconds = asof ? (Date.now() - ahead - Date.parse(asof.dateTime)) / 1000 : 0;
+  const said = alone || seconds > OLD_S ? `This is old: it shows ${asof ? asof.textContent : "the past"}, ${Math.max(1, Math.floor(seconds / 60))} min ago.${alone ? " The page is not connected." : ""}` : "";
+  if (old.textContent !== said) old.textContent = said;
+  old.hidden = !said;
 }
 
 // One cell of the map is in the order of Tab: two thousand would bury all that comes after them.
@@ -47,6 +59,10 @@ function put(id, html) {
   old.outerHTML = html;
   const fresh = document.getElementById(id);
   if (old.matches("details")) fresh.open = old.open;
+  for (const card of old.querySelectorAll("article[id]")) {
+    const folds = [card, document.getElementById(card.id)].map((one) => one?.querySelector("details"));
+    if (folds[0] && folds[1]) folds[1].open = folds[0].open;
+  }
   if (fresh.matches("a.cell")) { fresh.tabIndex = roving ? 0 : -1; fresh.classList.add("fresh"); }
   if (focused >= 0) (links(fresh)[focused] || fresh).focus({ preventScroll: true });
   return true;
@@ -66,17 +82,22 @@ function take(event) {
 function follow() {
   const { path, version } = document.body.dataset;
   const source = new EventSource(`/live?${new URLSearchParams({ path, since: version })}`);
-  let lost;
-  source.onopen = () => { clearTimeout(lost); lost = 0; live.textContent = live.textContent.startsWith("Changed") ? live.textContent : "Live"; };
+  source.onopen = () => { clearTimeout(lost); lost = 0; alone = false; warn(); live.textContent = live.textContent.startsWith("Changed") ? live.textContent : "Live"; };
   source.onmessage = take;
   source.onerror = () => {
     // Each stream lasts some seconds, and the browser opens the next one.
-    if (source.readyState === EventSource.CLOSED) live.textContent = "Not connected: reload, or get a new link by `hpctl page --link`.";
-    else lost ||= setTimeout(() => { live.textContent = "Not connected, trying again."; }, 5000);
+    const closed = source.readyState === EventSource.CLOSED;
+    if (closed) live.textContent = "Not connected: reload, or get a new link by `hpctl page --link`.";
+    lost ||= setTimeout(() => {
+      alone = true;
+      if (!closed) live.textContent = "Not connected, trying again.";
+      warn();
+    }, closed ? 0 : 5000);
   };
 }
 
 rove();
 age();
-setInterval(age, 1000);
+warn();
+setInterval(() => { age(); warn(); }, 1000);
 follow();
