@@ -1,7 +1,8 @@
-"""`hpctl top`: nodes, jobs and recoveries, live in a terminal."""
+"""`hpctl top`: problems, nodes, jobs and recoveries, live in a terminal."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -23,7 +24,10 @@ from msgspec import Struct
 from hpctl.cli.explain import draw as draw_story
 from hpctl.cli.explain import explained
 from hpctl.engine import config_loading
+from hpctl.engine.attention import PersonTask
+from hpctl.engine.estimates import Estimator
 from hpctl.engine.instance_resolver import natural
+from hpctl.engine.job_losses import find_losses, group_hits
 from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.status_view import StatusView, status_view
 from hpctl.engine.world import World
@@ -34,11 +38,13 @@ from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import fold, valid_name
 from hpctl.toolkit.tables import (
     BAD,
     DIM,
     HEAD,
     WARN,
+    WIDE,
     ago,
     columns,
     counted,
@@ -47,6 +53,9 @@ from hpctl.toolkit.tables import (
     styled,
     word,
 )
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.slurm_facts import SlurmJob
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -55,13 +64,27 @@ if TYPE_CHECKING:
     from hpctl.engine.config import Config
 
 HEADINGS: Final = {
+    "problems": ("WHAT", "WAITING", "DO"),
     "nodes": ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", "TREATMENT"),
-    "jobs": ("JOB", "USER", "STATE", "NODES", "RUN", "RECOVERY", "NAME"),
+    "jobs": (
+        "JOB", "STATE", "NODES", "RECOVERY", "RUNS AGAIN IN", "LOST", "RESTARTS", "USER", "NAME",
+    ),
     "recoveries": ("WHAT", "PHASE", "FOR", "RULE", "WHY"),
-}
+}  # fmt: skip
 TABS: Final = tuple(HEADINGS)
+OFTEN_EMPTY: Final = ("RUNS AGAIN IN", "LOST", "RECOVERY")
+"""Columns that are left out where no row has anything in them."""
+ONLY_WIDE: Final = ("RESTARTS", "USER")
+COMMANDS: Final = ("hpctl ", "systemctl ")
+"""With these a line about what is unknown ends, where a command is of use."""
+WIDTHS: Final = {"WHAT": 40, "NODES": 12, "RECOVERY": 10}
+"""How wide these columns are at most; on a wide screen three times that."""
 LINES = 6
-"""Of the screen, for what stands above and below the rows."""
+"""Lines of the screen above and below the rows and the problems."""
+SHARE = 5
+"""At most one line of so many shows a problem, whatever the view."""
+OLD_S = 15.0
+"""After so long without a reading the screen says that it is old."""
 KEYS = "q quit  Enter explain  / filter  s sort  Tab view  a approve  p pause  r replace"
 BACK = "Esc back  q quit  arrows scroll"
 LOOK_S = 0.25
@@ -103,12 +126,42 @@ def model(w: World) -> Model:
     rows = {"nodes": _nodes(w), "jobs": _jobs(w), "recoveries": _recoveries(status)}
     for table in rows.values():
         table.sort(key=lambda row: (row.urgency, natural(row.cells[0])))
-    return Model(status, rows)
+    return Model(status, {"problems": _problems(status), **rows})
 
 
 def _cells(*cells: object) -> tuple[str, ...]:
     """Cells of one line each, whatever others wrote."""
     return tuple(printable(" ".join(str(cell).split())) for cell in cells)
+
+
+def _problems(status: StatusView) -> list[Row]:
+    """What needs a person, as the page has it, and then every other problem."""
+    found = []
+    for task in status.person_tasks:
+        lasts = duration((status.as_of - task.since).total_seconds())
+        target = task.targets[0] if task.targets else ""
+        hold = next((h for h in status.holds if h.target == target), None)
+        node = "" if target.isdecimal() else target
+        approvable = hold is not None and hold.approvable
+        cells = _cells(task.title, lasts, _do(task))
+        found.append(Row(target if approvable else task.explain, cells, 0, node, held=approvable))
+    for line in status.unknowns:
+        what, _, command = line.rpartition(": ")
+        is_command = command.startswith(COMMANDS)
+        cells = _cells(what, "-", command) if is_command else _cells(line, "-", "-")
+        found.append(Row(line, cells))
+    for line in status.other_problems:
+        what, _, target = line.partition("hpctl explain ")
+        what = what.rstrip(": ")
+        found.append(
+            Row(target or line, _cells(what, "-", f"hpctl explain {target}" * bool(target)))
+        )
+    return found
+
+
+def _do(task: PersonTask) -> str:
+    """The commands to choose from, or what to do where no command does it."""
+    return " or ".join(task.commands) or task.ask
 
 
 def _nodes(w: World) -> list[Row]:
@@ -125,17 +178,44 @@ def _nodes(w: World) -> list[Row]:
 
 def _jobs(w: World) -> list[Row]:
     jobs = w.slurm.jobs if w.slurm else {}
+    hits, estimator = group_hits(w), Estimator(w)
     found = []
     for number in jobs.keys() | w.state.open_jobs.keys():
         job, rec = jobs.get(number), w.state.job_recovery(number)
         about = job or rec
         assert about is not None
-        state, nodes, run = (job.state, len(job.nodes), job.restarts) if job else ("-", "-", "-")
         hold = w.state.holds.get(str(number))
-        doing = f"{rec.id} {rec.phase}" if rec else f"held: {hold.gate}" if hold else ""
-        cells = _cells(about.shown, about.user, state, nodes, run, doing, about.name)
+        doing = str(rec.phase) if rec else f"held: {hold.gate}" if hold else ""
+        again = estimator.estimate_job(rec) if rec else None
+        lost = find_losses(w, job, hits.get(number, []), w.now).text
+        cells = _cells(
+            about.shown,
+            job.state if job else "-",
+            _nodes_of(job, rec),
+            doing,
+            again.text(w.now) if again else "",
+            f"{lost} GPU-h" if lost else "",
+            job.restarts if job else "-",
+            about.user,
+            about.name,
+        )
         found.append(Row(str(number), cells, 0 if doing else 2))
     return found
+
+
+@functools.lru_cache(4096)
+def _list(names: tuple[NodeName, ...]) -> str:
+    """Names as a hostlist; kept, because a job has the same nodes at the next reading."""
+    return fold(names) if all(map(valid_name, names)) else ",".join(names)
+
+
+def _nodes_of(job: SlurmJob | None, rec: JobRecovery | None) -> str:
+    """`2: n[1,3]`: how many nodes a job has and which; how many it wants, where it has none."""
+    names = job.nodes if job is not None else ()
+    if names:
+        return f"{len(names)}: {_list(names)}"
+    size = (rec.nodes or len(rec.ran_on) if rec is not None else 0) or (job.wants if job else 0)
+    return f"{size}: none yet" if size else "-"
 
 
 def _recoveries(status: StatusView) -> list[Row]:
@@ -196,7 +276,7 @@ class Screen:
             self.story, self.index = [], 0
         elif self.story or key in ("quit", "stop"):
             return key if key in ("quit", "stop") else ""
-        elif key in ("tab", "1", "2", "3"):
+        elif key in ("tab", "1", "2", "3", "4"):
             self.tab = int(key) - 1 if key != "tab" else (self.tab + 1) % len(TABS)
             self.sort, self.index, self.target = None, 0, ""
         elif key == "s":
@@ -215,9 +295,10 @@ class Screen:
             self.filter += key
         return "quit" if key == "quit" else ""
 
-    def draw(self, shown: Model, note: str, height: int) -> RenderableType:
+    def draw(self, shown: Model, note: str, height: int, width: int = 80) -> RenderableType:
         """The screen, `height` lines of it."""
-        self.room = max(1, height - LINES)
+        problems = [] if TABS[self.tab] == "problems" else problem_lines(shown, height // SHARE)
+        self.room = max(1, height - LINES - len(problems))
         if self.story:
             self.room = height - 1
             lines = self.story[self.index : self.index + self.room]
@@ -225,16 +306,28 @@ class Screen:
             return stacked([*lines, *blank, styled(BACK, DIM)])
         rows = self.rows(shown)
         first = max(0, self.index - self.room + 1)
-        *headings, last = HEADINGS[TABS[self.tab]]
-        table = columns(*headings, (last, {"ratio": 1}))
+        here = list(islice(enumerate(rows), first, first + self.room))
+        kept = self._columns(rows, width)
+        headings = HEADINGS[TABS[self.tab]]
+        table = columns(*(_heading(headings[n], n == kept[-1], width) for n in kept))
         table.expand = True
-        for at, row in islice(enumerate(rows), first, first + self.room):
-            cells = (word(cell.partition("+")[0], cell) for cell in row.cells)
+        for at, row in here:
+            cells = (word(row.cells[n].partition("+")[0], row.cells[n]) for n in kept)
             table.add_row(*cells, style="reverse" if at == self.index else "")
         blank = [styled("")] * (self.room - max(0, len(rows) - first))
         foot = styled(f"filter: {self.filter}_") if self.typing else styled(KEYS, DIM)
         foot.no_wrap = True
-        return stacked([*head(shown, note), self._tabs(shown, len(rows)), table, *blank, foot])
+        tabs = self._tabs(shown, len(rows))
+        return stacked([*head(shown, note), *problems, tabs, table, *blank, foot])
+
+    def _columns(self, rows: list[Row], width: int) -> list[int]:
+        """The columns that are shown: those that say something, as far as there is room."""
+        found = []
+        for n, heading in enumerate(HEADINGS[TABS[self.tab]]):
+            empty = heading in OFTEN_EMPTY and not any(row.cells[n] for row in rows)
+            if not empty and (width >= WIDE or heading not in ONLY_WIDE):
+                found.append(n)
+        return found
 
     def _tabs(self, shown: Model, count: int) -> Text:
         line = styled("")
@@ -259,11 +352,50 @@ def head(shown: Model, note: str = "") -> list[Text]:
     second.append("; health ").append_text(counted(s.nodes.by_condition))
     wrong = [note, f"paused by {s.paused_by}" * bool(s.paused_by), s.stopped, *s.unknowns]
     text = "; ".join(_cells(*filter(None, wrong)))
-    count = f"{len(s.problems)} problem(s): see hpctl status" if s.problems else "no problem"
-    third = styled(text, BAD) if text else styled(count, WARN if s.problems else DIM)
+    third = styled(text, BAD) if text else _count(shown)
     for line in (first, second, third):
         line.no_wrap, line.overflow = True, "ellipsis"
     return [first, second, third]
+
+
+def _count(shown: Model) -> Text:
+    """How much needs a person, and how much hpctl has in hand."""
+    s = shown.status
+    tasks, others = len(s.person_tasks), len(s.other_problems)
+    text = (
+        styled(f"needs a person: {tasks}", BAD) if tasks else styled("nothing needs a person", DIM)
+    )
+    treated = f"; in treatment: nodes {len(s.node_recoveries)}, jobs {len(s.job_recoveries)}"
+    text.append(treated, "default")
+    if others:
+        text.append(f"; other problems: {others}", WARN)
+    return text
+
+
+def problem_lines(shown: Model, most: int) -> list[Text]:
+    """What needs a person, one line each, and how many more there are."""
+    rows = [row for row in shown.rows["problems"] if row.urgency == 0]
+    lines = []
+    for row in rows[: most if len(rows) <= most else most - 1]:
+        what, lasts, do = row.cells
+        line = styled("! ", BAD)
+        line.append(what, HEAD).append(f" ({lasts}): ", "default").append(do, "default")
+        lines.append(line)
+    if len(rows) > len(lines):
+        lines.append(styled(f"! and {len(rows) - len(lines)} more: press 1", BAD))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return lines
+
+
+def _heading(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
+    """A column as rich takes it: the last has what is left of the line."""
+    if last:
+        return name, {"ratio": 1}
+    widest = WIDTHS.get(name)
+    if widest is None:
+        return name, {}
+    return name, {"max_width": widest * (3 if width >= WIDE else 1), "overflow": "ellipsis"}
 
 
 def draw_once(out: Console, shown: tuple[Model, str]) -> None:
@@ -271,6 +403,9 @@ def draw_once(out: Console, shown: tuple[Model, str]) -> None:
     found, view = shown
     for line in head(found):
         out.print(line)
+    if view != "problems":
+        for line in problem_lines(found, len(found.rows["problems"])):
+            out.print(line, no_wrap=True, crop=False, overflow="ignore")
     rows = [HEADINGS[view], *(row.cells for row in found.rows[view])]
     out.print(plain(rows), no_wrap=True, crop=False)
 
@@ -345,14 +480,21 @@ def _story(out: Console, config: Config, target: str) -> list[Text]:
     return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]
 
 
+def _age(shown: Model) -> str:
+    """That what is shown is old, where nothing was read for a while."""
+    seconds = (output.now() - shown.status.as_of).total_seconds()
+    return f"this is {duration(seconds)} old: nothing was read since" if seconds > OLD_S else ""
+
+
 def _interact(out: Console, reader: Reader, screen: Screen) -> tuple[str, Row | None]:
     """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
     fd, drawn = sys.stdin.fileno(), None
     with _keyboard(fd), out.screen(hide_cursor=True) as shown:
         while True:
-            seen = (reader.model, reader.note, out.size)
+            seen = (reader.model, reader.note or _age(reader.model), out.size)
             if seen != drawn:
-                shown.update(screen.draw(seen[0], seen[1], out.size.height))
+                size = out.size
+                shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
                 drawn = seen
             for key in keys(fd, LOOK_S):
                 drawn, asked = None, screen.press(key, seen[0])
@@ -397,10 +539,10 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
 )  # fmt: skip
 @output.config_option
 def top(view: str, delay: float, config: str) -> None:
-    """Nodes, jobs and recoveries, live.
+    """Problems, nodes, jobs and recoveries, live.
 
-    What needs attention comes first. Enter explains a row; approve, pause and replace ask before
-    they do anything. Where output is not a terminal, one screen is printed.
+    What needs a person comes first, with the command to run. Enter explains a row; approve, pause
+    and replace ask before they do anything. Where output is not a terminal, one screen is printed.
     """
     reader = Reader(config_loading.load_config(config), delay)
     gc.freeze()

@@ -18,8 +18,10 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from hpctl.cli.top import Model, Screen, keys, model
+from hpctl.cli.top import HEADINGS, Model, Screen, keys, model
+from hpctl.engine.journal.events import HoldNoted
 from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.slurm_facts import Tres
 from tests.cli import worlds
 from tests.cli.test_terminal import EVIL, OBEYED
 from tests.fakes.command_line import Head
@@ -47,12 +49,74 @@ def test_what_needs_attention_comes_first_and_all_fits_80_by_24() -> None:
         assert len(lines) == 24
         assert lines[-1].startswith("q quit")
         assert lines[0].startswith("llm-prod  mode own")
+        assert lines[2].startswith("needs a person: 1; in treatment: nodes 1, jobs 2")
+        task = next(n for n, line in enumerate(lines) if "ip-10-1-0-6: GSP RPC" in line)
+        table = next(n for n, line in enumerate(lines) if line.startswith(HEADINGS[view][0]))
+        assert (task < table) is (view != "problems")
+        assert "hpctl return ip-10-1-0-6" in lines[task]
     names = [row.cells[0] for row in found.rows["nodes"]]
     assert names[:3] == ["ip-10-1-0-4", "ip-10-1-0-5", "ip-10-1-0-6"]
     assert names[-1] == "ip-10-1-0-3"
     assert [row.target for row in found.rows["jobs"]] == ["4343", "4444", "4545", "4242"]
     holds = [(r.target, r.held) for r in found.rows["recoveries"] if "held" in r.cells[1]]
     assert holds == [("4444", False), ("ip-10-1-0-5", True)]
+
+
+def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> None:
+    slurm = worlds.slurm()
+    eight = Tres(gres=(("gpu", 8),))
+    nodes = {name: replace(node, has=eight) for name, node in slurm.nodes.items()}
+    events = (worlds.healed(), worlds.troubled())
+    found = model(worlds.world(*events, slurm=replace(slurm, nodes=nodes), now=worlds.at(1800)))
+    table = {row.target: row.cells for row in found.rows["jobs"]}
+    job, state, where, doing, again, lost, *_ = table["4242"]
+    assert (job, state, where, doing, again) == ("4242", "RUNNING", "2: ip-10-1-0-[1,3]", "", "")
+    assert lost == "<0.1 GPU-h"
+    assert table["4545"][2:6] == ("2: none yet", "starting", "at most 24 h", "7.7 GPU-h")
+    narrow = shown(Screen("jobs"), found)
+    heading = next(line for line in narrow if line.startswith("JOB"))
+    assert heading.split() == [
+        "JOB",
+        "STATE",
+        "NODES",
+        "RECOVERY",
+        "RUNS",
+        "AGAIN",
+        "IN",
+        "LOST",
+        "NAME",
+    ]
+    assert "RESTARTS" not in heading
+    screen = Screen("jobs")
+    out = Console(width=200, height=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with out.file:
+        out.print(screen.draw(found, "", 60, 200))
+    assert "RESTARTS" in out.export_text()
+
+
+def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
+    why = "its launch failed"
+    holds = [
+        HoldNoted(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
+        for n in range(20, 40)
+    ]
+    found = model(worlds.world(worlds.troubled(), holds))
+    lines = shown(Screen(), found)
+    assert len(lines) == 24
+    listed = [line for line in lines if line.startswith("! ")]
+    assert len(listed) == 4
+    assert listed[-1] == "! and 18 more: press 1"
+    screen = Screen()
+    assert screen.press("1", found) == ""
+    assert screen.rows(found)[20].cells[0] == "ip-10-1-0-6: GSP RPC timeout"
+    assert screen.press("enter", found) == "explain"
+
+
+def test_a_daemon_that_is_silent_is_a_problem_with_its_command() -> None:
+    found = model(worlds.world(now=worlds.at(4000)))
+    (row,) = found.rows["problems"]
+    assert row.cells[0].startswith("the daemon on head-1 (pid 4711) has been silent for 1 h")
+    assert row.cells[2] == "systemctl status hpctl-daemon"
 
 
 def test_keys_move_filter_sort_and_ask() -> None:
@@ -87,13 +151,14 @@ def test_a_cursor_in_a_long_list_stays_in_sight() -> None:
     found = replace(found, rows={**found.rows, "nodes": many})
     shown(screen, found)
     for key, first, cursor in (
-        ("pgdn", "n1", "n18"),
-        ("end", "n1982", "n1999"),
+        ("pgdn", "n1", "n17"),
+        ("end", "n1983", "n1999"),
         ("home", "n0", "n0"),
     ):
         screen.press(key, found)
         lines = shown(screen, found)
-        assert (lines[5].split()[0], screen.target) == (first, cursor)
+        heading = next(n for n, line in enumerate(lines) if line.startswith("NODE"))
+        assert (lines[heading + 1].split()[0], screen.target) == (first, cursor)
 
 
 def test_no_name_is_obeyed() -> None:
@@ -124,7 +189,10 @@ def test_keys_are_read_by_name_also_in_pieces() -> None:
 
 def test_through_a_pipe_one_screen_is_printed(history: Head) -> None:
     text = history.run("top", width=200).stdout
-    assert [line.split()[0] for line in text.splitlines()[4:]][:2] == ["ip-10-1-0-4", "ip-10-1-0-5"]
+    lines = text.splitlines()
+    assert lines[3].startswith("! ip-10-1-0-6: GSP RPC timeout (")
+    assert lines[3].endswith("hpctl return ip-10-1-0-6 or hpctl replace ip-10-1-0-6")
+    assert [line.split()[0] for line in lines[5:]][:2] == ["ip-10-1-0-4", "ip-10-1-0-5"]
     assert "n-44444444 vacated" in text
     assert "sweep [7B]" in history.run("top", "--view", "jobs", width=200).stdout
 
