@@ -25,7 +25,7 @@ SLURM_BIN = "/opt/slurm/bin"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
-        "top": ("hpctl.cli.top:top", "Nodes, jobs and recoveries, live."),
+        "top": ("hpctl.cli.top:top", "Problems, nodes, jobs and recoveries, live."),
         "nodes": ("hpctl.cli.nodes:nodes", "Every node: its health and its recovery."),
         "jobs": ("hpctl.cli.recoveries:jobs", "Affected jobs and the state of their recovery."),
         "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),

@@ -53,9 +53,17 @@ def test_a_node_that_slurm_closed_says_the_command_with_its_name() -> None:
     name = NodeName("ip-10-1-0-7")
     bad = replace(slurm.nodes[name], reason="Prolog error")
     found = tasks(slurm=replace(slurm, nodes={**slurm.nodes, name: bad}))
-    assert [task.explain for task in found] == [name]
-    assert found[0].title == "ip-10-1-0-7: a Prolog failed on the node"
-    assert found[0].commands == ("scontrol update NodeName=ip-10-1-0-7 State=RESUME",)
+    task = next(task for task in found if task.explain == name)
+    assert task.title == "ip-10-1-0-7: a Prolog failed on the node"
+    assert task.commands == ("scontrol update NodeName=ip-10-1-0-7 State=RESUME",)
+
+
+def test_a_node_that_a_lost_recovery_has_closed_needs_a_person() -> None:
+    """The journal does not know the recoveries that two nodes bear in their Reason."""
+    found = {task.explain: task for task in tasks(slurm=worlds.slurm())}
+    task = found["ip-10-1-0-4"]
+    assert "is not in the journal" in task.ask
+    assert task.commands == ("hpctl return ip-10-1-0-4", "hpctl replace ip-10-1-0-4")
 
 
 def test_another_s_drain_and_a_quiet_cluster_need_no_person() -> None:

@@ -42,9 +42,14 @@ class Relay:
                 here, _ = self._listener.accept()
             except OSError:
                 return
-            there = socket.create_connection(self._target)
-            for source, sink in ((here, there), (there, here)):
-                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+            threading.Thread(target=self._relay, args=(here,), daemon=True).start()
+
+    def _relay(self, here):
+        with here, socket.create_connection(self._target) as there:
+            back = threading.Thread(target=self._copy, args=(there, here), daemon=True)
+            back.start()
+            self._copy(here, there)
+            back.join()
 
     def _copy(self, source, sink):
         with suppress(OSError):
