@@ -17,8 +17,9 @@ from hpctl.service.metrics import Metrics
 
 HEAD = """# Metrics
 
-`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 314 series
-and 12 a partition. All exist from the start of the daemon: a missing one means that it is down.
+`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 352 series,
+12 a partition, and 102 for what waits for a person by name. All but the named ones exist from the
+start of the daemon: a missing one means that it is down.
 `/healthz` answers 200 while it is alive. `hyperpod_training_operator_jobs_*` are the training
 operator's names, for registered jobs.
 
@@ -40,10 +41,17 @@ service discovery. Names begin with `hpctl_agent_`:
 GUIDE = """
 ## Prometheus and Grafana
 
-`hpctl observability render --out DIR` writes `prometheus.yml` (head nodes, and agents as they come
-and go), `hpctl.rules.yml` (alerts) and `dashboards/` for Grafana's Import: fleet, recoveries, jobs,
-grey failures, hpctl. Prometheus 2.42 and Grafana 10.1, or later. `hpctl observability up` runs
-Prometheus here.
+`hpctl observability render --out DIR` writes for Prometheus 2.42 and Grafana 10.1, or later:
+
+- `prometheus.yml`: head nodes, and agents as they come and go.
+- `hpctl.rules.yml`: [alerts](alerts.md), with a `runbook_url` each. `--docs URL` is where this
+  documentation is served; without it the URL is that of `alerts.md`, which is written beside the
+  rules.
+- `dashboards/`, for Grafana's Import: fleet, recoveries, jobs, grey failures, hpctl. They link to
+  each other, and to [the page](page.md) at the address in their variable `page`. Recoveries,
+  takeovers and alerts are marked in each graph.
+
+`hpctl observability up` runs Prometheus here.
 """
 
 

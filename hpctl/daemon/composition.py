@@ -176,7 +176,9 @@ def _make_world(base: _Base) -> _Surroundings:
     grey_findings = GreyFindings()
     alerts = AlertStore(config.state_dir / "alerts.json", config.alerts.keep_s, base.clock)
     line = IntakeLine()
-    metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)
+    metrics = Metrics(
+        provider.calls, config.metrics.agent_port, lambda: leadership.leads, config.state_dir
+    )
     health = NodeHealthStore(
         known=without(base.store.health(), (*AlertStore.checks,)),
         rows=base.store,
@@ -312,15 +314,15 @@ def _assemble(
     reload = Reload(base.path, live, leadership, audit, processes=(service.page,))
     failures = CycleFailures(on_failure=(world.metrics.failed.inc,))
     lock = base.held.cluster_lock
-    parts: list[Troubled] = [
-        reload,
-        failures,
-        world.observer,
-        engine.jobs,
-        *((lock,) if lock is not None else ()),
-        service.notifier,
-        service.page,
-    ]
+    parts: dict[str, Troubled] = {
+        "configuration": reload,
+        "cycle": failures,
+        "observer": world.observer,
+        "jobs": engine.jobs,
+        **({"lock": lock} if lock is not None else {}),
+        "notify": service.notifier,
+        "page": service.page,
+    }
     follow_up = FollowUp(
         live=live,
         observer=world.observer,
@@ -346,7 +348,9 @@ def _assemble(
         audit=audit,
         journal=journal,
         failures=failures,
-        housekeeping=Housekeeping(live, world.health, leadership, parts),
+        housekeeping=Housekeeping(
+            live, world.health, leadership, parts, on_troubles=(world.metrics.take_troubles,)
+        ),
         follow_up=follow_up,
         pause=Pause(live, base.waker, world.observer, clock),
         waker=base.waker,

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from hpctl.engine.leadership import Leadership
@@ -30,19 +30,23 @@ class Housekeeping:
         live: LiveConfig,
         health: NodeHealthStore,
         leadership: Leadership,
-        parts: Sequence[Troubled],
+        parts: Mapping[str, Troubled],
+        on_troubles: Sequence[Callable[[Mapping[str, str]], None]] = (),
     ) -> None:
-        """The troubles of `parts` are listed in their order."""
+        """The troubles of `parts` are listed in their order. Each of `on_troubles` receives them by
+        part, after each cycle."""
         self._live, self._health, self._leadership = live, health, leadership
-        self._parts = tuple(parts)
+        self._parts, self._on_troubles = parts, on_troubles
         self._trouble = ""
         self._next = 0.0
 
     def run(self, last_cycle_s: float) -> None:
         """Do it where it is due, or where the trouble changed. Raises LeaseLost, OSError,
         Unavailable."""
-        troubles = [part.trouble for part in self._parts]
-        trouble = "; ".join(filter(None, troubles))
+        troubles = {name: part.trouble for name, part in self._parts.items()}
+        for take_troubles in self._on_troubles:
+            take_troubles(troubles)
+        trouble = "; ".join(filter(None, troubles.values()))
         now = time.monotonic()
         changed = trouble != self._trouble
         if now < self._next and not changed:

@@ -16,6 +16,7 @@ from hpctl.engine.maintenance import flagged, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
 from hpctl.engine.view import Candidate
+from hpctl.engine.waiting import find_waiting_nodes
 from hpctl.engine.world import World, find_hold
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import left_alone
@@ -121,15 +122,7 @@ def _account_for(node: SlurmNode, known: _Known) -> Account:
 
 def find_handed_over(w: World) -> list[NodeRecovery]:
     """Return the escalated recoveries whose node still waits for a person, longest first."""
-    found = []
-    for rid in w.state.last_of_node.values():
-        rec = w.state.nodes[rid]
-        if rec.phase is not NodePhase.ESCALATED:
-            continue
-        node = w.slurm.nodes.get(rec.node) if w.slurm else None
-        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
-            found.append(rec)
-    return sorted(found, key=lambda r: (r.since, r.id))
+    return find_waiting_nodes(w.state, w.slurm.nodes if w.slurm else None)
 
 
 def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:

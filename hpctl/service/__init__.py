@@ -5,8 +5,9 @@ by another process or another thread.
 
 - `intake`: the HTTP endpoint of agents, jobs, operators and Prometheus, in a process of its own;
   `intake/line.py` is what the daemon says to it.
-- `metrics`: counts in the loop; a scrape only prints. `observability/` holds alert rules and
-  dashboards, which `observability_command` writes out.
+- `metrics`: counts in the loop; a scrape only prints. `alert_gauges`: what is so now, and since
+  when. `observability/` holds alert rules, their runbook and dashboards, which
+  `observability_command` writes out.
 - `alerts`: findings from Prometheus by Alertmanager's webhook, closed unless a token is
   configured; `node_directory` knows which nodes they may name, on a leader and on a standby.
 - `notify`: who is told what, by an outbox in the journal's database.

@@ -14,21 +14,21 @@ from collections import Counter as Counted
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import product, takewhile
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from hpctl import __version__
-from hpctl.engine.gates import GATES
 from hpctl.engine.job_losses import count_gpus
 from hpctl.engine.journal.state import State
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.view import Reading, View
 from hpctl.faults.catalogue import SITE_RULE
 from hpctl.faults.table import ROWS
+from hpctl.service.alert_gauges import OTHER, AlertGauges
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary import change, job_recovery, node_recovery
@@ -56,9 +56,6 @@ _STEPS: Final = {
 SAMPLE_S: Final = 10.0
 """How often nodes and jobs are counted."""
 MOST_PARTITIONS: Final = 100
-OTHER: Final = "other"
-_GATE_NAMES: Final = (*(row.name for row in GATES), *(row.name for row in REMEDY_GATES), GATE)
-"""The label's value for what has no series of its own."""
 LONGEST: Final = timedelta(hours=1)
 """A fault's first line is no older than this: the clock of a node may say anything."""
 MISSED_S: Final = 300.0
@@ -131,14 +128,10 @@ class _Counts:
     """All series, with the values that their labels can have: each exists from the start, so that
     a missing one means a dead daemon."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, gauge: Callable[[str], Gauge]) -> None:
         def counter(name: str) -> Counter:
             series = _SERIES[name]
             return Counter(name, series.text, series.labels, registry=registry)
-
-        def gauge(name: str) -> Gauge:
-            series = _SERIES[name]
-            return Gauge(name, series.text, series.labels, registry=registry)
 
         def histogram(name: str, *buckets: float) -> Histogram:
             series = _SERIES[name]
@@ -150,8 +143,6 @@ class _Counts:
         self.failed = counter("hpctl_cycles_failed")
         self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
         self.flaws = counter("hpctl_internal_errors")
-        self.paused = gauge("hpctl_paused")
-        self.holds = gauge("hpctl_holds")
         self.quarantined = gauge("hpctl_quarantined")
         self.opened = counter("hpctl_recoveries_opened")
         self.open = gauge("hpctl_recoveries_open")
@@ -188,7 +179,6 @@ class _Counts:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
         _create(self.flaws, walls)
         _create(self.readings, [str(reading) for reading in Reading])
-        _create(self.holds, [*_GATE_NAMES, OTHER])
         _create(self.quarantined, ("no", "yes"))
         _create(self.lost, CLASSES)
         _create(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
@@ -201,7 +191,7 @@ class _Counts:
         _create(self.stage, ("opened", "drained", "released", "running"))
         _create(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
         _create(self.spares, ("configured", "reserved"))
-        _create(self.agents, ("heard", "silent", "never"))
+        _create(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """The label's value for a partition; OTHER for one too many, and for one that no node
@@ -226,15 +216,23 @@ class Metrics:
         calls: Mapping[tuple[str, str], int] | None = None,
         agent_port: int = AGENT_METRICS_PORT,
         leader: Callable[[], bool] | None = None,
+        state_dir: Path | None = None,
     ) -> None:
         """`calls`: how often each operation of the API was called, with which result. `leader` is
-        asked at each scrape whether this daemon leads."""
+        asked at each scrape whether this daemon leads. `state_dir`: of the daemon, whose file
+        system is watched."""
         self._view: View | None = None
         self._agent_port = agent_port
         # They would be a second series for each counter, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._counts = _Counts(self.registry)
+
+        def gauge(name: str) -> Gauge:
+            series = _SERIES[name]
+            return Gauge(name, series.text, series.labels, registry=self.registry)
+
+        self._counts = _Counts(self.registry, gauge)
+        self._gauges = AlertGauges(gauge, leader, state_dir)
         self.failed, self.journal = self._counts.failed, self._counts.journal
         self.notifications = self._counts.notifications
         if leader is not None:
@@ -249,6 +247,7 @@ class Metrics:
     def begin(self, state: State) -> None:
         """Count what happens from now on."""
         self._recoveries.begin(state)
+        self._gauges.begin()
 
     def targets(self) -> list[dict[str, Any]]:
         """The agents that were ever heard, for Prometheus' HTTP service discovery. Any thread."""
@@ -275,6 +274,7 @@ class Metrics:
     def cycle(self, seconds: float, view: View, policy: Policy, flaws: Iterable[Flaw] = ()) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
         self._view = view
+        self._gauges.end_cycle()
         self._counts.cycles.observe(seconds)
         for flaw in flaws:
             self._counts.flaws.labels(flaw.where).inc()
@@ -284,6 +284,11 @@ class Metrics:
     def take_cycle(self, seconds: float, result: CycleResult) -> None:
         """Take in what a cycle of the loop saw, which lasted so long. Never raises."""
         self.cycle(seconds, result.view, result.policy, result.flaws)
+        self._gauges.take_readings(result.slurm_trouble, result.cloud_trouble)
+
+    def take_troubles(self, troubles: Mapping[str, str]) -> None:
+        """Take what each part of the daemon reports; empty: no trouble."""
+        self._gauges.take_troubles(troubles)
 
     def _look(self, seen: tuple[View, Policy]) -> None:
         view, policy = seen
@@ -293,13 +298,10 @@ class Metrics:
             self._counts.build.clear()
             self._counts.build.labels(*built).set(1)
             self._built = built
-        self._counts.paused.set(bool(state.paused_by))
         rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
         self._counts.quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
         self._counts.quarantined.labels("yes").set(rules.count(ESCALATED))
-        gates = Counted(_name_gate(hold.gate) for hold in state.holds.values())
-        for gate in (*_GATE_NAMES, OTHER):
-            self._counts.holds.labels(gate).set(gates[gate])
+        self._gauges.look(view)
         for key, made in list(self._api_calls.items()):
             if made > self._api_counted[key] and key[0] in OPERATIONS:
                 self._counts.api.labels(*key).inc(made - self._api_counted[key])
@@ -426,10 +428,6 @@ def _kept(state: State) -> Iterator[tuple[dict[RecoveryId, Any], Collection[Reco
     yield state.changes, state.open_changes.values()
 
 
-def _name_gate(gate: str) -> str:
-    return gate if gate in _GATE_NAMES else OTHER
-
-
 def _labels(rec: Recovery) -> tuple[str, str]:
     """The kind and the phase of a recovery or change. A removal is a change of capacity."""
     if isinstance(rec, Change):
@@ -509,12 +507,14 @@ class _Sampler:
         self._registered(view)
 
     def _agents(self, view: View, now: datetime, silent_s: float) -> None:
-        awaited = [n.name for n in view.scheduler.nodes.values() if not n.powered_down]
+        expected = [n for n in view.scheduler.nodes.values() if not n.powered_down]
+        awaited = [n.name for n in expected if n.in_service and not view.state.is_treated(n.name)]
         heard = [view.health[name].last_heard for name in awaited if name in view.health]
         silent = sum(_s(at, now) > silent_s for at in heard)
         self._counts.agents.labels("heard").set(len(heard) - silent)
         self._counts.agents.labels("silent").set(silent)
         self._counts.agents.labels("never").set(len(awaited) - len(heard))
+        self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
     def _nodes(self, view: View) -> dict[NodeName, int]:
         """Nodes and GPUs by partition; answers the GPUs of each node."""

@@ -20,7 +20,11 @@ class Head:
         self.flushes = 0
         self.noted: list[tuple[float, str]] = []
         here: Any = self
-        self.keeping = Housekeeping(LiveConfig(Config()), here, here, self.parts)
+        self.told: list[dict[str, str]] = []
+        named = dict(zip(("slurm", "page"), self.parts, strict=True))
+        self.keeping = Housekeeping(
+            LiveConfig(Config()), here, here, named, on_troubles=(self.told.append,)
+        )
 
     def flush(self) -> None:
         self.flushes += 1
@@ -48,6 +52,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
     head.parts[0].trouble = "slurmctld does not answer"
     head.keeping.run(0.3)
     assert logged(caplog) == [("WARNING", "trouble=slurmctld does not answer; no page")]
+    assert head.told[-1] == {"slurm": "slurmctld does not answer", "page": "no page"}
     head.parts[0].trouble = head.parts[1].trouble = ""
     head.keeping.run(0.4)
     assert logged(caplog) == [("INFO", "trouble=none any more")]
