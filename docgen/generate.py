@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docgen.alerts import rules
+from docgen.alerts import page as alerts_text
+from docgen.alerts import rules, shipped_page
 from docgen.cards import page as cards_text
 from docgen.catalogue import page as catalogue_text
 from docgen.checks import page as checks_text
@@ -41,6 +42,7 @@ def _noted(text: Callable[[], str]) -> Callable[[], str]:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "alerts.md": _noted(alerts_text),
     "cards.md": _noted(cards_text),
     "catalogue.md": _noted(catalogue_text),
     "checks.md": _noted(checks_text),
@@ -56,6 +58,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "validate.md": _noted(validate_text),
     **{name: _noted(text) for name, text in gpu_pages().items()},
     f"{SHIPPED}/hpctl.rules.yml": rules,
+    f"{SHIPPED}/alerts.md": _noted(shipped_page),
 }
 if sys.version_info >= (3, 11):  # Grafana's builders need it; what they make does not
     TABLES = {

@@ -23,11 +23,11 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def promtool(*arguments, **more) -> str:
+def promtool(*arguments, timeout=120, **more) -> str:
     """What Prometheus' own judge says of something that it must find sound."""
     found = shutil.which("promtool")
     assert found, "make test-packages installs it"
-    done = run_text([found, *arguments], timeout=120, **more)
+    done = run_text([found, *arguments], timeout=timeout, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

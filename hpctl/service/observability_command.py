@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 CONFIG: Final = "prometheus.yml"
 RULES: Final = "hpctl.rules.yml"
+RUNBOOK: Final = "alerts.md"
+PLACEHOLDER: Final = "RUNBOOK#"
+"""What the shipped rules have before the anchor of an alert's section."""
 DASHBOARDS: Final = "dashboards"
 APT: Final = "apt-get install --no-install-recommends prometheus"
 
@@ -32,6 +35,8 @@ def observability() -> None:
 
 
 def _reader_of(file: str) -> str:
+    if file == RUNBOOK:
+        return "people: what each alert means, and what to do"
     return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
 
 
@@ -51,12 +56,18 @@ class RenderView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("directory",)
 
 
-def _files() -> dict[str, str]:
-    """The shipped rules and dashboards, by their names below the directory."""
+def _files(directory: Path, docs: str | None) -> dict[str, str]:
+    """The shipped rules, their runbook and dashboards, by their names below the directory. `docs`:
+    the URL of a site's documentation; without one the rules point to the runbook beside them."""
     from importlib import resources
 
     source = resources.files("hpctl") / "service" / "observability"
-    found = {RULES: (source / RULES).read_text(encoding="utf-8")}
+    runbook = (directory.absolute() / RUNBOOK).as_uri()
+    if docs is not None:
+        runbook = f"{docs.rstrip('/')}/alerts.html"
+    rules = (source / RULES).read_text(encoding="utf-8")
+    found = {RULES: rules.replace(PLACEHOLDER, f"{runbook}#")}
+    found[RUNBOOK] = (source / RUNBOOK).read_text(encoding="utf-8")
     for one in sorted((source / DASHBOARDS).iterdir(), key=lambda one: one.name):
         found[f"{DASHBOARDS}/{one.name}"] = one.read_text(encoding="utf-8")
     return found
@@ -145,6 +156,12 @@ _EVERY = click.option(
     metavar="HOST:PORT",
     help="Where alerts go; repeatable.",
 )
+@click.option(
+    "--docs",
+    metavar="URL",
+    help="Where hpctl's documentation is served, for the runbook_url of each alert. Default: the"
+    " file alerts.md in DIR.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")
 @output.config_option
 @output.json_option
@@ -153,6 +170,7 @@ def render(
     heads: tuple[str, ...],
     every_s: float,
     alertmanagers: tuple[str, ...],
+    docs: str | None,
     dry_run: bool,
     config: str,
     as_json: bool,
@@ -165,7 +183,10 @@ def render(
     """
     settings = config_loading.load_config(config)
     scraped = _heads(settings, heads)
-    files = {CONFIG: prometheus_config(settings, scraped, every_s, alertmanagers), **_files()}
+    files = {
+        CONFIG: prometheus_config(settings, scraped, every_s, alertmanagers),
+        **_files(out, docs),
+    }
     if not dry_run:
         _write(out, files)
     view = RenderView(str(out), tuple(files), scraped, dry_run)
@@ -203,7 +224,7 @@ def up(
         raise HpctlError("prometheus is not on the PATH", f"{APT} installs it.")
     place = directory or settings.state_dir / "prometheus"
     scraped = _heads(settings, heads)
-    _write(place, {CONFIG: prometheus_config(settings, scraped, every_s), **_files()})
+    _write(place, {CONFIG: prometheus_config(settings, scraped, every_s), **_files(place, None)})
     arguments = [
         f"--config.file={place / CONFIG}",
         f"--storage.tsdb.path={place / 'data'}",
