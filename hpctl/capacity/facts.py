@@ -17,6 +17,7 @@ from hpctl.vocabulary.change import Change, ChangeSignal, Kind
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.pause import find_whole
 from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
@@ -127,8 +128,8 @@ def stopped(view: View, policy: Policy, now: datetime) -> str:
     """Why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
-    if view.state.paused_by:
-        return f"paused by {view.state.paused_by}"
+    if (pause := find_whole(view.state.pauses, now)) is not None:
+        return pause.text
     if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     return ""

@@ -85,7 +85,8 @@ def entries(trail: list[AuditRow]) -> list[AuditEntry]:
         match row.event:
             case RequestTaken() as e:
                 what = f"{e.verb} {e.target}".strip()
-                entry = AuditEntry(row.seq, e.at, e.by, e.proof, what, e.ok, e.answer, row.digest)
+                answer = f"{e.answer} ({e.why})" if e.why else e.answer
+                entry = AuditEntry(row.seq, e.at, e.by, e.proof, what, e.ok, answer, row.digest)
             case ConfigurationTaken() as e:
                 what = _difference(before, e.settings)
                 before = e.settings

@@ -32,6 +32,7 @@ from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.tables import ago
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
+from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.wire.heads import slurm_confs
@@ -310,8 +311,8 @@ def daemon(facts: Facts) -> Iterator[CheckView]:
         if hold.gate == GATE:
             level = "fail" if hold.rule == ESCALATED else "warn"
             yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
-    if state.paused_by:
-        yield CheckView("pause", "warn", f"paused by {state.paused_by}", "hpctl unpause")
+    for pause in find_active(state.pauses, now):
+        yield CheckView("pause", "warn", pause.text, pause.lifting)
     if config.kill_switch.exists():
         what = f"the kill switch {config.kill_switch} is there: nothing is done"
         yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")

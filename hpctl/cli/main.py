@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Act": {
         "pause": ("hpctl.nodes.orders_command:pause", "Stop opening recoveries and taking steps."),
-        "unpause": ("hpctl.nodes.orders_command:unpause", "Lift a pause."),
+        "unpause": ("hpctl.nodes.orders_command:unpause", "Lift pauses."),
         "approve": ("hpctl.nodes.orders_command:approve", "Approve a blocked recovery."),
         "cancel": ("hpctl.nodes.orders_command:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),

@@ -350,7 +350,8 @@ def head(shown: Model, note: str = "") -> list[Text]:
     second = styled("nodes ")
     second.append_text(counted(s.nodes.by_state))
     second.append("; health ").append_text(counted(s.nodes.by_condition))
-    wrong = [note, f"paused by {s.paused_by}" * bool(s.paused_by), s.stopped, *s.unknowns]
+    paused = [f"{p.what} is paused by {p.by}" + f": {p.why}" * bool(p.why) for p in s.pauses]
+    wrong = [note, *paused, s.stopped, *s.unknowns]
     text = "; ".join(_cells(*filter(None, wrong)))
     third = styled(text, BAD) if text else _count(shown)
     for line in (first, second, third):

@@ -9,10 +9,12 @@ from msgspec.structs import replace
 from hpctl.engine.completing import lasts
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind, Withdrawn
+from hpctl.engine.pauses import pause_of_recovery
 from hpctl.engine.view import View, jobs_on
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
 
@@ -66,9 +68,11 @@ def _due(
     """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
     still moves a recovery. So does mode observe, in which recoveries are open where it was set
     while they were."""
-    if view.stopped or view.state.paused_by or policy.mode is Mode.OBSERVE:
+    if view.stopped or policy.mode is Mode.OBSERVE:
         return ()
     wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
+    if find_active(view.state.pauses, now):
+        wanted = [due for due in wanted if pause_of_recovery(due.recovery, view, now) is None]
     return _ended_once(wanted, view, here, now)
 
 

@@ -59,6 +59,7 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -611,8 +612,7 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
             facts.append(f"{power}, and hpctl leaves it alone until it is up")
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
-    if held_by := w.maintenance.get(name):
-        facts.append(f"{maintenance_text(held_by, w.now)}, so hpctl leaves it alone until then")
+    facts += _find_hands_off(w, name)
     if job := _kept_by(w, name):
         facts.append(_completing(w, job.id))
     health = w.health.get(name)
@@ -629,6 +629,20 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
         next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
         related=(*(r.id for r in treated), *_changes(w, name)),
     )
+
+
+def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
+    """The pause and the maintenance reservation that keep hpctl from a node."""
+    found = []
+    slurm = w.slurm.nodes.get(name) if w.slurm else None
+    partitions = slurm.partitions if slurm is not None else ()
+    pause = find_pause(w.state.pauses, w.now, (name,), partitions)
+    if pause is not None:
+        found.append(f"{pause.text}, so hpctl does nothing to it (`{pause.lifting}`)")
+    held_by = w.maintenance.get(name)
+    if held_by is not None:
+        found.append(f"{maintenance_text(held_by, w.now)}, so hpctl leaves it alone until then")
+    return found
 
 
 def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:

@@ -25,6 +25,7 @@ from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -182,8 +183,9 @@ def kill_switch(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
 
 
 def paused(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """An operator has paused hpctl."""
-    return f"paused by {view.state.paused_by}" if view.state.paused_by else None
+    """An operator has paused hpctl, for the cluster, the node or a partition of it."""
+    pause = find_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
+    return None if pause is None else pause.text
 
 
 def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:

@@ -16,6 +16,7 @@ from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReporte
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Kind
+from hpctl.engine.pauses import end_pauses
 from hpctl.engine.plan import plan, plan_after, quarantined
 from hpctl.engine.requests import collect_orders, taken
 from hpctl.engine.view import Candidate, Reading, Request, View, jobs_on
@@ -124,6 +125,7 @@ class Loop:
         view, now = self._look(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
             self._memory.append(taken(request, view, policy, now, self._orders))
+        self._memory.append(end_pauses(self.state, now))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan(view, policy, rules, here, now, self._kinds)
         self._memory.append(decided.opens)
@@ -203,4 +205,5 @@ def _next_cycle(progress: Progress, view: View, acted: bool) -> NextCycle:
     times += [a.until for a in view.assessments.values() if a.until is not None]
     if view.silent_at is not None:
         times.append(view.silent_at)
+    times += [p.until for p in view.state.pauses.values() if p.until and p.lifted is None]
     return NextCycle(acted, look, min(times, default=None))

@@ -53,6 +53,7 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
+from hpctl.vocabulary.pause import find_whole
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
 from hpctl.vocabulary.slurm_facts import ENDED, SchedulerView, SlurmJob, SlurmNode, reserved_nodes
@@ -268,7 +269,7 @@ class Observer:
         )
         assessments, of_health = self._assess(health, rules, now)
         self._read_reservations(state, assessments)
-        hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
+        hindered = not acts or bool(self.slurm_trouble or stopped or find_whole(state.pauses, now))
         ruled, of_runs = self._live.run_policies.of(self._slurm)
         return View(
             scheduler=self._slurm,

@@ -68,9 +68,11 @@ def invoking_user() -> str:
 
 
 def ask(
-    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S
+    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S, detail: str = ""
 ) -> RequestsView:
     """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
+
+    `detail`: what else the request says, as JSON.
 
     The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
     who may write to the journal's file leaves the request there for the next one.
@@ -84,7 +86,7 @@ def ask(
             f"there is no journal at {journal}",
             "start the daemon first (hpctl daemon run), or name its file with --config",
         )
-    ids = {_send(config, verb, target, by): target for target in targets}
+    ids = {_send(config, verb, target, by, detail): target for target in targets}
     with closing(open_reader(config)) as store:
         taken: dict[int, RequestTaken] = {}
         if wait_s > 0:
@@ -114,7 +116,7 @@ def ask(
     return RequestsView(tuple(rows))
 
 
-def _send(config: Config, verb: str, target: str, by: str) -> int:
+def _send(config: Config, verb: str, target: str, by: str, detail: str) -> int:
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
@@ -128,7 +130,7 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
             led = store.daemon()
             heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
     named = by if os.getuid() == 0 else ""
-    body = wire.encode_request(verb, target, named)
+    body = wire.encode_request(verb, target, named, detail)
     until = time.monotonic() + SEND_S
     try:
         status, answer = ask_leader(
@@ -136,7 +138,7 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
         )
     except (OSError, http.client.HTTPException, Unavailable) as error:
         asked = ", ".join(f"{head.host}:{head.port}" for head in heads)
-        return _leave(config, verb, target, by, f"{asked}: {error}")
+        return _leave(config, verb, target, by, f"{asked}: {error}", detail)
     if status == http.client.OK:
         return int(json.loads(answer)["request"])
     if status == http.client.MISDIRECTED_REQUEST:
@@ -149,7 +151,9 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     raise HpctlError(f"the daemon refuses: {explained(answer)}")
 
 
-def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
+def _leave(  # noqa: PLR0913 -- a request, and why it is left
+    config: Config, verb: str, target: str, by: str, why: str, detail: str
+) -> int:
     """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
     from hpctl.engine.adapters import open_writer
     from hpctl.engine.wake import wake
@@ -164,7 +168,7 @@ def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
             " SQLite journal can leave a request: try sudo",
         )
     with closing(open_writer(config)) as store:
-        number = store.ask(verb, target, by, output.now())
+        number = store.ask(verb, target, by, output.now(), detail=detail)
         wake(config.state_dir)
         return number
 

@@ -91,6 +91,7 @@ class RequestDesk:
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
         proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
+        said = _said(asked.target, asked.detail)
         with self._lock:
             self._check_pace(uid)
             try:
@@ -100,8 +101,9 @@ class RequestDesk:
                     by,
                     self._loop.clock.now(),
                     lambda number: munge.encode(
-                        _sealed(number, asked.verb, asked.target, by, proof), socket
+                        _sealed(number, asked.verb, said, by, proof), socket
                     ),
+                    detail=asked.detail,
                 )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
@@ -132,7 +134,7 @@ class RequestDesk:
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
-            fields, proof = _sealed(one.id, one.verb, one.target, one.by), b""
+            fields, proof = _sealed(one.id, one.verb, _said(one.target, one.detail), one.by), b""
             try:
                 made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
                 if made.uid in (0, os.geteuid()) and made.payload.startswith(fields):
@@ -174,6 +176,11 @@ class RequestDesk:
         if len(times) == PER_MINUTE and now - times[0] <= 60:
             raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
         times.append(now)
+
+
+def _said(target: str, detail: str) -> str:
+    """A request's target and detail as its credential covers them."""
+    return f"{target}\n{detail}" if detail else target
 
 
 def _sealed(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:

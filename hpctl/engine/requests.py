@@ -3,15 +3,20 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from hpctl.engine.gates import tally
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, HoldNoted, RequestTaken, SignalSeen
 from hpctl.engine.kinds import Kind, Order
 from hpctl.engine.plan import decide
 from hpctl.engine.view import Candidate, Request, View
+from hpctl.toolkit.bounds import EARLIEST
+from hpctl.toolkit.hostlist import expand
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.pause import OF_PARTITION, Pause, PauseAsked, find_active, read_asked
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -56,12 +61,76 @@ def take(
     orders: Mapping[str, Order] = ORDERS,
 ) -> list[Event]:
     """The events of one request: what it changes, then its answer."""
+    if request.verb in ("pause", *LIFTS_PAUSE) and request.proof:
+        return [_pause_or_lift(request, view, now)]
     ok, answer, events = _answer(request, view, policy, now, orders)
+    return [*events, _taken(request, now, answer, ok)]
+
+
+def _taken(request: Request, now: datetime, answer: str, ok: bool) -> RequestTaken:
     by = request.by or "operator"
-    taken = RequestTaken(
+    return RequestTaken(
         now, request.id, request.verb, request.target, by, answer, ok, request.proof
     )
-    return [*events, taken]
+
+
+def _pause_or_lift(request: Request, view: View, now: datetime) -> RequestTaken:
+    """Take a pause, or the end of one: the answer carries its scope, reason and end."""
+    try:
+        asked = read_asked(request.detail)
+    except ValueError as error:
+        return _taken(request, now, str(error), False)
+    scope = asked.scope
+    if request.verb == "pause":
+        why_not = _refuse_pause(asked, view, now)
+        answer = why_not or _pause_answer(asked)
+    else:
+        why_not = _refuse_lifting(scope, view, now)
+        answer = why_not or _lifting_answer(scope, view, now)
+    taken = replace(_taken(request, now, answer, not why_not), target=scope)
+    return replace(taken, why=asked.why, until=asked.until) if taken.ok else taken
+
+
+def _refuse_pause(asked: PauseAsked, view: View, now: datetime) -> str:
+    """Return why a pause cannot be taken; empty where it can."""
+    if asked.until is not None and asked.until <= now:
+        return f"its end, {asked.until:%Y-%m-%d %H:%M:%S} UTC, is past"
+    known = view.scheduler.nodes
+    if asked.partition and not any(asked.partition in node.partitions for node in known.values()):
+        return f"Slurm knows no partition {asked.partition!r} with nodes"
+    missing = [name for name in expand(asked.nodes) if NodeName(name) not in known]
+    return f"Slurm knows no node {missing[0]!r}" if missing else ""
+
+
+def _pause_answer(asked: PauseAsked) -> str:
+    what = Pause(asked.scope, "", EARLIEST).what
+    of = "" if not asked.scope else f" for {what}"
+    until = ""
+    if asked.until is not None:
+        until = f" until {asked.until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"paused{until}: nothing new is opened and no step is taken{of}"
+
+
+def _refuse_lifting(scope: str, view: View, now: datetime) -> str:
+    """Return why no pause can be lifted; empty where one can, or where all are asked for."""
+    if not scope:
+        return ""
+    active = find_active(view.state.pauses, now)
+    if any(pause.scope == scope for pause in active):
+        return ""
+    named = set() if scope.startswith(OF_PARTITION) else {*expand(scope)}
+    if any(not named.isdisjoint(pause.nodes) for pause in active):
+        return ""
+    wider = [f"{pause.text} (`{pause.lifting}`)" for pause in active]
+    what = Pause(scope, "", EARLIEST).what
+    return f"no pause of {what} is open; open: {'; '.join(wider) or 'none'}"
+
+
+def _lifting_answer(scope: str, view: View, now: datetime) -> str:
+    if scope:
+        return f"the pause of {Pause(scope, '', EARLIEST).what} is lifted"
+    count = len(find_active(view.state.pauses, now))
+    return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
 def taken(
@@ -83,10 +152,6 @@ def _answer(
 ) -> tuple[bool, str, Sequence[Event]]:
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
-    if request.verb == "pause":
-        return True, "paused: nothing new is opened and no step is taken", []
-    if request.verb in LIFTS_PAUSE:
-        return True, "the pause is lifted", []
     if request.verb == "approve":
         return _approve(request, view, policy)
     if request.verb == "cancel":

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
+    PAUSE_ENDED,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -81,8 +82,8 @@ class Retired(Struct, frozen=True):
         return None if stays or event.at >= self.before else event.at
 
     def _in_force(self, e: RequestTaken) -> bool:
-        if e.verb in ("pause", *LIFTS_PAUSE):
-            return bool(self.state.paused_by)
+        if e.verb in ("pause", PAUSE_ENDED, *LIFTS_PAUSE):
+            return any(p.is_active(self.before) for p in self.state.pauses.values())
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 
 

@@ -54,6 +54,7 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.pause import find_active, find_whole
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import Action
@@ -226,6 +227,7 @@ class StatusView(Struct, frozen=True):
     `person_tasks`: what only a person can do, with the commands. `waiting_for_a_person`: the
     escalated recoveries among it. `changes` of capacity: autoscaling and spares, under way or ended
     within the last hour. `out_of_service`: every node that Slurm gives no work to, once, and why.
+    `paused_by`: who paused the whole cluster; empty where none did. `pauses`: all pauses in force.
     """
 
     as_of: datetime
@@ -246,6 +248,7 @@ class StatusView(Struct, frozen=True):
     standbys: tuple[StandbyView, ...] = ()
     out_of_service: tuple[OutOfServiceView, ...] = ()
     person_tasks: tuple[PersonTask, ...] = ()
+    pauses: tuple[views.PauseView, ...] = ()
 
     json_only: ClassVar[JsonOnly] = ("waiting_for_a_person",)
     layout: ClassVar[Layout] = (
@@ -255,15 +258,6 @@ class StatusView(Struct, frozen=True):
                 Fact("daemon", _daemon_text),
                 Fact("standby", _standbys_text),
                 Fact("mode", "mode"),
-                Fact(
-                    "paused",
-                    lambda view: (
-                        f"by {view.paused_by}; lift it with: hpctl unpause"
-                        if view.paused_by
-                        else ""
-                    ),
-                    style=WARN,
-                ),
                 Fact(
                     "stopped",
                     lambda view: f"{view.stopped}: nothing is done" if view.stopped else "",
@@ -276,6 +270,7 @@ class StatusView(Struct, frozen=True):
             )
         ),
         PERSON_TASKS,
+        Section("pauses", title="Paused"),
         Section("node_recoveries", title="Nodes in treatment"),
         Section("job_recoveries", title="Jobs in recovery"),
         views.HOLDS,
@@ -321,7 +316,7 @@ def status_view(w: World) -> StatusView:
         as_of=w.now,
         cluster=w.cluster,
         mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
-        paused_by=w.state.paused_by,
+        paused_by=whole.by if (whole := find_whole(w.state.pauses, w.now)) else "",
         stopped=w.stopped,
         daemon=view_copy.copied(DaemonView, w.daemon, alive=w.daemon_alive) if w.daemon else None,
         nodes=_counts(w),
@@ -336,6 +331,7 @@ def status_view(w: World) -> StatusView:
         standbys=standby_views(w.standbys, w.now),
         out_of_service=tuple(_group(closed)),
         person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
+        pauses=tuple(map(views.pause_view, find_active(w.state.pauses, w.now))),
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hpctl.engine.change_deadlines import deadline_of as change_deadline
 from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
+    PAUSE_ENDED,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -384,7 +385,10 @@ def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one 
         case RequestTaken():
             asked = f"{event.by or 'An operator'} requested {event.verb} {event.target}".rstrip()
             mark = Mark.DID if event.ok else Mark.TROUBLE
-            return Line(event.at, sentence(asked, event.answer), mark)
+            why = f" ({event.why})" if event.why else ""
+            if event.verb == PAUSE_ENDED:
+                return Line(event.at, sentence(event.answer), Mark.SAW)
+            return Line(event.at, sentence(asked, event.answer + why), mark)
         case JobReported():
             return report_line(event)
         case ConfigurationTaken():
@@ -626,7 +630,7 @@ def released_by(rec: JobRecovery) -> str:
 
 LIFTED_BY: Final[dict[str, str]] = {
     "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
-    "paused": "`hpctl unpause`; then hpctl goes ahead by itself",
+    "paused": "the end of the pause, or `hpctl unpause`; then hpctl goes ahead by itself",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",

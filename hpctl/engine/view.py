@@ -25,7 +25,8 @@ from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, S
 class Request(Struct, frozen=True):
     """What an operator asked for, as the CLI wrote it down.
 
-    `proof`: how the daemon knows that it was `by` who asked; empty: it does not.
+    `proof`: how the daemon knows that it was `by` who asked; empty: it does not. `detail`: what
+    else it says, as JSON; empty for most verbs.
     """
 
     id: int
@@ -34,6 +35,7 @@ class Request(Struct, frozen=True):
     target: str
     by: str
     proof: str = ""
+    detail: str = ""
 
 
 class Candidate(Struct, frozen=True):

@@ -27,6 +27,7 @@ from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.change import Change, kind_of_removal, phase_of_removal
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.recovery import StepRecord, Trail
 from hpctl.vocabulary.trouble import Trouble
 
@@ -256,6 +257,39 @@ class HoldView(Struct, frozen=True):
 
 
 HOLDS = Section("holds", title="Held back")
+
+
+class PauseView(Struct, frozen=True):
+    """A pause in force. `what`: the cluster, a partition or nodes. `until` is null where only
+    `hpctl unpause` ends it; `lift`: the command that does."""
+
+    what: str
+    scope: str
+    by: str
+    at: datetime
+    until: datetime | None
+    why: str
+    lift: str
+
+    columns: ClassVar[Columns] = (
+        Column("WHAT", "what"),
+        Column("BY", "by"),
+        Column("FOR", Since("at")),
+        Column("UNTIL", "{ends}"),
+        Column("WHY", "{why}", fold=True),
+        Column("LIFT", "lift"),
+    )
+    json_only: ClassVar[JsonOnly] = ("scope", "until")
+
+    @property
+    def ends(self) -> str:
+        """Its end, for people."""
+        return f"{self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else "lifted"
+
+
+def pause_view(pause: Pause) -> PauseView:
+    """Show a pause."""
+    return copied(PauseView, pause, lift=pause.lifting)
 
 
 LEFT_OUT = Line(

@@ -34,6 +34,7 @@ from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
@@ -121,7 +122,7 @@ class StateRest(Struct, frozen=True):
     holds: tuple[HoldNoted, ...]
     approvals: dict[str, datetime]
     returned: dict[NodeName, datetime]
-    paused_by: str
+    pauses: tuple[Pause, ...]
     configuration: ConfigurationTaken | None
     events: int
     began: datetime | None
@@ -259,7 +260,7 @@ def _rest_of(state: State) -> StateRest:
         holds=tuple(state.holds.values()),
         approvals=state.approvals,
         returned=state.returned,
-        paused_by=state.paused_by,
+        pauses=tuple(state.pauses.values()),
         configuration=state.configuration,
         events=state.events,
         began=state.began,
@@ -318,7 +319,7 @@ def state_of(found: Records) -> State:
         returned=rest.returned,
         changes={change.id: change for change in changes},
         open_changes={change.key: change.id for change in changes if not change.ended},
-        paused_by=rest.paused_by,
+        pauses={pause.scope: pause for pause in rest.pauses},
         configuration=rest.configuration,
         events=rest.events,
         began=rest.began,

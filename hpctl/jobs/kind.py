@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View
 from hpctl.jobs import advance
 from hpctl.jobs.exclusions import lift_decisions
@@ -30,7 +33,9 @@ def advance_jobs(
     state = view.state
 
     def job(rec: JobRecovery) -> Answer:
-        answer = advance.advance(rec, job_facts(rec, view, policy), policy, now)
+        able_since = find_able_since(rec.id, view, now)
+        facts = replace(job_facts(rec, view, policy), able_since=able_since)
+        answer = advance.advance(rec, facts, policy, now)
         return Answer(rec.id, answer, rec.attempt)
 
     jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]

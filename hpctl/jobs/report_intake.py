@@ -43,6 +43,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -163,8 +164,9 @@ class JobDesk:
             )
         with self._lock:
             self._keep(JobReported(self._loop.clock.now(), report, uid))
-        paused_by = self._loop.memory.state.paused_by
-        why = shut_now(job, self._live.policy, self._loop.observer.stopped(), paused_by)
+        pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
+        pause = find_pause(pauses, now, job.nodes, job.partition.split(","))
+        why = shut_now(job, self._live.policy, self._loop.observer.stopped(), pause)
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
         state = self._loop.memory.state
         former = describe_former_end(state, job.id, report.restarts) if report.restarts else ""

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.view import View, fresh
+from hpctl.vocabulary.pause import Pause, find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -28,8 +29,9 @@ def kill_switch(run: Run, view: View, policy: Policy, now: datetime) -> str | No
 
 
 def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """An operator has paused hpctl."""
-    return f"paused by {view.state.paused_by}" if view.state.paused_by else None
+    """An operator has paused hpctl, for the cluster, the job's partition or a node of it."""
+    pause = find_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
+    return None if pause is None else pause.text
 
 
 def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
@@ -72,10 +74,12 @@ RUN_GATES: Final = (
 )
 
 
-def shut_now(job: SlurmJob, policy: Policy, stopped: str, paused_by: str) -> str:
+def shut_now(job: SlurmJob, policy: Policy, stopped: str, pause: Pause | None) -> str:
     """Why hpctl would not act on this job now, as its supervisor is told; empty where it may."""
-    if stopped or paused_by:
-        return stopped or f"paused by {paused_by}"
+    if stopped:
+        return stopped
+    if pause is not None:
+        return pause.text
     if policy.mode is Mode.OBSERVE:
         return "mode observe: decisions are written down and nothing is done"
     return _outside(job, policy)

@@ -6,6 +6,7 @@ from datetime import datetime
 from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
 from hpctl.engine.maintenance import maintenance_text
+from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View, fresh, judged, taken_away
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.actors import NodeFacts
@@ -35,7 +36,7 @@ def node_facts(
         stuck=_stuck(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=taken_away(rec.node, view),
-        able_since=view.able_since,
+        able_since=find_able_since(rec.id, view, now),
         booted=view.scheduler.booted,
         reset=reset_answer(rec.id, health.findings) if health else None,
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import click
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace as replaced
 
@@ -41,12 +42,17 @@ from hpctl.engine.world_reader import WorldReader, gather, read_live
 from hpctl.nodes.order_watch import OrderWatch, WatchPorts
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
+from hpctl.toolkit.hostlist import fold
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.view_copy import copied
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.pause import Pause, PauseAsked
 from hpctl.vocabulary.slurm_facts import SlurmJob
+
+TARGET_CHARS = 200
+"""Of what a request says it is about; its detail says all."""
 
 
 class PreviewView(Struct, frozen=True):
@@ -142,29 +148,72 @@ destroys = output.together(
 """What requests that destroy something take."""
 
 
-def _ask(config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool) -> None:
-    view = ask(
-        config_loading.load_config(config), verb, targets, wait_s=0.0 if no_wait else ANSWER_S
-    )
+def _ask(
+    config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool, detail: str = ""
+) -> None:
+    wait_s = 0.0 if no_wait else ANSWER_S
+    view = ask(config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail)
     report(view, as_json, waited=not no_wait)
 
 
-@click.command()
-@request_options
-def pause(no_wait: bool, config: str, as_json: bool) -> None:
-    """Stop opening recoveries and taking steps."""
-    _ask(config, "pause", [""], no_wait, as_json)
+scoped = output.together(
+    click.argument("names", metavar="[NODES]...", nargs=-1, shell_complete=complete_node),
+    click.option("--partition", metavar="P", default="", help="A partition, in place of nodes."),
+)
+"""What a pause is of: nodes, a partition, or without both the whole cluster."""
 
 
 @click.command()
+@scoped
+@click.option("--why", default="", metavar="TEXT", help="The reason, for everybody to read.")
+@click.option(
+    "--until",
+    type=output.UntilType(),
+    help="When it ends by itself: +2h, or ISO 8601 (UTC where no offset is given).",
+)
 @request_options
-def unpause(no_wait: bool, config: str, as_json: bool) -> None:
-    """Lift a pause."""
-    lift_pause(config, no_wait=no_wait, as_json=as_json)
+def pause(
+    names: tuple[str, ...], partition: str, why: str, until: datetime | None, no_wait: bool,
+    config: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Stop opening recoveries and taking steps.
+
+    For the whole cluster, for NODES (hostlists are allowed), or for --partition. The
+    pause ends at --until by itself, or when `hpctl unpause` lifts it.
+    """
+    asked = PauseAsked(_scope_nodes(names, partition), partition, why, until)
+    _ask_pause(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
+
+
+@click.command()
+@scoped
+@request_options
+def unpause(
+    names: tuple[str, ...], partition: str, no_wait: bool, config: str, as_json: bool
+) -> None:
+    """Lift pauses.
+
+    Without NODES and --partition, every pause. NODES leave each pause of nodes that has them.
+    """
+    asked = PauseAsked(_scope_nodes(names, partition), partition)
+    _ask_pause(asked, "unpause", no_wait=no_wait, config=config, as_json=as_json)
+
+
+def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
+    """Return the nodes as one hostlist. Raises UsageError."""
+    if names and partition:
+        raise click.UsageError("name NODES or --partition, not both")
+    return fold(name for text in names for name in hosts(text))
+
+
+def _ask_pause(asked: PauseAsked, verb: str, *, no_wait: bool, config: str, as_json: bool) -> None:
+    detail = msgspec.json.encode(asked).decode() if asked != PauseAsked() else ""
+    target = Pause(asked.scope, "", output.now()).what if asked.scope else ""
+    _ask(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
 
 
 def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
-    """Ask the daemon to lift its pause, and leave with the exit code of its answer."""
+    """Ask the daemon to lift every pause, and leave with the exit code of its answer."""
     _ask(config, "unpause", [""], no_wait, as_json)
 
 

@@ -25,6 +25,7 @@ from hpctl.engine.view import View
 from hpctl.engine.waiting import find_waiting_jobs, find_waiting_nodes
 from hpctl.toolkit.bounds import later, printable
 from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.pause import find_whole
 
 LOOK_S: Final = 10.0
 """How often nodes and jobs that wait are looked for."""
@@ -62,7 +63,7 @@ class AlertGauges:
         self._cycle_ended = time.monotonic()
         self._looked = -math.inf
         self._named: _Named = {}
-        self._paused_since: dict[str, float] = {}
+        self._stopped_since = 0.0
         self._waiting = gauge("hpctl_waiting")
         self._waiting_since = gauge("hpctl_waiting_since_timestamp_seconds")
         self._holds = gauge("hpctl_holds")
@@ -129,15 +130,16 @@ class AlertGauges:
             self._holds_since.labels(gate).set(oldest[gate] if count else 0.0)
 
     def _look_at_pause(self, view: View) -> None:
-        is_so = {"operator": bool(view.state.paused_by), "kill_switch": bool(view.stopped)}
-        self._paused.set(is_so["operator"])
-        for by, so in is_so.items():
-            if not so:
-                self._paused_since.pop(by, None)
-                self._paused_at.labels(by).set(0.0)
-                continue
-            since = self._paused_since.setdefault(by, time.time())
-            self._paused_at.labels(by).set(since)
+        pause = find_whole(view.state.pauses, view.scheduler.known_at)
+        self._paused.set(pause is not None)
+        # A pause with an end is a plan: it ends by itself, and no alert is to tell of it.
+        endless = pause is not None and pause.until is None
+        self._paused_at.labels("operator").set(pause.at.timestamp() if pause and endless else 0.0)
+        if not view.stopped:
+            self._stopped_since = 0.0
+        elif not self._stopped_since:
+            self._stopped_since = time.time()
+        self._paused_at.labels("kill_switch").set(self._stopped_since)
 
     def _look_at_waiting(self, view: View) -> None:
         now = later(EPOCH, time.time())

@@ -38,6 +38,7 @@ from hpctl.vocabulary.isolation import Flaw, walled
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
+from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
@@ -143,6 +144,7 @@ class _Counts:
         self.failed = counter("hpctl_cycles_failed")
         self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
         self.flaws = counter("hpctl_internal_errors")
+        self.pauses = gauge("hpctl_pause_end_seconds")
         self.quarantined = gauge("hpctl_quarantined")
         self.opened = counter("hpctl_recoveries_opened")
         self.open = gauge("hpctl_recoveries_open")
@@ -290,6 +292,13 @@ class Metrics:
         """Take what each part of the daemon reports; empty: no trouble."""
         self._gauges.take_troubles(troubles)
 
+    def _count_pauses(self, state: State, now: datetime) -> None:
+        self._counts.pauses.clear()
+        for pause in find_active(state.pauses, now):
+            labels = (pause.scope, pause.by, pause.why)
+            ends = pause.until.timestamp() if pause.until is not None else 0
+            self._counts.pauses.labels(*labels).set(ends)
+
     def _look(self, seen: tuple[View, Policy]) -> None:
         view, policy = seen
         self._counts.readings.labels(str(view.reading)).inc()
@@ -298,6 +307,7 @@ class Metrics:
             self._counts.build.clear()
             self._counts.build.labels(*built).set(1)
             self._built = built
+        self._count_pauses(state, view.scheduler.known_at)
         rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
         self._counts.quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
         self._counts.quarantined.labels("yes").set(rules.count(ESCALATED))

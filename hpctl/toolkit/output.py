@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 
-from hpctl.toolkit.bounds import duration_s, json_safe, printable
+from hpctl.toolkit.bounds import duration_s, in_utc, json_safe, later, printable
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError
 
@@ -230,6 +230,30 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
                 f"{text!r} is no time: write 30min, 12h, 7d or 2026-01-31T12:00:00Z", param, ctx
             )
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+class UntilType(click.ParamType):  # type: ignore[type-arg]
+    """A time to come: `+30min`, `+2h`, or ISO 8601 (UTC where no offset is given)."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The moment meant. Fails with exit code 2 and examples."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        if text == "now":
+            return now()
+        after = duration_s(text[1:]) if text[:1] == "+" and not text[-1:].isdecimal() else None
+        if after is not None:
+            return later(now(), after)
+        try:
+            at = iso_time(text)
+        except ValueError:
+            self.fail(f"{text!r} is no time: write +2h, or 2026-01-31T12:00:00Z", param, ctx)
+        return in_utc(at)
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:

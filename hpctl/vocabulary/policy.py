@@ -25,6 +25,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 NoticeKind = Literal[
     "escalated", "held", "breaker", "budget", "mass_event", "node_back", "job_resumed",
     "job_gave_up", "job_hung", "job_preempted", "spares_used_up", "standby_lost", "quarantined",
+    "paused",
 ]  # fmt: skip
 """What people are told of, as `notify.routes` names it."""
 

@@ -44,7 +44,7 @@ PROOF_HEADER = "HPCTL-Proof"
 KEY_BYTES = 32
 MAX_BODY = 256 * 1024
 """Bytes of one report's body."""
-MAX_REQUEST = 4096
+MAX_REQUEST = 32768
 """Bytes of one operator's request."""
 MAX_FINDINGS = MOST_FINDINGS
 MAX_EVIDENCE = 2048
@@ -140,15 +140,17 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     """An operator's request: `hpctl approve` and its siblings. `by`: the person behind sudo, whom
-    root alone may name."""
+    root alone may name. `detail`: what else the verb says, as JSON."""
 
     v: int
     verb: Literal[
         "pause", "unpause", "resume", "approve", "cancel", "replace", "replace-now", "reboot",
-        "reboot-now", "return", "failover", "accept-quick", "accept-full",
+        "reboot-now", "return", "failover", "accept-quick", "accept-full", "maintenance-add",
+        "maintenance-end",
     ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""
+    detail: Annotated[str, Meta(max_length=30000)] = ""
 
 
 class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
@@ -303,9 +305,11 @@ def read(body: bytes) -> Message:
     raise InvalidReportError("not a valid report: either `report` or `heartbeat` - at `$`")
 
 
-def encode_request(verb: str, target: str, by: str) -> bytes:
+def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
     """The body of an operator's request."""
-    return _encoder.encode({"v": VERSION, "verb": verb, "target": target, "by": by})
+    asked = {"v": VERSION, "verb": verb, "target": target, "by": by}
+    # A daemon of an earlier version refuses a field that it does not know.
+    return _encoder.encode({**asked, "detail": detail} if detail else asked)
 
 
 def read_request(body: bytes) -> Asked:
@@ -315,7 +319,7 @@ def read_request(body: bytes) -> Asked:
     except UNREADABLE as error:
         raise refused(error, "request") from error
     check_version(asked.v)
-    if not (asked.target + asked.by).isprintable():
+    if not (asked.target + asked.by + asked.detail).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
     return asked
 

@@ -33,6 +33,7 @@ from hpctl.vocabulary.demand import Demand
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import REMOVAL_OVER, SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import Do, Move, StepKind
@@ -76,7 +77,7 @@ def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
 
 
 PAUSED = cluster()
-PAUSED.state.paused_by = "ana"
+PAUSED.state.pauses = {"": Pause("", "ana", at(0))}
 
 
 @pytest.mark.parametrize(

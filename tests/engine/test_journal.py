@@ -33,6 +33,7 @@ from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Budgets, Override, Policy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
@@ -98,10 +99,10 @@ def test_a_new_target_may_count_its_attempts_anew() -> None:
 @pytest.mark.parametrize("verb", LIFTS_PAUSE)
 def test_holds_pauses_and_approvals(verb: str) -> None:
     state = replay([HOLD, request("pause"), request("approve", "n2")])
-    assert (state.holds["n2"], state.paused_by, state.approvals) == (HOLD, "eve", {"n2": at(3)})
+    assert (state.holds["n2"], state.pauses[""].by, state.approvals) == (HOLD, "eve", {"n2": at(3)})
     state.fold(request(verb))
     state.fold(HoldLifted(at(4), "n2"))
-    assert (state.holds, state.paused_by) == ({}, "")
+    assert (state.holds, find_active(state.pauses, at(4))) == ({}, [])
 
 
 OLD_RECOVERY = {
@@ -209,7 +210,7 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
     ]  # fmt: skip
     assert kept([*gone, *stays], living=[6]) == stays
     paused: list[Event] = [request("pause", OLD + 3), *stays]
-    assert replay(kept([*gone, *paused], living=[6])).paused_by == "eve"
+    assert replay(kept([*gone, *paused], living=[6])).pauses[""].by == "eve"
 
 
 def add(rid: str, count: int, seconds: float) -> list[Event]:

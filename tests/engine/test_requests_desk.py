@@ -63,9 +63,9 @@ class Head:
     def poke(self) -> None:
         self.poked += 1
 
-    def ask(self, uid, verb, target="", by=""):
+    def ask(self, uid, verb, target="", by="", detail=""):
         """As this user, whose credential the real munge command makes."""
-        body = wire.encode_request(verb, target, by)
+        body = wire.encode_request(verb, target, by, detail)
         command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
         made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
@@ -124,7 +124,8 @@ def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     [
         b"{", b'{"v":1,"verb":"erase"}', b'{"v":1,"verb":"pause","target":"' + b"x" * 300 + b'"}',
         b'{"v":1,"verb":"pause","target":"\\u001b[2J"}', b'{"v":9,"verb":"pause"}',
-        b'{"v":1,"verb":"pause","extra":1}', b" " * 5000,
+        b'{"v":1,"verb":"pause","extra":1}', b" " * 40000,
+        b'{"v":1,"verb":"pause","detail":"\\u001b[2J"}',
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(head, body):
@@ -146,3 +147,10 @@ def test_a_row_that_came_by_another_way(head):
     head.store.ask("pause", "", "eve", NOON)
     (request,) = head.desk.pending()
     assert request.proof == "written to the journal's file"
+
+
+def test_what_else_a_request_says_comes_with_it(head):
+    detail = '{"nodes":"n[1-3]","why":"cables"}'
+    assert head.ask(0, "pause", "n[1-3]", detail=detail)[0] == 200
+    (request,) = head.desk.pending()
+    assert (request.target, request.detail) == ("n[1-3]", detail)

@@ -378,6 +378,13 @@ proofs = _table(
     Column("credential", _text, nullable=False),
 )
 
+details = _table(
+    # What else a request says. Later than the other tables, like `past`; most requests have none.
+    "hpctl_details",
+    Column("request", _id, primary_key=True, autoincrement=False),
+    Column("detail", _text, nullable=False),
+)
+
 lease = _table(
     "hpctl_lease",
     Column("id", Integer, primary_key=True),

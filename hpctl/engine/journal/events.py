@@ -170,10 +170,15 @@ LIFTS_PAUSE: Final = ("unpause", "resume")
 """The verbs of requests that lift a pause; `resume` is that of earlier releases."""
 
 
+PAUSE_ENDED: Final = "pause-ended"
+"""The verb by which the journal notes that a pause has reached its end; no operator asks it."""
+
+
 class RequestTaken(Struct, frozen=True):
     """An operator's request was consumed. `answer` is what the operator is told.
 
-    `proof`: how the daemon knows that it was `by` who asked.
+    `proof`: how the daemon knows that it was `by` who asked. Of a pause, `target` is its scope
+    (`vocabulary.pause`), `why` its reason and `until` its end.
     """
 
     at: datetime
@@ -184,6 +189,8 @@ class RequestTaken(Struct, frozen=True):
     answer: str
     ok: bool
     proof: str = ""
+    why: str = ""
+    until: datetime | None = None
 
 
 Event = (

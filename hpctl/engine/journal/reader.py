@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.engine.journal.audit_chain import AuditRow
 from hpctl.engine.journal.events import Event, RequestTaken
@@ -36,6 +37,7 @@ from hpctl.vocabulary.model import Health
 TABLES: Final = (
     "hpctl_agents",
     "hpctl_audit",
+    "hpctl_details",
     "hpctl_events",
     "hpctl_heard",
     "hpctl_lease",
@@ -209,7 +211,16 @@ class JournalReader:
         proof = "written to the journal's file" if self._source.is_file else ""
         query = "SELECT * FROM hpctl_requests WHERE NOT taken ORDER BY id"
         with self._source.rows(query) as rows:
-            return [request_of(row, proof) for row in rows]
+            found = [request_of(row, proof) for row in rows]
+        details = self._details() if found else {}
+        return [replace(one, detail=details.get(one.id, "")) for one in found]
+
+    def _details(self) -> dict[int, str]:
+        """Return what else the requests say that no daemon has taken yet."""
+        if "hpctl_details" not in self._source.tables():
+            return {}
+        with self._source.rows("SELECT * FROM hpctl_details") as rows:
+            return {row.request: str(row.detail) for row in rows}
 
     def proofs(self) -> dict[int, str]:
         """Return the credentials of requests that no daemon has taken yet."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal import earlier_removals
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
+    PAUSE_ENDED,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -29,15 +30,21 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
+from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.pause import Pause, end, lift, prune
 from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, resolved
 
 REPORTS_KEPT = 64
 """Of each job, in memory: more than any policy's budgets look back on."""
+
+
+PAUSES_KEPT_S: Final = 86400.0
+"""So long after its end a pause still puts deadlines off."""
 
 
 class Corrupt(Exception):
@@ -67,7 +74,8 @@ class State(Struct):
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     mass_events: dict[RuleId, datetime] = field(default_factory=dict)
     """When each rule was last seen to be a mass event, by the holds of gate `correlated`."""
-    paused_by: str = ""
+    pauses: dict[str, Pause] = field(default_factory=dict)
+    """The newest pause of each scope, ended ones of the last days included."""
     configuration: ConfigurationTaken | None = None
     events: int = 0
     began: datetime | None = None
@@ -219,9 +227,12 @@ class State(Struct):
         if not e.ok:
             return
         if e.verb == "pause":
-            self.paused_by = e.by or "operator"
+            self.pauses = prune(self.pauses, later(e.at, -PAUSES_KEPT_S))
+            self.pauses[e.target] = Pause(e.target, e.by or "operator", e.at, e.why, e.until)
         elif e.verb in LIFTS_PAUSE:
-            self.paused_by = ""
+            self.pauses = lift(self.pauses, e.target, e.at)
+        elif e.verb == PAUSE_ENDED:
+            self.pauses.update(end(self.pauses, e.target, e.at))
         elif e.verb == "approve":
             self.approvals[e.target] = e.at
         elif e.verb == "return":

@@ -170,6 +170,7 @@ class Store(JournalReader):
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
                 c.execute(t.proofs.delete().where(t.proofs.c.request.in_(taken)))
+                c.execute(t.details.delete().where(t.details.c.request.in_(taken)))
 
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
@@ -236,8 +237,15 @@ class Store(JournalReader):
             c.execute(insert(t.heard).values(**heard_row(heard)))
             self._still_mine(c)
 
-    def ask(
-        self, verb: str, target: str, by: str, at: datetime, prove: Proves | None = None
+    def ask(  # noqa: PLR0913 -- a row of its table
+        self,
+        verb: str,
+        target: str,
+        by: str,
+        at: datetime,
+        prove: Proves | None = None,
+        *,
+        detail: str = "",
     ) -> int:
         """Append a request for the daemon; answers its number. `prove` makes the credential of a
         number, where a row alone proves nothing. Raises HpctlError."""
@@ -246,6 +254,8 @@ class Store(JournalReader):
             with self._engine.begin() as c:
                 result = c.execute(insert(t.requests).values(**values, taken=False))
                 number = int((result.inserted_primary_key or (0,))[0])
+                if detail:
+                    c.execute(insert(t.details).values(request=number, detail=detail))
                 if prove is not None and c.dialect.name != "sqlite":
                     c.execute(insert(t.proofs).values(request=number, credential=prove(number)))
                 return number

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import Event, HoldNoted, SignalSeen
+from hpctl.engine.journal.events import (
+    LIFTS_PAUSE,
+    PAUSE_ENDED,
+    Event,
+    HoldNoted,
+    RequestTaken,
+    SignalSeen,
+)
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.timeline import Subject, awaited, headline, lifted_by, sentence
@@ -24,6 +31,7 @@ from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import NoticeKind, Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -57,6 +65,7 @@ NOTICE_EFFECTS: Final[Mapping[NoticeKind, str]] = {
     "spares_used_up": "keeps the next idle nodes of the group as spares",
     "standby_lost": "goes on; no other head node can take over",
     "quarantined": "leaves this one alone and treats all others",
+    "paused": "opens nothing and takes no step while a pause is in force",
 }
 
 
@@ -101,11 +110,29 @@ def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> 
             return _of_end(event, state, slurm, policy)
         case HoldNoted() if event.gate not in _PASSING:
             return _of_hold(event, slurm)
+        case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
+            return _of_pause(event)
         case ChangeOpened(kind=change.Kind.SPARES, nodes=()) if policy.spares.get(event.group):
             group, show = event.group, "hpctl capacity"
             what = sentence(f"No spare is left in group {group}", event.why)
             return Notice("spares_used_up", group, group, event.at, what, show)
     return None
+
+
+_OF_PAUSES: Final = ("pause", PAUSE_ENDED, *LIFTS_PAUSE)
+
+
+def _of_pause(e: RequestTaken) -> Notice:
+    """Tell of a pause, who asked for it, why and until when; and of its end."""
+    pause = Pause(e.target, e.by, e.at, e.why, e.until)
+    if e.verb == "pause":
+        text = pause.text if pause.scope else f"the cluster is {pause.text}"
+    elif e.verb == PAUSE_ENDED:
+        text = e.answer
+    else:
+        text = f"{e.by} lifted {'every pause' if pause.whole else f'the pause of {pause.what}'}"
+    key = f"{e.verb} {e.target} {e.at}"
+    return Notice("paused", pause.what, key, e.at, sentence(text), "hpctl status")
 
 
 def _subject(event: SignalSeen, state: State) -> Subject | None:

@@ -16,6 +16,7 @@ from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.catalogue import rules as catalogue_rules
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
 from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.recovery import recovery_id
@@ -121,9 +122,9 @@ def test_a_larger_budget_opens_no_fewer(view: View, b: Budgets, more: int) -> No
 @EXAMPLES
 @given(clusters(), budgets)
 def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Budgets) -> None:
-    view.state.paused_by = "eve"
+    view.state.pauses = {"": Pause("", "eve", at(-1))}
     assert not _opens(_plan(view, b))
-    view.state.paused_by = ""
+    view.state.pauses = {}
     assert not _opens(_plan(replace(view, stopped="the file exists"), b))
     assert not _opens(_plan(replace(view, current=False), b))
     assert not _opens(_plan(view, b, Mode.OBSERVE))

@@ -87,10 +87,10 @@ def test_pause_wakes_the_daemon_and_prints_its_answer(answered):
     assert result.exit_code == 0
     assert result.stdout == "pause: paused: nothing new is opened and no step is taken\n"
     assert "waiting for the daemon" in result.stderr
-    assert "paused" in answered.run("status").stdout
+    assert "Paused" in answered.run("status").stdout
     lifted = answered.run("unpause")
     assert (lifted.exit_code, lifted.stdout) == (0, "unpause: the pause is lifted\n")
-    assert "paused" not in answered.run("status").stdout
+    assert "Paused" not in answered.run("status").stdout
 
 
 def test_resume_without_a_job_lifts_a_pause_and_names_unpause(answered):
@@ -98,7 +98,7 @@ def test_resume_without_a_job_lifts_a_pause_and_names_unpause(answered):
     result = answered.run("resume")
     assert (result.exit_code, result.stdout) == (0, "unpause: the pause is lifted\n")
     assert "the command is now `hpctl unpause`" in result.stderr
-    assert "paused" not in answered.run("status").stdout
+    assert "Paused" not in answered.run("status").stdout
 
 
 def test_a_refusal_is_exit_code_one(answered):

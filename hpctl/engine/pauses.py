@@ -1,0 +1,68 @@
+"""Which pause keeps hpctl from a recovery, and since when none does. Pure."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from hpctl.engine.journal.events import PAUSE_ENDED, RequestTaken
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import View
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.pause import Pause, find_pause, find_resumption
+
+Scope = tuple[Collection[NodeName], Collection[str]]
+"""The nodes and the partitions that something is about."""
+
+
+def scope_of(recovery: RecoveryId, view: View) -> Scope:
+    """Return the nodes and partitions that a recovery or a change of capacity is about."""
+    state = view.state
+    if (node := state.nodes.get(recovery)) is not None:
+        return (node.node,), partitions_of((node.node,), view)
+    if (job := state.jobs.get(recovery)) is not None:
+        seen = view.scheduler.jobs.get(job.attempt.job)
+        nodes = {*job.bad_nodes, *job.ran_on, *(seen.nodes if seen is not None else ())}
+        return nodes, {*job.partition.split(","), *partitions_of(nodes, view)}
+    if (change := state.changes.get(recovery)) is not None:
+        about = change.opened
+        nodes = {*about.nodes, *about.released}
+        nodes.update([about.node] if about.node is not None else [])
+        return nodes, partitions_of(nodes, view)
+    return (), ()
+
+
+def partitions_of(nodes: Collection[NodeName], view: View) -> set[str]:
+    """Return the partitions of these nodes, as far as Slurm lists the nodes."""
+    found: set[str] = set()
+    for name in nodes:
+        node = view.scheduler.nodes.get(name)
+        found.update(node.partitions if node is not None else ())
+    return found
+
+
+def pause_of_recovery(recovery: RecoveryId, view: View, now: datetime) -> Pause | None:
+    """Return the pause in force that covers a recovery or a change; None where none does."""
+    nodes, partitions = scope_of(recovery, view)
+    return find_pause(view.state.pauses, now, nodes, partitions)
+
+
+def find_able_since(recovery: RecoveryId, view: View, now: datetime) -> datetime | None:
+    """Return since when hpctl can look at Slurm and act on a recovery; see `View.able_since`."""
+    if not view.state.pauses:
+        return view.able_since
+    nodes, partitions = scope_of(recovery, view)
+    resumed = find_resumption(view.state.pauses, now, nodes, partitions)
+    known = [at for at in (resumed, view.able_since) if at is not None]
+    return max(known, default=None)
+
+
+def end_pauses(state: State, now: datetime) -> list[RequestTaken]:
+    """Return what the journal is told of pauses that have reached their end, once for each."""
+    found = []
+    for scope in sorted(state.pauses):
+        pause = state.pauses[scope]
+        if pause.lifted is not None or pause.until is None or now < pause.until:
+            continue
+        what = "" if pause.whole else f" of {pause.what}"
+        answer = f"the pause{what} by {pause.by} has reached its end"
+        found.append(RequestTaken(now, 0, PAUSE_ENDED, scope, "hpctl", answer, True, "its own end"))
+    return found

@@ -1,0 +1,98 @@
+"""Pauses: what each covers, when it ends, and what lifting some of them leaves."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from hpctl.vocabulary.pause import (
+    Pause,
+    find_active,
+    find_pause,
+    find_resumption,
+    find_whole,
+    lift,
+    prune,
+    read_asked,
+)
+from tests.fakes.values import at
+
+CLUSTER = Pause("", "ana", at(0))
+NODES = Pause("n[1-3]", "bo", at(0), "new cables", at(60))
+GPU = Pause("partition=gpu", "cy", at(0))
+
+
+def of(*pauses: Pause) -> dict[str, Pause]:
+    return {pause.scope: pause for pause in pauses}
+
+
+@pytest.mark.parametrize(
+    ("pause", "nodes", "partitions", "covers"),
+    [
+        (CLUSTER, (), (), True), (CLUSTER, ("n9",), ("cpu",), True),
+        (NODES, ("n2",), ("gpu",), True), (NODES, ("n4",), ("gpu",), False),
+        (NODES, ("n4", "n1"), (), True), (NODES, (), (), False),
+        (GPU, ("n9",), ("gpu",), True), (GPU, ("n9",), ("cpu",), False), (GPU, (), (), False),
+    ],
+)  # fmt: skip
+def test_a_pause_covers_the_cluster_its_nodes_or_its_partition(pause, nodes, partitions, covers):
+    assert bool(find_pause(of(pause), at(1), nodes, partitions)) is covers
+
+
+@pytest.mark.parametrize(("seconds", "active"), [(0, True), (59, True), (60, False)])
+def test_a_pause_ends_at_its_end(seconds, active):
+    assert bool(find_pause(of(NODES), at(seconds), ("n1",))) is active
+
+
+def test_several_pauses_are_open_at_once_and_the_clusters_comes_first():
+    open_now = of(GPU, NODES, CLUSTER)
+    assert find_active(open_now, at(1)) == [CLUSTER, NODES, GPU]
+    assert find_whole(open_now, at(1)) == CLUSTER
+    assert find_whole(of(GPU, NODES), at(1)) is None
+
+
+def test_lifting_without_a_scope_ends_every_pause():
+    assert find_active(lift(of(CLUSTER, NODES, GPU), "", at(1)), at(1)) == []
+
+
+def test_lifting_one_scope_leaves_the_others():
+    left = lift(of(CLUSTER, NODES, GPU), "partition=gpu", at(1))
+    assert find_active(left, at(1)) == [CLUSTER, NODES]
+    assert lift(of(CLUSTER), "partition=cpu", at(1)) == of(CLUSTER)
+
+
+def test_nodes_that_are_lifted_leave_a_pause_of_more_nodes():
+    (left,) = find_active(lift(of(NODES), "n2", at(1)), at(1))
+    assert (left.scope, left.by, left.why, left.until) == ("n[1,3]", "bo", "new cables", at(60))
+    assert find_active(lift(of(CLUSTER), "n2", at(1)), at(1)) == [CLUSTER]
+
+
+def test_what_was_paused_can_be_acted_on_since_the_end_of_the_last_pause():
+    assert find_resumption({}, at(1), ("n1",)) is None
+    assert find_resumption(of(NODES), at(1), ("n9",)) is None
+    assert find_resumption(of(NODES), at(1), ("n1",)) == at(1)
+    assert find_resumption(of(NODES), at(99), ("n1",)) == at(60)
+    assert find_resumption(lift(of(NODES), "", at(30)), at(99), ("n1",)) == at(30)
+
+
+def test_pauses_that_ended_long_ago_are_forgotten():
+    assert prune(of(CLUSTER, NODES), at(61)) == of(CLUSTER)
+    assert prune(of(CLUSTER, NODES), at(59)) == of(CLUSTER, NODES)
+
+
+def test_the_text_says_who_why_until_when_and_how_to_lift_it():
+    assert NODES.text == "n[1-3] is paused by bo until 2026-03-01 12:01:00 UTC: new cables"
+    assert (NODES.lifting, GPU.lifting) == ("hpctl unpause n[1-3]", "hpctl unpause --partition gpu")
+    assert (CLUSTER.text, CLUSTER.lifting) == ("paused by ana", "hpctl unpause")
+
+
+@pytest.mark.parametrize("detail", ["{", "[]", '{"nodes":"n[1-"}', '{"color":"red"}', '{"why":3}'])
+def test_a_detail_that_is_no_pause_is_refused(detail):
+    with pytest.raises(ValueError, match="not a pause"):
+        read_asked(detail)
+
+
+def test_a_detail_is_bounded():
+    asked = read_asked('{"why":"' + "x" * 9999 + '\\u001b","until":"9999-12-31T00:00:00Z"}')
+    assert len(asked.why) == 500
+    assert asked.until is not None
+    assert asked.until < datetime(9001, 1, 1, tzinfo=timezone.utc)
