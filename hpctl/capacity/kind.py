@@ -17,7 +17,7 @@ from hpctl.engine.maintenance import LOOK_S, maintenance_text
 from hpctl.engine.test_results import ReadResults, read_no_results
 from hpctl.engine.view import View
 from hpctl.toolkit.bounds import later
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import Change, is_window
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.isolation import each
 from hpctl.vocabulary.policy import Policy
@@ -42,7 +42,7 @@ def make_capacity_kind(
             return Answer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
         changes = [view.state.changes[i] for i in view.state.open_changes.values()]
-        changes = [rec for rec in changes if not view.aside(rec.opened.node)]
+        changes = [rec for rec in changes if not (view.aside(rec.opened.node) or is_window(rec))]
         return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
 
     def plan_changes(

@@ -59,6 +59,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Act": {
         "pause": ("hpctl.nodes.orders_command:pause", "Stop opening recoveries and taking steps."),
         "unpause": ("hpctl.nodes.orders_command:unpause", "Lift pauses."),
+        "maintenance": (
+            "hpctl.nodes.windows.command:maintenance",
+            "Plan windows in which an admin has nodes.",
+        ),
         "approve": ("hpctl.nodes.orders_command:approve", "Approve a blocked recovery."),
         "cancel": ("hpctl.nodes.orders_command:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),

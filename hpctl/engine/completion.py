@@ -86,4 +86,7 @@ complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() i
 complete_job = _completes(list_jobs)
 
 
+complete_window = _completes(lambda state: (one.opened.group for one in state.windows))
+
+
 complete_any = _completes(explainable)

@@ -40,10 +40,12 @@ UNAVAILABLE = "unavailable"
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
 _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)
+_RESERVATIONS = (StepKind.MAINTAIN, StepKind.RESERVE)
 _TEST = (StepKind.ISOLATE, StepKind.TEST, StepKind.END_TEST, StepKind.UNRESERVE)
 # A reservation comes before the order that opens its nodes to jobs: a node is reserved as a spare
 # before it is returned, and a spare is released before the job starts that it is released to.
 _SLURM = (
+    StepKind.MAINTAIN,
     StepKind.DRAIN,
     StepKind.DOWN,
     StepKind.RESERVE,
@@ -280,8 +282,8 @@ class Executor:
 
     def _on_job(self, due: Due) -> Outcome:
         do, attempt = due.do, due.attempt
-        if do.kind is StepKind.RESERVE:
-            return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.kind in _RESERVATIONS:
+            return self._on_reservation(do)
         if do.kind in _TEST:
             return self._of_test(do)
         if attempt is None:
@@ -300,6 +302,13 @@ class Executor:
         if do.kind is StepKind.CANCEL:
             return self._scheduler.give_up(attempt, f"hpctl: {do.why}")
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+    def _on_reservation(self, do: Do) -> Outcome:
+        if do.kind is StepKind.RESERVE:
+            return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.start is None or do.end is None:
+            raise ValueError(f"{do.kind} of {do.target} has no times")
+        return self._scheduler.maintain(do.target, do.nodes, do.start, do.end)
 
     def _of_test(self, do: Do) -> Outcome:
         slurm = self._scheduler

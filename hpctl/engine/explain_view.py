@@ -45,7 +45,7 @@ from hpctl.engine.untreated import (
     describe_untreated,
     find_untreated,
 )
-from hpctl.engine.views import TroubleView, find_changes, trouble_view
+from hpctl.engine.views import TroubleView, find_changes, find_windows, trouble_view
 from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
@@ -741,7 +741,8 @@ def everything(w: World) -> list[str]:
 
 def _changes_of(w: World, target: str) -> list[Change | NodeRecovery]:
     """The changes of a group, of a node, or for a recovery; oldest first."""
-    return [one for one in find_changes(w.state) if target in _about(one)]
+    found = [*find_changes(w.state), *find_windows(w.state)]
+    return [one for one in found if target in _about(one)]
 
 
 def _about(change: Change | NodeRecovery) -> tuple[str | None, ...]:

@@ -24,7 +24,7 @@ from hpctl.toolkit.bounds import later, span
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import OF_MAINTENANCE, NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -117,7 +117,7 @@ def _count_nodes(t: Tally, view: View) -> None:
     state, nodes = view.state, view.scheduler.nodes
     t.partition_nodes = count_partitions(view)
     t.kept_out = find_kept_out(view)
-    faults = [name for name in state.open_nodes if state.is_treated(name)]
+    faults = [name for name in state.open_nodes if state.is_faulty(name)]
     for name in (*faults, *t.kept_out):
         t.open += 1
         known = nodes.get(name)
@@ -251,6 +251,8 @@ def provider_auto_recovery(
 
 def maintenance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
+    if c.fault.rule in OF_MAINTENANCE:
+        return None
     held_by = view.maintenance.get(c.node.name)
     return None if held_by is None else maintenance_text(held_by, now)
 
@@ -400,7 +402,9 @@ def launch_failures(state: State, now: datetime, window_s: float) -> int:
     ended = [
         rec
         for rec in state.nodes.values()
-        if rec.ended and not rec.of_capacity and now < later(rec.since, window_s)
+        if rec.ended
+        and not (rec.of_capacity or rec.of_maintenance)
+        and now < later(rec.since, window_s)
     ]
     failures = 0
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):

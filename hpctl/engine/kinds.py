@@ -9,9 +9,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import Candidate, View
+from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import Attempt, Generation, NodeName, RecoveryId
@@ -98,6 +98,12 @@ class Order(Struct, frozen=True):
     refuse: Callable[[SlurmNode, View], str]
 
 
+Answered = tuple[bool, str, Sequence[Event]]
+"""Whether a request is agreed to, what its operator is told, and the events that it causes."""
+
+AnswerRequest = Callable[[Request, View, Policy, datetime], Answered]
+
+
 class Kind(Struct, frozen=True):
     """One kind of recovery.
 
@@ -107,7 +113,8 @@ class Kind(Struct, frozen=True):
     `plan_after` does so after the journal has what the other kinds opened.
     `find_withdrawn` names the nodes whose recovery is taken back before its remedy is ordered, and
     why.
-    `orders` are what operators may ask for, by the request's verb.
+    `orders` are what operators may ask for of a node, by the request's verb; `requests` answer what
+    they may ask for otherwise.
     `pair_instances` yields what the journal keeps together until both ended.
     """
 
@@ -119,6 +126,7 @@ class Kind(Struct, frozen=True):
     plan_after: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
     find_withdrawn: Callable[[View, Policy, datetime], Withdrawn] = withdraw_nothing
     orders: Mapping[str, Order] = {}
+    requests: Mapping[str, AnswerRequest] = {}
     pair_instances: Callable[[State], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (
         lambda _state: ()
     )

@@ -18,7 +18,7 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Kind
 from hpctl.engine.pauses import end_pauses
 from hpctl.engine.plan import plan, plan_after, quarantined
-from hpctl.engine.requests import collect_orders, taken
+from hpctl.engine.requests import collect_answers, collect_orders, taken
 from hpctl.engine.view import Candidate, Reading, Request, View, jobs_on
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.isolation import Flaw, each
@@ -103,6 +103,7 @@ class Loop:
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._kinds, self._orders = kinds, collect_orders(kinds)
+        self._answers = collect_answers(kinds)
         self.last: CycleResult | None = None
         """The last cycle that came to its end."""
 
@@ -124,7 +125,8 @@ class Loop:
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
         view, now = self._look(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
-            self._memory.append(taken(request, view, policy, now, self._orders))
+            events = taken(request, view, policy, now, self._orders, self._answers)
+            self._memory.append(events)
         self._memory.append(end_pauses(self.state, now))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan(view, policy, rules, here, now, self._kinds)

@@ -13,9 +13,11 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from hpctl.engine import test_reservation
+from hpctl.engine.view import View
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import spares_reservation
 from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 
 FRESH_S: Final = 2.0
@@ -59,8 +61,13 @@ def find_maintenance(
     return found
 
 
+def is_own(one: Reservation) -> bool:
+    """Whether hpctl made it for a test or for spares, in which it acts itself."""
+    return one.name.startswith(_OWN)
+
+
 def _holds(one: Reservation, lead_s: float, now: datetime) -> bool:
-    if not one.maintenance or one.name.startswith(_OWN):
+    if not one.maintenance or is_own(one):
         return False
     begun = one.start is None or later(one.start, -lead_s) <= now
     return begun and (one.end is None or now < one.end)
@@ -70,6 +77,15 @@ def _lasts_longer(one: Reservation, other: Reservation) -> bool:
     if other.end is None or one.end is None:
         return one.end is None
     return one.end > other.end
+
+
+def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
+    """Return the maintenance reservation that keeps hpctl from a node under treatment.
+
+    A recovery that makes room for a maintenance window goes on until the window has begun.
+    """
+    held = view.begun if rec.of_maintenance else view.maintenance
+    return held.get(rec.node)
 
 
 def maintenance_text(one: Reservation, now: datetime) -> str:
@@ -103,15 +119,17 @@ class ReservationWatch:
         self._found, self._read_at = found, time.monotonic()
         return found
 
-    def attach(self, slurm: SchedulerView, concerned: Collection[NodeName]) -> SchedulerView:
+    def attach(
+        self, slurm: SchedulerView, concerned: Collection[NodeName], *, watched: bool = False
+    ) -> SchedulerView:
         """Return the view with reservations as fresh as needed. Raises Unavailable.
 
         `concerned`: nodes that are faulty or treated. One that is new to this list has them read at
-        once: its recovery is about to open.
+        once: its recovery is about to open. `watched`: a maintenance window is open.
         """
         age = time.monotonic() - self._read_at
         new = not self._concerned.issuperset(concerned)
-        shown = any(map(flagged, slurm.nodes.values()))
+        shown = watched or any(map(flagged, slurm.nodes.values()))
         if new or (concerned and age > FRESH_S) or (shown and age > KNOWN_S):
             self.read()
         elif not concerned and not shown and age > KNOWN_S:

@@ -26,6 +26,7 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.kill_switch import stop_reason
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance
+from hpctl.engine.maintenance_times import find_due_nodes
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
 from hpctl.engine.preemption_watch import PreemptionWatch
@@ -46,6 +47,7 @@ from hpctl.faults.health import standing
 from hpctl.faults.reachability import Signs, with_marks_and_reach
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.change import is_window
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.hang import Hang, Standstill
@@ -290,6 +292,7 @@ class Observer:
             maintenance=find_maintenance(
                 self._slurm, self._live.policy.node.maintenance_lead_s, now
             ),
+            begun=find_maintenance(self._slurm, 0.0, now),
             placed=self._placed,
             preemption=self._preemption.look(self._registered(ruled)),
             requeue_codes=self._requeue_codes,
@@ -337,7 +340,7 @@ class Observer:
         self, state: State, health: Mapping[NodeName, Health], rules: Rules
     ) -> SinceReading:
         now_s = self._clock.monotonic()
-        treated = state.open_nodes or state.open_jobs or state.open_changes
+        treated = state.open_nodes or state.open_jobs or state.resizes
         unsettled = treated or self.slurm_trouble or self._reads_parts
         return SinceReading(
             age_s=now_s - self._read_at,
@@ -398,7 +401,8 @@ class Observer:
         phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
         back = NodePhase.VERIFYING in phases and any(map(left, state.nodes.values()))
         capacity = self._live.config.sizes_capacity
-        if not (capacity or state.changes or back or phases & {*IN_TEST}):
+        resized = any(not is_window(change) for change in state.changes.values())
+        if not (capacity or resized or back or phases & {*IN_TEST}):
             return
         self._reserved = reserved_nodes(self._reservations.read())
         if time.monotonic() - self._leaves_at > LEAVES_S:
@@ -417,7 +421,10 @@ class Observer:
         for job in find_completing(self._slurm.jobs.values(), deadline_s, self._clock.now()):
             concerned.update(job.completing_nodes)
         try:
-            self._slurm = self._reservations.attach(self._slurm, concerned | {*state.open_nodes})
+            concerned |= find_due_nodes(state, self._live.policy, self._clock.now())
+            self._slurm = self._reservations.attach(
+                self._slurm, concerned | {*state.open_nodes}, watched=bool(state.windows)
+            )
         except Unavailable as error:
             self.slurm_trouble = str(error)
 
@@ -442,7 +449,7 @@ class Observer:
         """
         began = self._clock.monotonic()
         nodes = concerned(state, health, self._slurm)
-        capacity = self._live.config.sizes_capacity or state.open_changes
+        capacity = self._live.config.sizes_capacity or state.resizes
         if self._part_will_do(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._settled(state, nodes))
             seen = dict(self._slurm.nodes)

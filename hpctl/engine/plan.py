@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from hpctl.engine.gates import GATES, Tally, approved, find_correlated_rules, tally
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Kind, Plan
-from hpctl.engine.maintenance import maintenance_text
+from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
 from hpctl.engine.remedies import find_held_remedies
 from hpctl.engine.view import Candidate, View
@@ -152,7 +152,7 @@ def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
     reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
-        held_by = view.maintenance.get(name)
+        held_by = find_hold(view.state.nodes[rid], view)
         if held_by is not None:
             why = f"{maintenance_text(held_by, now)}, and its recovery waits"
             found.append(HoldNoted(now, name, "maintenance", why, view.state.nodes[rid].rule))

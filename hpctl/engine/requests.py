@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 
 from hpctl.engine.gates import tally
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, HoldNoted, RequestTaken, SignalSeen
-from hpctl.engine.kinds import Kind, Order
+from hpctl.engine.kinds import AnswerRequest, Kind, Order
 from hpctl.engine.plan import decide
 from hpctl.engine.view import Candidate, Request, View
 from hpctl.toolkit.bounds import EARLIEST
@@ -53,17 +54,32 @@ def collect_orders(kinds: Sequence[Kind]) -> Mapping[str, Order]:
     return orders
 
 
-def take(
+NO_ANSWERS: Final[Mapping[str, AnswerRequest]] = {}
+
+
+def collect_answers(kinds: Sequence[Kind]) -> Mapping[str, AnswerRequest]:
+    """Return what answers the requests of the kinds, by verb."""
+    found: dict[str, AnswerRequest] = {}
+    for kind in kinds:
+        found.update(kind.requests)
+    return found
+
+
+def take(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: View,
     policy: Policy,
     now: datetime,
     orders: Mapping[str, Order] = ORDERS,
+    answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """The events of one request: what it changes, then its answer."""
     if request.verb in ("pause", *LIFTS_PAUSE) and request.proof:
         return [_pause_or_lift(request, view, now)]
-    ok, answer, events = _answer(request, view, policy, now, orders)
+    if request.verb in answers and request.proof:
+        ok, answer, events = answers[request.verb](request, view, policy, now)
+    else:
+        ok, answer, events = _answer(request, view, policy, now, orders)
     return [*events, _taken(request, now, answer, ok)]
 
 
@@ -133,12 +149,17 @@ def _lifting_answer(scope: str, view: View, now: datetime) -> str:
     return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
-def taken(
-    request: Request, view: View, policy: Policy, now: datetime, orders: Mapping[str, Order]
+def taken(  # noqa: PLR0913 -- pure: all that decides is an argument
+    request: Request,
+    view: View,
+    policy: Policy,
+    now: datetime,
+    orders: Mapping[str, Order],
+    answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """`take` inside a wall: a request that raises is answered so, and is not asked again."""
     events = walled(
-        "request", request.target, lambda r: take(r, view, policy, now, orders), request
+        "request", request.target, lambda r: take(r, view, policy, now, orders, answers), request
     )
     if not isinstance(events, Flaw):
         return events

@@ -26,7 +26,7 @@ from hpctl.engine.journal.events import (
 from hpctl.engine.journal.state import RECENT_S, State
 from hpctl.engine.kinds import Kind
 from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import Change, is_window
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -138,7 +138,8 @@ def _needed(
     yield from {rec.node: rid for rid, rec in state.nodes.items() if rec.of_capacity}.values()
     yield from (rid for rid, job in state.jobs.items() if job.attempt.job in living)
     # Of each group and node: its name may be in Slurm, closed, long after its instance.
-    yield from {change.key: rid for rid, change in state.changes.items()}.values()
+    sizes = {c.key: rid for rid, c in state.changes.items() if not is_window(c)}
+    yield from sizes.values()
     yield from (added for added, removed in instances if removed is None)
 
 

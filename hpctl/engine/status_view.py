@@ -249,8 +249,9 @@ class StatusView(Struct, frozen=True):
     out_of_service: tuple[OutOfServiceView, ...] = ()
     person_tasks: tuple[PersonTask, ...] = ()
     pauses: tuple[views.PauseView, ...] = ()
+    windows: tuple[views.WindowView, ...] = ()
 
-    json_only: ClassVar[JsonOnly] = ("waiting_for_a_person",)
+    json_only: ClassVar[JsonOnly] = ("waiting_for_a_person", "paused_by")
     layout: ClassVar[Layout] = (
         Facts(
             facts=(
@@ -275,6 +276,7 @@ class StatusView(Struct, frozen=True):
         Section("job_recoveries", title="Jobs in recovery"),
         views.HOLDS,
         Section("out_of_service", title="Out of service"),
+        Section("windows", title="Maintenance windows (times in UTC)"),
         Section("changes", title="Capacity: autoscaling and spares"),
         Lines("problems", title="Problems", style=BAD, indent=2),
         Lines("unknowns", title="Cannot tell", style=WARN, indent=2),
@@ -331,6 +333,7 @@ def status_view(w: World) -> StatusView:
         standbys=standby_views(w.standbys, w.now),
         out_of_service=tuple(_group(closed)),
         person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
+        windows=tuple(views.window_view(one, w.state) for one in w.state.windows),
         pauses=tuple(map(views.pause_view, find_active(w.state.pauses, w.now))),
     )
 

@@ -63,6 +63,11 @@ def is_test(rec: NodeRecovery, job_name: str) -> bool:
     return job_name.startswith(f"{PREFIX}{rec.id}-")
 
 
+def _is_other(rec: NodeRecovery) -> bool:
+    """Whether the node has booted, or is another instance, since its recovery opened."""
+    return rec.generation != rec.opened_for
+
+
 def level_of(rec: NodeRecovery, policy: Policy) -> str:
     """Which tests the node is to pass after what was done to it; empty: none."""
     wanted = policy.acceptance
@@ -70,7 +75,7 @@ def level_of(rec: NodeRecovery, policy: Policy) -> str:
         return rec.rule.removeprefix(ORDER)
     if rec.rule in (ADDED.rule, UPDATED.rule):
         level = wanted.add if rec.rule == ADDED.rule else wanted.software_update
-    elif rec.rule == "operator-return":
+    elif rec.rule == "operator-return" or (rec.of_maintenance and not _is_other(rec)):
         level = wanted.returned
     elif rec.generation.instance != rec.opened_for.instance:
         level = wanted.replace
@@ -78,4 +83,6 @@ def level_of(rec: NodeRecovery, policy: Policy) -> str:
         level = wanted.reboot
     else:
         level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
+    if level == "off" and rec.of_maintenance:
+        level = wanted.returned
     return "" if level == "off" else level

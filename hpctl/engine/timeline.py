@@ -32,6 +32,7 @@ from hpctl.engine.node_history import unasked
 from hpctl.toolkit.bounds import later
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.durations import duration
+from hpctl.toolkit.hostlist import fold
 from hpctl.vocabulary import change as vocabulary_change
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import (
@@ -105,6 +106,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
     NodeSignal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
     NodeSignal.MAINTENANCE_BEGAN: ("Maintenance of {node}, the recovery waits", Mark.WAITS),
     NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", Mark.SAW),
+    NodeSignal.FAULT_FOUND: ("{node} is faulty after the maintenance", Mark.TROUBLE),
     NodeSignal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
     NodeSignal.REPLACE_ASKED: (
         "HyperPod's health agent requested replacement of {node}",
@@ -150,6 +152,10 @@ CHANGE_TEXTS: Final[dict[ChangeSignal, str]] = {
     ChangeSignal.REFUSED: "Change of {what} rejected",
     ChangeSignal.TESTED: "Burn-in of {what} ended",
     ChangeSignal.DEADLINE: "Change of {what} timed out",
+    ChangeSignal.RESERVED: "slurmctld has the reservation of {what}",
+    ChangeSignal.BEGAN: "{what} began",
+    ChangeSignal.CHANGED: "An admin changed {what}",
+    ChangeSignal.END_ASKED: "End of {what} requested",
 }
 
 
@@ -170,6 +176,7 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.ADD: "Adding instances to group {target}",
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.MAINTAIN: "Creating the maintenance reservation {target}",
     StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
     StepKind.ISOLATE: "Reserving the node for its test ({target})",
     StepKind.RESUME: "Resuming {target} inside that reservation",
@@ -272,6 +279,10 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
     if isinstance(subject, Change):
         about = subject.opened
         what = about.node or f"group {about.group}"
+        if vocabulary_change.is_window(subject):
+            what = f"maintenance window {about.group}"
+            if move.signal == ChangeSignal.GONE:
+                return Line(move.at, sentence(f"End of {what}", move.why), Mark.DONE)
         text = CHANGE_TEXTS[ChangeSignal(move.signal)].format(what=what)
         ends = {"done": Mark.DONE, "cancelled": Mark.DONE, "failed": Mark.TROUBLE}
         return Line(move.at, sentence(text, move.why), ends.get(move.phase, Mark.SAW))
@@ -346,8 +357,16 @@ def change_text(event: ChangeOpened) -> str:
             return f"Growing group {event.group} by {event.count} to {event.size}"
         case vocabulary_change.Kind.BURN_IN:
             return f"Testing idle {event.node}"
+        case vocabulary_change.Kind.MAINTENANCE:
+            return _window_text(event)
         case _:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
+
+
+def _window_text(event: ChangeOpened) -> str:
+    times = [f"{at:%Y-%m-%d %H:%M:%S} UTC" for at in (event.start, event.end) if at is not None]
+    by = f" by {event.by}" if event.by else ""
+    return f"Maintenance window {event.group}{by} of {fold(event.nodes)}, {' to '.join(times)}"
 
 
 def removal_text(rec: NodeRecovery) -> str:
@@ -510,6 +529,10 @@ _CHANGE_WAITS: Final = {
     ): "the test to end, or a user's job to wait",
     (vocabulary_change.Kind.BURN_IN, ChangePhase.LEAVING): "slurmctld to end the test's job",
     (vocabulary_change.Kind.SPARES, ChangePhase.OPEN): "the reservation to hold these nodes",
+    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.OPEN): "slurmctld to create the reservation",
+    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.SCHEDULED): "the window to begin",
+    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.BEGUN): "the window to end",
+    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.ENDING): "slurmctld to delete the reservation",
 }
 
 
@@ -528,6 +551,8 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
     what = _CHANGE_WAITS[change.opened.kind, change.phase]
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
+    if vocabulary_change.is_window(change):
+        return Awaited(what)
     return Awaited(what, change_deadline(change, policy), "fails the change")
 
 

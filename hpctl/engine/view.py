@@ -101,6 +101,8 @@ class View(Struct, frozen=True):
     """Since when slurmctld does not list nodes that are treated: dynamic nodes can be deleted."""
     maintenance: Mapping[NodeName, Reservation] = field(default_factory=dict)
     """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
+    begun: Mapping[NodeName, Reservation] = field(default_factory=dict)
+    """Those of them whose reservation has begun."""
     placed: bool = False
     """Whether `reservations` and `leaves` were read for this view."""
     hangs: Mapping[JobId, Hang] = field(default_factory=dict)
@@ -163,7 +165,9 @@ def taken_away(node: NodeName, view: View) -> bool:
 
 
 def urgent(cause: NodeRecovery, view: View) -> bool:
-    """Whether the jobs on a node under treatment are lost or at risk."""
+    """Whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
+    if cause.of_maintenance and cause.was_in_maintenance:
+        return False  # What runs on when a window begins is the admin's to end.
     return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
 
 

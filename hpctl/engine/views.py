@@ -22,9 +22,10 @@ from hpctl.toolkit.declared_view import (
     Since,
     state_column,
 )
+from hpctl.toolkit.hostlist import fold
 from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled
 from hpctl.toolkit.view_copy import copied
-from hpctl.vocabulary.change import Change, kind_of_removal, phase_of_removal
+from hpctl.vocabulary.change import Change, is_window, kind_of_removal, phase_of_removal
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
@@ -319,10 +320,78 @@ class ChangeView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("kind", "group", "ended")
 
 
+class WindowView(Struct, frozen=True):
+    """A maintenance window. `id`: the name of its reservation. `own`: false for a reservation that
+    an admin made. `waits`: the nodes that are not verified yet, once it is over."""
+
+    id: str
+    phase: str
+    nodes: str
+    count: int
+    start: datetime | None
+    end: datetime | None
+    by: str
+    own: bool
+    why: str
+    last: str
+    waits: str
+
+    columns: ClassVar[Columns] = (
+        Column("WINDOW", "id"),
+        Column("PHASE", "phase"),
+        Column("NODES", "nodes", fold=True),
+        Column("FROM", "{start:%Y-%m-%d %H:%M:%S}"),
+        Column("UNTIL", "{end:%Y-%m-%d %H:%M:%S}"),
+        Column("BY", "{asker}"),
+        Column("WHY", "why", fold=True),
+        Column("NOTE", "{note}", fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("count", "own", "by", "last", "waits")
+
+    @property
+    def asker(self) -> str:
+        """Who planned it."""
+        return self.by if self.own else "an admin (scontrol)"
+
+    @property
+    def note(self) -> str:
+        """What was seen last, and what is still to come."""
+        return f"not verified yet: {self.waits}" if self.waits else self.last
+
+
+def find_windows(state: State) -> list[Change]:
+    """Return the maintenance windows, open and ended, oldest first."""
+    return [one for one in state.changes.values() if is_window(one)]
+
+
+def window_view(window: Change, state: State) -> WindowView:
+    """Show a window."""
+    about = window.opened
+    waits = []
+    for name in about.nodes:
+        rec = state.node_recovery(name)
+        if window.ended and rec is not None and rec.of_maintenance:
+            waits.append(name)
+    return WindowView(
+        id=about.group,
+        phase=str(window.phase),
+        nodes=fold(about.nodes),
+        count=len(about.nodes),
+        start=about.start,
+        end=about.end,
+        by=about.by,
+        own=about.own,
+        why=about.why,
+        last=window.trail[-1].why if window.trail else "",
+        waits=fold(waits),
+    )
+
+
 def find_changes(state: State) -> list[Change | NodeRecovery]:
     """Return the changes of capacity, oldest first; a removal is a node recovery."""
     removals = [rec for rec in state.nodes.values() if rec.of_capacity]
-    return sorted([*state.changes.values(), *removals], key=lambda one: (began_at(one), one.id))
+    changes = [one for one in state.changes.values() if not is_window(one)]
+    return sorted([*changes, *removals], key=lambda one: (began_at(one), one.id))
 
 
 def began_at(change: Change | NodeRecovery) -> datetime:

@@ -87,6 +87,7 @@ class World(Struct, frozen=True):
         """What the daemon would plan on; without the cloud's word, its gates pass."""
         return View(
             maintenance=self.maintenance,
+            begun=find_maintenance(self.slurm, 0.0, self.now) if self.slurm else {},
             scheduler=self.slurm or slurm_facts.SchedulerView(self.now),
             provider=self.cloud or cloud_facts.ProviderView(self.now),
             health=self.health,

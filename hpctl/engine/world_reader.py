@@ -19,9 +19,11 @@ from hpctl.engine.world_client import NoWorld, WorldClient
 from hpctl.engine.world_wire import LATELY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpctl.engine.config import Config
     from hpctl.engine.world_offline import Followed
-    from hpctl.vocabulary.slurm_facts import SchedulerView
+    from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 
 
 class WorldReader:
@@ -94,6 +96,13 @@ def read_slurm(config: Config) -> SchedulerView:
     from hpctl.engine.adapters import make_scheduler
 
     return make_scheduler(config).view()
+
+
+def read_reservations(config: Config) -> Mapping[str, Reservation]:
+    """Read Slurm's reservations now. Raises Unavailable."""
+    from hpctl.engine.adapters import make_scheduler
+
+    return make_scheduler(config).reservations()
 
 
 def read_live(config: Config, at: datetime) -> World:

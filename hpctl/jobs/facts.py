@@ -92,7 +92,7 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
     if not urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
         return False
-    if cause.node in view.maintenance:
+    if cause.of_maintenance or cause.node in view.maintenance:
         return False
     node = view.scheduler.nodes.get(cause.node)
     if policy.node.unrecoverable_jobs is Unrecoverable.KILL or node is None:

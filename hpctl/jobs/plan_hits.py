@@ -13,6 +13,7 @@ from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
@@ -79,8 +80,11 @@ def _job_decision(
         user=job.user,
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
-        over_budget=_over_budget(job, view, policy, now),
-        supervised=restart_of(registered).has_supervisor and job.running,
+        over_budget="" if cause.of_maintenance else _over_budget(job, view, policy, now),
+        # All of its nodes may be in the window: it saves and starts anew, elsewhere.
+        supervised=restart_of(registered).has_supervisor
+        and job.running
+        and not cause.of_maintenance,
         nodes=len(job.nodes) or job.wants,
         known_as=job.shown,
     )
@@ -134,12 +138,21 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
     return None
 
 
+def _of_maintenance(rec: JobRecovery, view: View) -> bool:
+    """Whether a maintenance window moved the job, which no budget of restarts counts."""
+    cause = view.state.nodes.get(rec.cause)
+    return cause is not None and cause.of_maintenance
+
+
 def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
     limit, window = policy.job.max_restarts, policy.job.restart_window_s
     recent = sum(
         1
         for r in view.state.jobs.values()
-        if r.attempt.job == job.id and not r.let_run and now < later(r.opened, window)
+        if r.attempt.job == job.id
+        and not r.let_run
+        and now < later(r.opened, window)
+        and not _of_maintenance(r, view)
     )
     if recent < limit:
         return ""

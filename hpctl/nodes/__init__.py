@@ -13,6 +13,7 @@ transition table are in `hpctl.vocabulary.node_recovery`.
 - `testing` says what a room that tests nodes adds; `acceptance` is that room, whose promise is
   that a node passes a test before it serves again. `culprit` searches a group for the node that is
   slow or hangs.
+- `windows` is the room of maintenance windows: making room before one, verifying after it.
 - `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
 - `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon;
   `order_watch` follows what an order became.

@@ -96,6 +96,7 @@ class NodeFacts(Struct, frozen=True):
     results: tuple[Finding, ...] = ()
     left_in: str = ""
     maintenance: str = ""
+    begins: datetime | None = None
     stuck: str = ""
     absent: datetime | None = None
 

@@ -91,7 +91,8 @@ def _treat(c: NodeCase, testing: NodeTesting) -> Next:
     """What the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
-        return _verifying(c, testing)
+        found = _look_after_maintenance(c) if c.rec.of_maintenance else None
+        return found or _verifying(c, testing)
     if phase is NodePhase.ACCEPTING:
         return testing.accept(c)
     if phase is NodePhase.UNRESERVING:
@@ -163,11 +164,26 @@ def _open(c: NodeCase) -> Next:
 def _cordoned(c: NodeCase) -> Next:
     node = c.facts.slurm
     lost = node is not None and (node.down or not node.responding)
+    if c.rec.of_maintenance:
+        return _cordoned_for_maintenance(c)
     if not c.facts.running and not c.facts.completing:
         return Move(NodeSignal.JOBS_GONE, "no job holds the node")
     if c.policy.attended and c.rec.urgency is Urgency.NOW:
         return Move(NodeSignal.JOBS_GONE, "its jobs are not waited for")
     return _wait_for_jobs(c, lost=lost) or _set_down(c, lost=lost)
+
+
+def _cordoned_for_maintenance(c: NodeCase) -> Next:
+    """Wait for the jobs, which their own recoveries move, and for the window to begin and end."""
+    if c.facts.running:
+        first = c.facts.running[0].shown
+        return c.wait(f"job {first} is on the node", Look.SLOWLY)
+    if c.facts.completing:
+        return c.wait("jobs are completing", Look.SLOWLY)
+    if c.facts.begins is not None and not c.rec.was_in_maintenance:
+        at = c.facts.begins
+        return Wait(at, f"a maintenance window begins at {at:%Y-%m-%d %H:%M:%S} UTC")
+    return Move(NodeSignal.JOBS_GONE, "no job holds the node, and no maintenance window")
 
 
 def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
@@ -206,6 +222,9 @@ def _set_down(c: NodeCase, *, lost: bool) -> Next:
 def _vacated(c: NodeCase) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
         return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
+    booted = _find_boot_in_maintenance(c)
+    if booted is not None:
+        return booted
     leaves = c.facts.taken_away and c.rec.remedy is not Remedy.DELETE
     if c.rec.remedy is Remedy.AWAIT or leaves:
         return Move(
@@ -388,6 +407,34 @@ def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
     if rec.remedy is Remedy.REPLACE and heard.instance == old.instance and facts.provider_present:
         return None
     return heard
+
+
+def _find_boot_in_maintenance(c: NodeCase) -> Move | None:
+    """Take over the generation that an admin's work has left behind."""
+    fresh = new_generation(c.rec, c.facts) if c.rec.of_maintenance else None
+    if fresh is None:
+        return None
+    return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+
+
+def _look_after_maintenance(c: NodeCase) -> Next | None:
+    """Find a boot, or a fault, that keeps a node from serving after a maintenance window.
+
+    A fault counts whenever it began. It is treated by a recovery of its own, under the gates.
+    """
+    judged, node = c.facts.assessment, c.facts.slurm
+    if node is not None and node.in_service:
+        return None
+    booted = _find_boot_in_maintenance(c)
+    if booted is not None:
+        return booted
+    if judged is not None and judged.condition is Condition.FAULTY:
+        return Move(NodeSignal.FAULT_FOUND, judged.why)
+    if judged is not None and judged.condition is not Condition.HEALTHY:
+        return c.wait(f"{judged.condition}: {judged.why}", Look.SLOWLY)
+    if node is None or not node.responding:
+        return c.wait("its slurmd does not answer", Look.SLOWLY)
+    return None
 
 
 def _rejoining(c: NodeCase) -> Next:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
-from hpctl.engine.maintenance import maintenance_text
+from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View, fresh, judged, taken_away
 from hpctl.faults.health import reset_answer
@@ -20,7 +20,7 @@ def node_facts(
 ) -> NodeFacts:
     """What is known now of the node that a recovery treats. `here`: the jobs on it."""
     health = view.health.get(rec.node)
-    held_by = view.maintenance.get(rec.node)
+    held_by = find_hold(rec, view)
     completing = tuple(j for j in here if rec.node in j.completing_nodes and not j.running)
     return NodeFacts(
         slurm=view.scheduler.nodes.get(rec.node),
@@ -44,7 +44,18 @@ def node_facts(
         left_in=_left_in(rec, view),
         absent=view.absent.get(rec.node),
         maintenance=maintenance_text(held_by, now) if held_by else "",
+        begins=_next_window(rec, view, now),
     )
+
+
+def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | None:
+    """When the window begins that the node makes room for; None where none is to begin."""
+    starts = [
+        window.opened.start
+        for window in view.state.windows
+        if rec.node in window.opened.nodes and window.opened.start is not None
+    ]
+    return min((at for at in starts if at > now), default=None)
 
 
 def _stuck(completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime) -> str:

@@ -29,6 +29,21 @@ _OUR_OWN: Final = (StepKind.END_TEST, StepKind.UNRESERVE)
 """Steps that concern a job and a reservation of hpctl's alone."""
 
 
+_BEFORE_THE_END: Final = (
+    NodeSignal.CORDON_SEEN,
+    NodeSignal.NODE_GONE,
+    NodeSignal.MARKED,
+    NodeSignal.OPERATOR_TOOK_OVER,
+)
+
+
+def _closes(answer: Next) -> bool:
+    """Whether it closes the node before the maintenance ends, or says who has the node."""
+    if isinstance(answer, Move):
+        return answer.signal in _BEFORE_THE_END
+    return isinstance(answer, Do) and answer.kind is StepKind.DRAIN
+
+
 def find_change(c: NodeCase) -> Move | None:
     """Return the beginning or the end of the maintenance, once for each."""
     held = bool(c.facts.maintenance)
@@ -43,6 +58,10 @@ def wait_out(c: NodeCase, answer: Next) -> Next | None:
     """Return what is left of an answer while the maintenance lasts; None where there is none."""
     if not c.facts.maintenance:
         return None
+    if c.rec.of_maintenance and not _closes(answer):
+        return Wait(later(c.now, LOOK_S), c.facts.maintenance, Look.SLOWLY)
+    if c.rec.of_maintenance:
+        return answer
     seen = isinstance(answer, Move) and answer.signal not in _PUT_OFF
     own = isinstance(answer, Do) and answer.kind in _OUR_OWN
     if seen or own:

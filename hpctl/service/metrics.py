@@ -49,6 +49,7 @@ from hpctl.wire.heads import AGENT_METRICS_PORT
 _STEPS: Final = {
     **{kind: str(kind) for kind in StepKind},
     **dict.fromkeys((StepKind.ADD, StepKind.REMOVE, StepKind.RESERVE), "capacity"),
+    **dict.fromkeys((StepKind.MAINTAIN,), "maintenance"),
     **dict.fromkeys(
         (StepKind.ISOLATE, StepKind.RESUME, StepKind.END_TEST, StepKind.UNRESERVE), "test"
     ),
@@ -380,7 +381,7 @@ class _Recoveries:
         if not rec.ended or (before is not None and before.ended):
             return
         self._counts.ended.labels(kind, phase).inc()
-        if isinstance(rec, NodeRecovery) and not rec.of_capacity:
+        if isinstance(rec, NodeRecovery) and not (rec.of_capacity or rec.of_maintenance):
             self._node_ended(rec)
         elif isinstance(rec, JobRecovery):
             self._job_ended(rec, view.state)

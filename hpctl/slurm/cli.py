@@ -17,6 +17,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.run import UNAVAILABLE, outcome
 from hpctl.toolkit.bounds import at_text, natural
+from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import batches, fold, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
@@ -97,6 +99,8 @@ NOBODY = "root"
 """Whose jobs may use it: a reservation needs somebody, and root runs none."""
 
 _GONE = "ESLURM_RESERVATION_INVALID"
+_SLURM_TIME = "%Y-%m-%dT%H:%M:%S"
+"""How Slurm's commands take a time; theirs is UTC, because `run` sets TZ."""
 _OURS = ("--noheader", "--local", "--states=all", "--format=%A")
 _ALONE = (
     *("--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue"),
@@ -331,6 +335,27 @@ class CliScheduler(Reader):
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
+
+    def maintain(
+        self, name: str, nodes: Sequence[NodeName], start: datetime, end: datetime
+    ) -> Outcome:
+        """`scontrol create reservation` with Flags=MAINT,IGNORE_JOBS, where there is none."""
+        try:
+            held = self.reservations().get(name)
+        except Unavailable as error:
+            return _unavailable(error)
+        if held is not None:
+            return Outcome.accepted("there is a reservation of that name")
+        past = start <= datetime.now(UTC)
+        args = [
+            f"ReservationName={name}",
+            "StartTime=now" if past else f"StartTime={start:{_SLURM_TIME}}",
+            f"EndTime={end:{_SLURM_TIME}}",
+            f"Users={NOBODY}",
+            "Flags=MAINT,IGNORE_JOBS",
+            f"Nodes={fold(nodes)}",
+        ]
+        return self.order("scontrol", "create", "reservation", *args)
 
     def test(self, test: NodeTest) -> Outcome:
         """`sbatch --wrap`, where squeue knows no such job of ours."""

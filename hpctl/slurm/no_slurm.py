@@ -104,6 +104,12 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
+    def maintain(
+        self, name: str, nodes: Sequence[NodeName], start: datetime, end: datetime
+    ) -> Outcome:
+        """Refuse."""
+        return REFUSED
+
     def test(self, test: NodeTest) -> Outcome:
         """Refuse."""
         return REFUSED

@@ -30,10 +30,13 @@ class Kind(StrEnum):
     """A reservation holds other nodes than before."""
     BURN_IN = "burn_in"
     """An idle node is tested until a user wants it."""
+    MAINTENANCE = "maintenance"
+    """A reservation with the flag MAINT keeps nodes for an admin. The nodes are verified after."""
 
 
 class ChangePhase(StrEnum):
-    """Where a change stands. The last three are ends."""
+    """Where a change stands. The last three are ends. SCHEDULED, BEGUN and ENDING are of
+    maintenance windows."""
 
     OPEN = "open"
     ARRIVING = "arriving"
@@ -41,6 +44,9 @@ class ChangePhase(StrEnum):
     CLOSED = "closed"
     LEAVING = "leaving"
     GIVING_BACK = "giving_back"
+    SCHEDULED = "scheduled"
+    BEGUN = "begun"
+    ENDING = "ending"
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -60,6 +66,10 @@ class ChangeSignal(StrEnum):
     TESTED = "tested"
     REFUSED = "refused"
     DEADLINE = "deadline"
+    RESERVED = "reserved"
+    BEGAN = "began"
+    CHANGED = "changed"
+    END_ASKED = "end_asked"
 
 
 TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]] = {
@@ -82,6 +92,20 @@ TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]]
     (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
     (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
     (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.RESERVED): ChangePhase.SCHEDULED,
+    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.BEGAN): ChangePhase.BEGUN,
+    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.GONE): ChangePhase.CANCELLED,
+    # An admin changed the reservation: another change follows it.
+    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.CHANGED): ChangePhase.CANCELLED,
+    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.CHANGED): ChangePhase.DONE,
+    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (Kind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.REFUSED): ChangePhase.FAILED,
 }
 
 
@@ -90,7 +114,9 @@ class ChangeOpened(Struct, frozen=True):
 
     ADD: `count` instances more in `group`, which has `size` then. SPARES: the group's reservation
     holds `nodes` from now on; `released` is how many of them were given up for the job recovery
-    `cause`. BURN_IN: the idle `node` is tested in partition `group`. In old journals, REMOVE:
+    `cause`. BURN_IN: the idle `node` is tested in partition `group`. MAINTENANCE: the reservation
+    `group` keeps `nodes` from `start` until `end`; `by` asked for it, or `own` is false and an
+    admin made it; it follows the change `cause` where an admin changed it. In old journals, REMOVE:
     `node` and its `instance` leave; RETURN: `node` has the Reason of the removal `cause`.
     """
 
@@ -106,6 +132,10 @@ class ChangeOpened(Struct, frozen=True):
     nodes: tuple[NodeName, ...] = ()
     released: tuple[NodeName, ...] = ()
     cause: RecoveryId | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    by: str = ""
+    own: bool = True
 
 
 class Change(Struct, frozen=True):
@@ -171,6 +201,16 @@ def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
 def kind_of_removal(rec: NodeRecovery) -> Kind:
     """What changes by a node recovery of capacity's."""
     return Kind.REMOVE if rec.rule == SCALE_DOWN else Kind.RETURN
+
+
+def is_window(change: Change) -> bool:
+    """Whether it is a maintenance window."""
+    return change.opened.kind is Kind.MAINTENANCE
+
+
+def has_begun(window: Change) -> bool:
+    """Whether a maintenance window has begun, whatever became of it since."""
+    return any(move.signal == ChangeSignal.BEGAN for move in window.trail)
 
 
 def open_change(event: ChangeOpened) -> Change:

@@ -71,6 +71,7 @@ class NodeSignal(StrEnum):
     RETURN_SEEN = "return_seen"
     MAINTENANCE_BEGAN = "maintenance_began"
     MAINTENANCE_ENDED = "maintenance_ended"
+    FAULT_FOUND = "fault_found"
     MARKED = "marked"
     REPLACE_ASKED = "replace_asked"
     WITHDRAWN = "withdrawn"
@@ -144,6 +145,11 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
     # An admin's maintenance reservation holds the node. Its end starts the phase's deadline anew.
     **{(p, s): p for p in _WAITING for s in MAINTENANCE},
+    # An admin rebooted or replaced the machine while it was in maintenance.
+    (NodePhase.VACATED, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VACATED,
+    (NodePhase.VERIFYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VERIFYING,
+    # A fault after a maintenance: it is treated by a recovery of its own, under the gates.
+    (NodePhase.VERIFYING, NodeSignal.FAULT_FOUND): NodePhase.CANCELLED,
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
     **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
@@ -165,10 +171,18 @@ _CLIMBS: Final = frozenset(
 )
 
 
+_UNTREATED: Final = (NodeSignal.WITHDRAWN, NodeSignal.FAULT_FOUND)
+
+
 SCALE_DOWN: Final = RuleId("scale-down")
 """Capacity takes an instance out of its group."""
 REMOVAL_OVER: Final = RuleId("removal-over")
 """A node still has the Reason of a removal that has ended: it is given back."""
+MAINTENANCE_BEGINS: Final = RuleId("maintenance-begins")
+"""A maintenance window is about to begin: the jobs leave the node."""
+MAINTENANCE_OVER: Final = RuleId("maintenance-over")
+"""A maintenance window ends or has ended: the node is verified before it serves."""
+OF_MAINTENANCE: Final = frozenset({MAINTENANCE_BEGINS, MAINTENANCE_OVER})
 _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
@@ -259,9 +273,20 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def withdrawn(self) -> bool:
-        """Ended before any remedy took effect, for a mass event or an order that was taken back or
-        refused: the node was given back untreated."""
-        return bool(self.trail) and self.trail[-1].signal == NodeSignal.WITHDRAWN
+        """Ended before any remedy took effect: for a mass event or an order that was taken back or
+        refused, when the node was given back untreated; or, after a maintenance, for a fault that
+        another recovery treats."""
+        return bool(self.trail) and self.trail[-1].signal in _UNTREATED
+
+    @property
+    def of_maintenance(self) -> bool:
+        """Whether a maintenance window is why the node is closed, and no fault."""
+        return self.rule in OF_MAINTENANCE
+
+    @property
+    def was_in_maintenance(self) -> bool:
+        """Whether a maintenance reservation has held the node since it opened."""
+        return any(move.signal == NodeSignal.MAINTENANCE_BEGAN for move in self.trail)
 
     @property
     def of_capacity(self) -> bool:

@@ -162,6 +162,12 @@ class Scheduler(Protocol):
         of a reservation that is to be deleted.
         """
 
+    def maintain(
+        self, name: str, nodes: Sequence[NodeName], start: datetime, end: datetime
+    ) -> Outcome:
+        """Reserve nodes with the flags MAINT and IGNORE_JOBS, for root alone. Convergent: a
+        reservation of that name is left as it is. `reserve` for no nodes deletes it."""
+
     def test(self, test: NodeTest) -> Outcome:
         """Run a command as a batch job alone on a node. Convergent.
 

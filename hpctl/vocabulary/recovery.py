@@ -41,6 +41,7 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    MAINTAIN = "maintain"
     STACKS = "stacks"
     ISOLATE = "isolate"
     RESUME = "resume"
@@ -61,6 +62,7 @@ CONVERGENT = frozenset(
         StepKind.NOTE,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.MAINTAIN,
         StepKind.STACKS,
         StepKind.ISOLATE,
         StepKind.RESUME,
@@ -138,8 +140,11 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs. For LIFT:
-    what the job may be given again."""
+    """For RESERVE, ISOLATE and MAINTAIN: what the reservation holds then. For TEST: where it runs.
+    For LIFT: what the job may be given again."""
+    start: datetime | None = None
+    end: datetime | None = None
+    """For MAINTAIN: from when until when."""
     partition: str = ""
     command: str = ""
     limit_s: float = 0.0

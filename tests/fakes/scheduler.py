@@ -211,6 +211,18 @@ class SimSlurm(Slurmctld):
             raise Unavailable("slurmctld does not answer", "wait")
         return self.topology
 
+    def maintain(
+        self, name: str, nodes: Sequence[NodeName], start: datetime, end: datetime
+    ) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        if not set(nodes) <= set(self.nodes):
+            return Outcome.rejected("ESLURM_INVALID_NODE_NAME")
+        if name not in self.maintenance:
+            self.maintenance[name] = Reservation(name, tuple(nodes), start, end, True)
+        return Outcome.accepted()
+
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:

@@ -87,6 +87,17 @@ class State(Struct):
         """Whether an id is taken, by whatever kind of recovery or change, now or in the past."""
         return any(rid in ids for ids in (self.nodes, self.jobs, self.changes, self.retired))
 
+    @property
+    def windows(self) -> list[Change]:
+        """The open maintenance windows."""
+        open_now = (self.changes[rid] for rid in self.open_changes.values())
+        return [one for one in open_now if change.is_window(one)]
+
+    @property
+    def resizes(self) -> bool:
+        """Whether a change of capacity is open."""
+        return len(self.open_changes) > len(self.windows)
+
     def node_recovery(self, node: NodeName) -> NodeRecovery | None:
         """The open recovery of a node."""
         rid = self.open_nodes.get(node)
@@ -96,6 +107,11 @@ class State(Struct):
         """Whether a node is treated, and not only to change the size of its group."""
         rec = self.node_recovery(node)
         return rec is not None and not rec.of_capacity
+
+    def is_faulty(self, node: NodeName) -> bool:
+        """Whether a node is treated for a fault, and not for a maintenance window or a size."""
+        rec = self.node_recovery(node)
+        return rec is not None and not (rec.of_capacity or rec.of_maintenance)
 
     def job_recovery(self, job: JobId) -> JobRecovery | None:
         """The open recovery of a job."""

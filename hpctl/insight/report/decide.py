@@ -204,7 +204,7 @@ def report(  # noqa: PLR0913 -- pure: all that decides is an argument
         all=row("all", len(faults) + len(of_nodes), every),
         classes=tuple(row(name, counts[name], lost.get(name, Total())) for name in names),
         runs=dict(troubles.most_common()),
-        orders=sum(bool(rec.by) for rec in here),
+        orders=sum(bool(rec.by) and not rec.of_maintenance for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
         node_stages=_stages(_node_times(r, state) for r in here if r.phase is NodePhase.RETURNED),

@@ -30,7 +30,7 @@ from hpctl.vocabulary.change import Change, ChangeOpened
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.pause import Pause
 from hpctl.vocabulary.policy import NoticeKind, Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -147,7 +147,7 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
     kind = _ENDS.get(rec.phase)
     if isinstance(rec, JobRecovery) and rec.note:
         kind = "job_preempted"
-    if isinstance(rec, NodeRecovery) and rec.of_capacity:
+    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _verified(rec)):
         return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
@@ -159,6 +159,11 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
     return Notice(kind, target, rec.id, e.at, headline(rec), show, person, **about)
+
+
+def _verified(rec: NodeRecovery) -> bool:
+    """Whether a node serves again after a maintenance window, as planned."""
+    return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
 
 def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:

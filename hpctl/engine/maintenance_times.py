@@ -1,0 +1,51 @@
+"""When hpctl does something about a maintenance window: before it begins, and before it ends."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from hpctl.engine.journal.state import State
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.change import Change, ChangePhase
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy import Policy
+
+END_LEAD_S: Final = 60.0
+"""So long before a window ends its nodes are closed: none takes a job before it is verified."""
+
+STOP_S: Final = 60.0
+"""What a job may take to end, beside its grace to save."""
+
+SAME: Final = timedelta(seconds=2)
+"""Two times of a reservation that differ by less are one."""
+
+
+def lead_s(policy: Policy) -> float:
+    """Return how many seconds before a window begins the jobs on its nodes are saved and moved."""
+    return max(policy.node.maintenance_lead_s or 0.0, policy.job.save_grace_s + STOP_S)
+
+
+def find_next_look(window: Change, policy: Policy, now: datetime) -> datetime | None:
+    """Return when hpctl does something about a window that waits for a time; None: it has none."""
+    start, end = window.opened.start, window.opened.end
+    if start is None or end is None:
+        return None
+    times = (later(start, -lead_s(policy)), start, later(end, -END_LEAD_S), end)
+    return min((at for at in times if at > now), default=None)
+
+
+def find_due_nodes(state: State, policy: Policy, now: datetime) -> set[NodeName]:
+    """Return the nodes of the windows that hpctl is doing something about now."""
+    found: set[NodeName] = set()
+    for window in state.windows:
+        if _is_due(window, policy, now):
+            found.update(window.opened.nodes)
+    return found
+
+
+def _is_due(window: Change, policy: Policy, now: datetime) -> bool:
+    start, end = window.opened.start, window.opened.end
+    if window.phase in (ChangePhase.OPEN, ChangePhase.ENDING):
+        return True
+    if window.phase is ChangePhase.SCHEDULED:
+        return start is not None and now >= later(start, -lead_s(policy))
+    return end is not None and now >= later(end, -END_LEAD_S)

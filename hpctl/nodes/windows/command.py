@@ -1,0 +1,241 @@
+"""`hpctl maintenance`: plan windows in which an admin has nodes, look at them, end them.
+
+Each request is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it or
+slurmctld refused, 3 nobody answered.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import ClassVar
+
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_node, complete_window
+from hpctl.engine.config import Config
+from hpctl.engine.request_client import ANSWER_S, ask, hosts, invoking_user, report
+from hpctl.engine.views import WindowView, find_windows, window_view
+from hpctl.engine.world import World
+from hpctl.engine.world_reader import WorldReader, gather, read_live, read_reservations
+from hpctl.nodes.windows.jobs_ahead import JobAhead, find_jobs_ahead
+from hpctl.nodes.windows.requests import (
+    ADD,
+    END,
+    RefusedWindow,
+    WindowAsked,
+    find_window,
+    plan_window,
+)
+from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import Layout, Line, Section
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.change import ChangeOpened, ChangePhase
+
+RESERVED_S = 10.0
+LOOK_S = 0.1
+TIME = "%Y-%m-%d %H:%M:%S UTC"
+
+
+class WindowsView(Struct, frozen=True):
+    """What `hpctl maintenance list` and `show` print."""
+
+    as_of: datetime
+    windows: tuple[WindowView, ...]
+
+    layout: ClassVar[Layout] = (
+        Line("No maintenance window is open.", when=lambda view: not view.windows),
+        Section("windows", title="Maintenance windows (times in UTC)"),
+    )
+
+
+class WindowPlanView(Struct, frozen=True):
+    """What `hpctl maintenance add --dry-run` prints. `refused` says why the daemon would refuse the
+    window; empty: it would not."""
+
+    as_of: datetime
+    nodes: str
+    count: int
+    start: datetime
+    end: datetime
+    why: str
+    jobs: tuple[JobAhead, ...]
+    refused: str
+
+
+@click.group()
+def maintenance() -> None:
+    """Plan windows in which an admin has nodes."""
+
+
+@maintenance.command()
+@click.argument("names", metavar="[NODES]...", nargs=-1, shell_complete=complete_node)
+@click.option("--partition", metavar="P", default="", help="A partition's nodes.")
+@click.option("--all", "every", is_flag=True, help="All nodes.")
+@click.option(
+    "--from", "start", type=output.UntilType(), required=True, help="now, +2h, or ISO 8601."
+)
+@click.option("--until", "end", type=output.UntilType(), required=True, help="+6h, or ISO 8601.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, for everybody to read.")
+@click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@output.json_option
+@output.config_option
+def add(
+    names: tuple[str, ...],
+    partition: str,
+    every: bool,
+    start: datetime,
+    end: datetime,
+    why: str,
+    dry_run: bool,
+    yes: bool,
+    config: str,
+    as_json: bool,
+) -> None:
+    """Plan a window for NODES, --partition or --all.
+
+    hpctl has Slurm reserve the nodes with Flags=MAINT,IGNORE_JOBS. Before the window begins the
+    jobs on them are asked to save and are requeued; those that Slurm cannot requeue run on.
+    Within it hpctl does nothing to the nodes. Each is verified before it serves again.
+    """
+    if sum(map(bool, (names, partition, every))) != 1:
+        raise click.UsageError("name NODES, --partition or --all, one of them")
+    listed = fold(name for text in names for name in hosts(text))
+    asked = WindowAsked(start, end, why, listed, partition, every)
+    loaded = config_loading.load_config(config)
+    view = _preview(loaded, asked)
+    if dry_run and as_json:
+        output.echo(output.to_json("maintenance-plan", view))
+    elif dry_run or not as_json:
+        for line in plan_lines(view):
+            output.echo(line, err=not dry_run)
+    if dry_run:
+        if not as_json:
+            output.echo(output.DRY_RUN)
+        output.leave(Exit.PROBLEM if view.refused else Exit.FINE)
+        return
+    if view.refused:
+        raise HpctlError(view.refused)
+    if not yes:
+        output.confirm(f"Reserve {view.count} node(s)?", abort=True)
+    answers = ask(loaded, ADD, [""], wait_s=ANSWER_S, detail=msgspec.json.encode(asked).decode())
+    if not any(row.ok for row in answers.requests):
+        report(answers, as_json, waited=True)
+        return
+    _follow(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
+
+
+def _preview(config: Config, asked: WindowAsked) -> WindowPlanView:
+    """Plan on what Slurm shows now. Leaves with exit code 3 where it cannot be read."""
+    w = read_live(config, output.now())
+    if w.slurm is None:
+        output.echo(f"hpctl: what runs on the nodes is unknown: {w.slurm_error}", err=True)
+        raise click.exceptions.Exit(Exit.CANNOT_TELL)
+    w = replace(w, slurm=replace(w.slurm, reservations=read_reservations(config)))
+    refused, opened = "", None
+    try:
+        opened = plan_window(asked, invoking_user(), w.view(), w.policy, w.now)
+    except RefusedWindow as error:
+        refused = str(error)
+    return WindowPlanView(
+        as_of=w.now,
+        nodes=fold(opened.nodes) if opened else asked.nodes,
+        count=len(opened.nodes) if opened else 0,
+        start=asked.start,
+        end=asked.end,
+        why=asked.why,
+        jobs=_jobs_ahead(opened, w),
+        refused=refused,
+    )
+
+
+def _jobs_ahead(opened: ChangeOpened | None, w: World) -> tuple[JobAhead, ...]:
+    return () if opened is None else find_jobs_ahead(opened, w.view(), w.policy, w.now)
+
+
+def plan_lines(view: WindowPlanView) -> list[str]:
+    """The plan of a window for people."""
+    if view.refused:
+        return [f"The daemon would refuse now: {view.refused}"]
+    lines = [
+        f"{view.count} node(s), {view.nodes}, from {view.start:{TIME}} until {view.end:{TIME}}:"
+        f" {view.why}"
+    ]
+    lines += [
+        f"  job {job.shown} ({job.name}, {job.user}) on {job.nodes} node(s) {job.fate}"
+        for job in view.jobs
+    ]
+    if not view.jobs:
+        lines.append("  no job runs on them")
+    return lines
+
+
+def _follow(config: Config, name: str, *, as_json: bool) -> None:
+    """Wait until slurmctld has the reservation, print the window, and leave."""
+    reader = WorldReader(config, recent=True)
+    until = time.monotonic() + RESERVED_S
+    while True:
+        w = reader.read(output.now())
+        window = find_window(name, w.state)
+        settled = window is not None and window.phase is not ChangePhase.OPEN
+        if settled or time.monotonic() >= until:
+            break
+        time.sleep(LOOK_S)
+    if window is None:
+        raise HpctlError(f"the daemon has not shown {name} yet", "hpctl maintenance list")
+    view = WindowsView(w.now, (window_view(window, w.state),))
+    output.show("maintenance-list", view, as_json)
+    if window.phase is ChangePhase.FAILED:
+        output.leave(Exit.PROBLEM)
+    if window.phase is ChangePhase.OPEN:
+        output.leave(Exit.CANNOT_TELL)
+
+
+@maintenance.command("list")
+@click.option("--ended", is_flag=True, help="Show ended windows too.")
+@output.json_option
+@output.config_option
+def list_windows(ended: bool, config: str, as_json: bool) -> None:
+    """Show the open windows, and those whose nodes are being verified."""
+    w = gather(config_loading.load_config(config), output.now())
+    views = [window_view(one, w.state) for one in find_windows(w.state)]
+    shown = [v for v in views if ended or v.waits or v.phase not in ("done", "failed", "cancelled")]
+    output.show("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
+
+
+@maintenance.command()
+@click.argument("window", metavar="ID", shell_complete=complete_window)
+@output.json_option
+@output.config_option
+def show(window: str, config: str, as_json: bool) -> None:
+    """Show one window; `hpctl explain ID` tells its story."""
+    w = gather(config_loading.load_config(config), output.now())
+    found = find_window(window, w.state)
+    if found is None:
+        raise output.no_such("maintenance list", window, _names(w))
+    view = WindowsView(w.now, (window_view(found, w.state),))
+    output.show("maintenance-list", view, as_json)
+
+
+@maintenance.command()
+@click.argument("window", metavar="ID", shell_complete=complete_window)
+@output.json_option
+@output.config_option
+def end(window: str, config: str, as_json: bool) -> None:
+    """End a window: its reservation goes, and its nodes are verified.
+
+    Of one that has not begun, the reservation is deleted.
+    """
+    answers = ask(config_loading.load_config(config), END, [window], wait_s=ANSWER_S)
+    report(answers, as_json, waited=True)
+
+
+def _names(w: World) -> list[str]:
+    return [one.opened.group for one in find_windows(w.state)]

@@ -1,0 +1,295 @@
+"""What is done about maintenance windows: facts in, moves, steps and candidates out. Pure."""
+
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.engine.maintenance import is_own
+from hpctl.engine.maintenance_times import END_LEAD_S, SAME, find_next_look, lead_s
+from hpctl.engine.requests import generation_for
+from hpctl.engine.view import Candidate, View, jobs_on
+from hpctl.toolkit.bounds import EARLIEST, LATEST, later
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.change import (
+    Change,
+    ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
+    Kind,
+    has_begun,
+    is_window,
+)
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import Case, Look, Move, Next, Repeat, StepKind, Wait, recovery_id
+from hpctl.vocabulary.slurm_facts import Reservation
+
+_LADDER: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
+BEGINS: Final = FaultClass(
+    MAINTENANCE_BEGINS,
+    "a maintenance window begins",
+    Urgency.NOW,
+    _LADDER,
+    source="hpctl maintenance",
+)
+OVER: Final = FaultClass(
+    MAINTENANCE_OVER,
+    "a maintenance window ends",
+    Urgency.AFTER_JOBS,
+    _LADDER,
+    source="hpctl maintenance",
+)
+VERIFIED_WITHIN: Final = timedelta(days=1)
+"""So long after a window a node of it is still verified, where something has kept it from that."""
+LOOK_S: Final = 30.0
+CLOSE_S: Final = 30.0
+"""So long the end of a window waits for its nodes to be closed."""
+
+Window = Case[Change, Reservation | None]
+
+
+def find_followed(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+    """Yield a change for each maintenance reservation that has begun and that none follows yet."""
+    if policy.mode is Mode.OBSERVE or view.scheduler.reservations is None:
+        return
+    for one in view.scheduler.reservations.values():
+        if (
+            not one.maintenance
+            or is_own(one)
+            or f"{Kind.MAINTENANCE} {one.name}" in (view.state.open_changes)
+        ):
+            continue
+        if one.start is None or one.end is None or now >= one.end:
+            continue
+        before = _find_changed(one.name, view)
+        if before is None and now < one.start:
+            continue
+        rid = recovery_id("m", one.name, one.start, len(view.state.changes), known=view.state)
+        opened = ChangeOpened(
+            at=now,
+            recovery=rid,
+            kind=Kind.MAINTENANCE,
+            group=one.name,
+            why="reserved with scontrol",
+            nodes=one.nodes,
+            start=one.start,
+            end=one.end,
+            own=False,
+        )
+        if before is not None:
+            about = before.opened
+            opened = replace(opened, why=about.why, by=about.by, own=about.own, cause=before.id)
+        yield opened
+
+
+def _find_changed(name: str, view: View) -> Change | None:
+    """Return the newest change of a reservation, where an admin has changed the reservation."""
+    mine = [c for c in view.state.changes.values() if is_window(c) and c.opened.group == name]
+    if not mine:
+        return None
+    last = mine[-1].trail[-1:]
+    return mine[-1] if last and last[0].signal == ChangeSignal.CHANGED else None
+
+
+def advance_window(window: Change, view: View, policy: Policy, now: datetime) -> Next:
+    """Return what an open window does next. Total over open phases."""
+    if view.scheduler.reservations is None:
+        return Wait(later(now, LOOK_S), "the reservations are not read yet", Look.SLOWLY)
+    seen = view.scheduler.reservations.get(window.opened.group)
+    if seen is not None and not seen.maintenance:
+        seen = None
+    node = policy.node
+    repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    c = Case(window, seen, policy, now, LATEST, repeat)
+    if window.phase is ChangePhase.ENDING and (waits := _await_drains(c, view)) is not None:
+        return waits
+    return _PHASES[window.phase](c)
+
+
+def _await_drains(c: Window, view: View) -> Wait | None:
+    """Wait for the nodes to be closed, so that no job comes before they are verified."""
+    until = later(c.rec.since, CLOSE_S)
+    if c.facts is None or c.now >= until or not has_begun(c.rec):
+        return None
+    still_open = []
+    for name in _find_nodes(c.rec, OVER, view):
+        if not view.scheduler.nodes[name].closed:
+            still_open.append(name)
+    if not still_open:
+        return None
+    return Wait(until, f"{len(still_open)} nodes are to be closed", Look.SOON)
+
+
+def _open(c: Window) -> Next:
+    about, seen = c.rec.opened, c.facts
+    if seen is not None:
+        return Move(ChangeSignal.RESERVED, f"reservation {about.group}")
+    if c.now >= _end(c):
+        why = "its end passed before slurmctld had its reservation"
+        return Move(ChangeSignal.DEADLINE, why)
+    if not about.own:
+        return Move(ChangeSignal.REFUSED, "the reservation is gone")
+    cannot = "slurmctld refuses the reservation"
+    return c.take(
+        StepKind.MAINTAIN,
+        about.group,
+        ChangeSignal.REFUSED,
+        cannot,
+        about.why,
+        nodes=about.nodes,
+        start=about.start,
+        end=about.end,
+    )
+
+
+def _scheduled(c: Window) -> Next:
+    start = c.rec.opened.start
+    if start is not None and c.now >= start:
+        return Move(ChangeSignal.BEGAN, f"until {_end(c):%Y-%m-%d %H:%M:%S} UTC")
+    if c.facts is None:
+        return Move(ChangeSignal.GONE, "its reservation was deleted before it began")
+    return _find_change(c) or _wait(c, "the window begins")
+
+
+def _begun(c: Window) -> Next:
+    if c.now >= _end(c) and (c.facts is None or c.facts.end is None or c.now >= c.facts.end):
+        return Move(ChangeSignal.GONE, "it came to its end")
+    if c.facts is None:
+        return Move(ChangeSignal.GONE, "its reservation was deleted before its end")
+    return _find_change(c) or _wait(c, "the window ends")
+
+
+def _ending(c: Window) -> Next:
+    if c.facts is None:
+        return Move(ChangeSignal.GONE, "its end was asked for")
+    cannot = "slurmctld will not delete the reservation"
+    return c.take(StepKind.UNRESERVE, c.rec.opened.group, ChangeSignal.REFUSED, cannot)
+
+
+_PHASES: Final = {
+    ChangePhase.OPEN: _open,
+    ChangePhase.SCHEDULED: _scheduled,
+    ChangePhase.BEGUN: _begun,
+    ChangePhase.ENDING: _ending,
+}
+
+
+def _end(c: Window) -> datetime:
+    return c.rec.opened.end or EARLIEST
+
+
+def _find_change(c: Window) -> Move | None:
+    """Say what an admin has changed of the reservation."""
+    about, seen = c.rec.opened, c.facts
+    if seen is None or seen.end is None or seen.start is None:
+        return None
+    changed = []
+    if set(seen.nodes) != set(about.nodes):
+        changed.append(f"{len(seen.nodes)} nodes")
+    if abs(seen.end - _end(c)) > SAME:
+        changed.append(f"its end is {seen.end:%Y-%m-%d %H:%M:%S} UTC")
+    moved = about.start is not None and abs(seen.start - about.start) > SAME
+    if moved and c.now < seen.start:
+        changed.append(f"it begins at {seen.start:%Y-%m-%d %H:%M:%S} UTC")
+    if not changed:
+        return None
+    return Move(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
+
+
+def _wait(c: Window, what: str) -> Wait:
+    until = find_next_look(c.rec, c.policy, c.now) or later(c.now, LOOK_S)
+    return Wait(until, what, Look.WOKEN)
+
+
+def find_window_candidates(
+    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
+    """Return the nodes that make room for a window, and those to be verified after one."""
+    found: dict[NodeName, Candidate] = {}
+    for window in view.state.changes.values():
+        if not is_window(window):
+            continue
+        fault = find_due(window, policy, now)
+        if fault is None:
+            continue
+        for node in _find_nodes(window, fault, view):
+            free = node not in treated or _is_held_back(node, view)
+            if free and node not in found and not view.aside(node):
+                found[node] = _candidate(window, fault, node, view, now)
+    return list(found.values())
+
+
+def _is_held_back(node: NodeName, view: View) -> bool:
+    """Whether another candidate for a node is certain to be held, by the gate `maintenance`."""
+    return node in view.begun and node not in view.state.open_nodes
+
+
+def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None:
+    """Return for what the nodes of a window are closed now; None where they are not."""
+    start, end = window.opened.start, window.opened.end
+    if start is None or end is None:
+        return None
+    if window.phase is ChangePhase.SCHEDULED:
+        due = window.opened.own and later(start, -lead_s(policy)) <= now < start
+        return BEGINS if due else None
+    if not has_begun(window):
+        return None
+    if window.phase in (ChangePhase.BEGUN, ChangePhase.ENDING):
+        due = now >= later(end, -END_LEAD_S) or window.phase is ChangePhase.ENDING
+        return OVER if due else None
+    return OVER if window.ended and now < window.since + VERIFIED_WITHIN else None
+
+
+def _find_nodes(window: Change, fault: FaultClass, view: View) -> Iterator[NodeName]:
+    """Yield the nodes of a window that were not closed for it before, as far as Slurm has them."""
+    known = [name for name in window.opened.nodes if name in view.scheduler.nodes]
+    if fault is BEGINS:
+        for name in known:
+            rid = view.state.last_of_node.get(name)
+            last = view.state.nodes[rid] if rid is not None else None
+            asked = last is not None and last.rule == MAINTENANCE_BEGINS
+            if not (asked and last is not None and last.opened >= window.opened.at):
+                yield name
+        return
+    due = _verify_from(window)
+    ran_through = _find_ran_through(window, known, view)
+    for name in known:
+        rid = view.state.last_of_node.get(name)
+        last = view.state.nodes[rid] if rid is not None else None
+        looked_after = last is not None and last.ended and last.since >= due
+        held = view.begun.get(name)
+        elsewhere = held is not None and held.name != window.opened.group
+        if not (looked_after or elsewhere or name in ran_through):
+            yield name
+
+
+def _verify_from(window: Change) -> datetime:
+    """Return since when what ended on a node of the window counts as its verification."""
+    end = window.since if window.ended else window.opened.end or window.since
+    return later(min(end, window.opened.end or end), -END_LEAD_S)
+
+
+def _find_ran_through(
+    window: Change, nodes: Collection[NodeName], view: View
+) -> frozenset[NodeName]:
+    """Return the nodes on which a job runs that was there before the window: they never stopped."""
+    start = window.opened.start or EARLIEST
+    here = jobs_on(list(nodes), view.scheduler.jobs)
+    found = set()
+    for name, jobs in here.items():
+        if any(j.running and j.start is not None and j.start < start for j in jobs):
+            found.add(name)
+    return frozenset(found)
+
+
+def _candidate(
+    window: Change, fault: FaultClass, name: NodeName, view: View, now: datetime
+) -> Candidate:
+    node = view.scheduler.nodes[name]
+    about = window.opened
+    why = f"maintenance window {about.group}: {about.why}"
+    by = about.by or "hpctl"
+    return Candidate(generation_for("return", name, view), node, fault, now, why, by=by)

@@ -1,0 +1,96 @@
+"""What becomes of the jobs on the nodes of a maintenance window. Pure."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.maintenance_times import lead_s
+from hpctl.engine.view import View, jobs_on
+from hpctl.toolkit.bounds import later
+from hpctl.toolkit.durations import duration
+from hpctl.vocabulary.change import ChangeOpened
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.registration import Registration, read_comment
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+
+class JobAhead(Struct, frozen=True):
+    """A job that runs on a node of a window. `moves`: it is requeued before the window begins;
+    `saves`: the signal by which it is asked to save before, empty where it has none."""
+
+    id: int
+    shown: str
+    user: str
+    name: str
+    nodes: int
+    moves: bool
+    saves: str
+    fate: str
+
+
+def find_jobs_ahead(
+    window: ChangeOpened, view: View, policy: Policy, now: datetime
+) -> tuple[JobAhead, ...]:
+    """Return the jobs that run on the nodes of a window now, and what becomes of each."""
+    here = jobs_on(list(window.nodes), view.scheduler.jobs)
+    jobs = {job.id: job for found in here.values() for job in found if job.running}
+    return tuple(_ahead(jobs[number], window, view, policy, now) for number in sorted(jobs))
+
+
+def _ahead(
+    job: SlurmJob, window: ChangeOpened, view: View, policy: Policy, now: datetime
+) -> JobAhead:
+    start = window.start or now
+    saves = (read_comment(job.comment) or Registration()).save_signal
+    ends_before = job.end is not None and job.end <= start
+    in_time = now < start
+    moves = job.recoverable and in_time and not ends_before
+    return JobAhead(
+        id=job.id,
+        shown=job.shown,
+        user=job.user,
+        name=job.name,
+        nodes=len(job.nodes),
+        moves=moves,
+        saves=saves if moves else "",
+        fate=_fate(job, window, view, policy, moves=moves, saves=saves, ends=ends_before),
+    )
+
+
+def _fate(  # noqa: PLR0913 -- what is known of one job
+    job: SlurmJob,
+    window: ChangeOpened,
+    view: View,
+    policy: Policy,
+    *,
+    moves: bool,
+    saves: str,
+    ends: bool,
+) -> str:
+    if ends:
+        return "ends at its time limit before the window begins"
+    if not job.recoverable:
+        why = job.why_unrecoverable
+        return f"CANNOT be requeued ({why}): it is left alone and runs on in the window"
+    if not moves:
+        return "runs on: the window begins now, and hpctl moves no job within it"
+    before = duration(lead_s(policy))
+    saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
+    start = f"{later(window.start or window.at, -lead_s(policy)):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{saved} at {start} ({before} before); {_where(job, window.nodes, view)}"
+
+
+def _where(job: SlurmJob, nodes: Collection[NodeName], view: View) -> str:
+    partitions = set(job.partition.split(","))
+    left = [
+        node.name
+        for node in view.scheduler.nodes.values()
+        if partitions.intersection(node.partitions) and not node.closed and not node.down
+    ]
+    outside = len(set(left).difference(nodes))
+    needs = len(job.nodes)
+    if outside < needs:
+        return f"it waits until the window ends: {outside} nodes are left, it needs {needs}"
+    return f"it starts elsewhere once {needs} of {outside} nodes are free"

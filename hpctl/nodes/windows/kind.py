@@ -1,0 +1,44 @@
+"""Maintenance windows as the engine drives them: see `hpctl.engine.kinds`."""
+
+from datetime import datetime
+from typing import Final
+
+from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.view import View
+from hpctl.nodes.windows.decide import advance_window, find_followed, find_window_candidates
+from hpctl.nodes.windows.requests import REQUESTS
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.policy import Policy
+
+
+def advance_windows(
+    view: View,
+    policy: Policy,
+    here: JobsByNode,  # noqa: ARG001
+    now: datetime,
+) -> Answers:
+    """What each open window does next."""
+
+    def window(rec: Change) -> Answer:
+        return Answer(rec.id, advance_window(rec, view, policy, now))
+
+    return each("advance", view.state.windows, lambda rec: rec.opened.group, window)
+
+
+def plan_windows(
+    view: View,
+    policy: Policy,
+    here: JobsByNode,  # noqa: ARG001
+    now: datetime,
+) -> Plan:
+    """Follow the reservations that admins made or changed."""
+    return Plan(tuple(find_followed(view, policy, now)))
+
+
+WINDOWS: Final = Kind(
+    advance=advance_windows,
+    find_candidates=find_window_candidates,
+    plan=plan_windows,
+    requests=REQUESTS,
+)

@@ -1,0 +1,202 @@
+"""What `hpctl maintenance add` and `hpctl maintenance end` are answered. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.engine.journal.events import SignalSeen
+from hpctl.engine.journal.state import State
+from hpctl.engine.kinds import Answered, AnswerRequest
+from hpctl.engine.maintenance import is_own
+from hpctl.engine.pauses import partitions_of
+from hpctl.engine.view import Request, View
+from hpctl.toolkit.bounds import in_utc, printable
+from hpctl.toolkit.hostlist import HostlistError, expand, fold
+from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal, Kind, is_window
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.pause import WHY_CHARS, find_pause
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import recovery_id
+
+ADD: Final = "maintenance-add"
+END: Final = "maintenance-end"
+PREFIX: Final = "hpctl-maintenance-"
+"""How the name of a window's reservation begins; its id follows."""
+
+
+class WindowAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """What `hpctl maintenance add` asks for: nodes as a hostlist, a partition, or every node."""
+
+    start: datetime
+    end: datetime
+    why: str
+    nodes: str = ""
+    partition: str = ""
+    every: bool = False
+
+
+class RefusedWindow(ValueError):
+    """A window that cannot be planned, with the reason."""
+
+
+def add_window(request: Request, view: View, policy: Policy, now: datetime) -> Answered:
+    """Open the change of a window, or say why not."""
+    try:
+        asked = msgspec.json.decode(request.detail, type=WindowAsked)
+        opened = plan_window(asked, request.by, view, policy, now)
+    except (msgspec.MsgspecError, RefusedWindow) as error:
+        return False, str(error), []
+    ends = f"{opened.start:%Y-%m-%d %H:%M:%S} to {opened.end:%Y-%m-%d %H:%M:%S} UTC"
+    answer = f"{opened.group} is planned for {fold(opened.nodes)}, {ends}"
+    return True, answer, [opened]
+
+
+def plan_window(
+    asked: WindowAsked, by: str, view: View, policy: Policy, now: datetime
+) -> ChangeOpened:
+    """Return the opening of a window. Raises RefusedWindow."""
+    start, end = in_utc(asked.start), in_utc(asked.end)
+    start, end = start.replace(microsecond=0), end.replace(microsecond=0)
+    why = printable(asked.why)[:WHY_CHARS].strip()
+    _check_times(start, end, now)
+    if not why:
+        raise RefusedWindow("a window needs a reason: --why")
+    if policy.mode is Mode.OBSERVE:
+        raise RefusedWindow(
+            "in mode observe hpctl writes nothing into Slurm: reserve the nodes with scontrol"
+        )
+    if not view.current:
+        raise RefusedWindow("Slurm cannot be read now; ask again in some seconds")
+    nodes = _find_nodes(asked, view)
+    _check_reach(nodes, view, policy, now)
+    _check_overlap(nodes, start, end, view)
+    rid = recovery_id("m", *nodes, start, end, len(view.state.changes), known=view.state)
+    return ChangeOpened(
+        at=now,
+        recovery=rid,
+        kind=Kind.MAINTENANCE,
+        group=f"{PREFIX}{rid.removeprefix('m-')}",
+        why=why,
+        nodes=nodes,
+        start=max(start, now.replace(microsecond=0)),
+        end=end,
+        by=by or "operator",
+    )
+
+
+def _check_times(start: datetime, end: datetime, now: datetime) -> None:
+    if end <= now:
+        raise RefusedWindow(f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is past")
+    if end <= start:
+        raise RefusedWindow("the window's end is not after its beginning")
+    late = (now - start).total_seconds()
+    if late > 60:
+        raise RefusedWindow(
+            f"the window's beginning, {start:%Y-%m-%d %H:%M:%S} UTC, is past: `--from now`"
+        )
+
+
+def _find_nodes(asked: WindowAsked, view: View) -> tuple[NodeName, ...]:
+    """Return the nodes that a window is of. Raises RefusedWindow."""
+    known = view.scheduler.nodes
+    if asked.every:
+        return tuple(sorted(known))
+    if asked.partition:
+        found = sorted(name for name, node in known.items() if asked.partition in node.partitions)
+        if not found:
+            raise RefusedWindow(f"Slurm knows no partition {asked.partition!r} with nodes")
+        return tuple(found)
+    try:
+        named = sorted({NodeName(name) for name in expand(asked.nodes)})
+    except HostlistError as error:
+        raise RefusedWindow(str(error)) from error
+    missing = [name for name in named if name not in known]
+    if missing:
+        raise RefusedWindow(f"Slurm knows no node {missing[0]!r}")
+    if not named:
+        raise RefusedWindow("a window needs nodes")
+    return tuple(named)
+
+
+def _check_reach(nodes: tuple[NodeName, ...], view: View, policy: Policy, now: datetime) -> None:
+    """Raise RefusedWindow where hpctl may do nothing to a node now, or never."""
+    if view.stopped:
+        raise RefusedWindow(f"{view.stopped}: nothing is done")
+    pause = find_pause(view.state.pauses, now, nodes, partitions_of(nodes, view))
+    if pause is not None:
+        raise RefusedWindow(f"{pause.text}; lift it first: `{pause.lifting}`")
+    known = view.scheduler.nodes
+    outside = [n for n in nodes if policy.partitions.isdisjoint(known[n].partitions)]
+    if policy.partitions and outside:
+        raise RefusedWindow(
+            f"{fold(outside)}: in none of the partitions that the configuration allows"
+        )
+
+
+def _check_overlap(nodes: tuple[NodeName, ...], start: datetime, end: datetime, view: View) -> None:
+    """Raise RefusedWindow where another window, or maintenance reservation, has a node then."""
+    taken = [
+        (one.opened.group, one.opened.nodes, one.opened.start, one.opened.end)
+        for one in view.state.windows
+    ]
+    for one in (view.scheduler.reservations or {}).values():
+        if one.maintenance and not is_own(one):
+            taken.append((one.name, one.nodes, one.start, one.end))
+    for name, held, since, until in taken:
+        both = sorted({*nodes}.intersection(held))
+        if not both or since is None or until is None:
+            continue
+        if since < end and start < until:
+            raise RefusedWindow(
+                f"{name} has {fold(both)} from {since:%Y-%m-%d %H:%M:%S} to"
+                f" {until:%Y-%m-%d %H:%M:%S} UTC: windows of a node do not overlap"
+            )
+
+
+def end_window(
+    request: Request,
+    view: View,
+    policy: Policy,  # noqa: ARG001
+    now: datetime,
+) -> Answered:
+    """Have an open window end, or say why not."""
+    window = find_window(request.target, view.state)
+    if window is None:
+        names = [one.opened.group for one in view.state.windows]
+        return False, f"no window {request.target!r}; open: {', '.join(names) or 'none'}", []
+    about = window.opened
+    if window.ended:
+        return False, f"{about.group} has ended already ({window.phase})", []
+    if not about.own:
+        command = f"scontrol delete ReservationName={about.group}"
+        return False, f"{about.group} is an admin's own reservation: `{command}` ends it", []
+    if window.phase is ChangePhase.ENDING:
+        return True, f"{about.group} is ending", []
+    partitions = partitions_of(about.nodes, view)
+    pause = find_pause(view.state.pauses, now, about.nodes, partitions)
+    if pause is not None:
+        return False, f"{pause.text}; lift it first: `{pause.lifting}`", []
+    why = f"{request.by or 'an operator'} asked for its end"
+    signal = SignalSeen(now, window.id, ChangeSignal.END_ASKED, why)
+    return True, f"{about.group} ends; its nodes are verified before they serve", [signal]
+
+
+def find_window(name: str, state: State) -> Change | None:
+    """Return the newest window of this id or reservation; None where there is none."""
+    found = [
+        one
+        for one in state.changes.values()
+        if is_window(one) and name in (one.id, one.opened.group, one.opened.group[len(PREFIX) :])
+    ]
+    followed = [one for one in state.changes.values() if found and _follows(one, found[-1])]
+    return [*found, *followed][-1] if found else None
+
+
+def _follows(one: Change, other: Change) -> bool:
+    return is_window(one) and one.opened.group == other.opened.group
+
+
+REQUESTS: Final[Mapping[str, AnswerRequest]] = {ADD: add_window, END: end_window}

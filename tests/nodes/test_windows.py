@@ -1,0 +1,546 @@
+"""Maintenance windows, decided: which are taken, what an open one does, which nodes are closed."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.gates import tally
+from hpctl.engine.journal.events import (
+    HoldNoted,
+    NodeRecoveryOpened,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+)
+from hpctl.engine.journal.state import replay
+from hpctl.engine.maintenance_times import END_LEAD_S, find_due_nodes, lead_s
+from hpctl.engine.plan import plan
+from hpctl.engine.requests import take
+from hpctl.engine.test_reservation import level_of
+from hpctl.engine.view import Request, View
+from hpctl.faults.catalogue import rules
+from hpctl.jobs.plan_hits import job_decisions
+from hpctl.nodes.actors import NodeFacts
+from hpctl.nodes.advance import advance
+from hpctl.nodes.windows.decide import (
+    CLOSE_S,
+    OVER,
+    advance_window,
+    find_followed,
+    find_window_candidates,
+)
+from hpctl.nodes.windows.jobs_ahead import find_jobs_ahead
+from hpctl.nodes.windows.kind import WINDOWS
+from hpctl.nodes.windows.requests import ADD, END, PREFIX, add_window, end_window, find_window
+from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
+from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal, Kind
+from hpctl.vocabulary.identity import BootId
+from hpctl.vocabulary.node_recovery import (
+    MAINTENANCE_BEGINS,
+    MAINTENANCE_OVER,
+    NodePhase,
+    NodeSignal,
+)
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import AcceptancePolicy, Mode, Policy
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Do, Move, Next, StepKind, Wait
+from hpctl.vocabulary.slurm_facts import Reservation
+from tests.fakes.values import (
+    OWN,
+    at,
+    attempt,
+    faulty,
+    generation,
+    opened,
+    slurm_job,
+    slurm_node,
+    view_of,
+)
+
+HOUR = 3600.0
+NAME = f"{PREFIX}1"
+LEAD = lead_s(OWN)
+WINDOW = ChangeOpened(
+    at(-HOUR), "m-1", Kind.MAINTENANCE, NAME, "cables", nodes=("n1", "n2"), start=at(0),
+    end=at(HOUR), by="ana",
+)  # fmt: skip
+HELD = Reservation(NAME, ("n1", "n2"), at(0), at(HOUR), True)
+HERS = Reservation("bios", ("n1", "n2"), at(0), at(HOUR), True)
+
+
+def seen(*signals: ChangeSignal, seconds: float = -HOUR) -> list[SignalSeen]:
+    return [SignalSeen(at(seconds), "m-1", signal, "seen") for signal in signals]
+
+
+RESERVED = [WINDOW, *seen(ChangeSignal.RESERVED)]
+BEGUN = [*RESERVED, *seen(ChangeSignal.BEGAN, seconds=0)]
+OVER_AT = 1800.0
+ENDED = [*BEGUN, *seen(ChangeSignal.GONE, seconds=OVER_AT)]
+
+
+def moves(rid: str, *signals: NodeSignal, start: float) -> list[SignalSeen]:
+    """The signals of a node's recovery, a tenth of a second apart."""
+    return [SignalSeen(at(start + i / 10), rid, s, "seen") for i, s in enumerate(signals)]
+
+
+def world(log, *reservations: Reservation, seconds: float = 0, **changes: Any) -> View:
+    view = view_of(log=log, seconds=seconds, **changes)
+    now = at(seconds)
+    held = {
+        n: r
+        for r in reservations
+        for n in r.nodes
+        if r.start is not None and r.end is not None and r.start <= now < r.end
+    }
+    listed = {r.name: r for r in reservations}
+    return replace(
+        view, scheduler=replace(view.scheduler, reservations=listed), begun=held, maintenance=held
+    )
+
+
+def step(log, *reservations: Reservation, seconds: float, policy: Policy = OWN) -> Next:
+    view = world(log, *reservations, seconds=seconds)
+    return advance_window(view.state.changes["m-1"], view, policy, at(seconds))
+
+
+def signal_of(answer: Next) -> str:
+    assert isinstance(answer, Move), answer
+    return str(answer.signal)
+
+
+def test_a_window_is_journaled_first_and_reserved_then():
+    answer = step([WINDOW], seconds=-HOUR)
+    assert isinstance(answer, Do)
+    assert (answer.kind, answer.target, answer.nodes) == (StepKind.MAINTAIN, NAME, WINDOW.nodes)
+    assert (answer.start, answer.end) == (at(0), at(HOUR))
+
+
+@pytest.mark.parametrize(
+    ("log", "reservations", "seconds", "signal"),
+    [
+        ([WINDOW], [HELD], -HOUR, ChangeSignal.RESERVED),
+        ([WINDOW], [], HOUR, ChangeSignal.DEADLINE),
+        (RESERVED, [HELD], 0, ChangeSignal.BEGAN),
+        (RESERVED, [], -5, ChangeSignal.GONE),
+        (RESERVED, [], 2 * HOUR, ChangeSignal.BEGAN),
+        (RESERVED, [replace(HELD, end=at(2 * HOUR))], -5, ChangeSignal.CHANGED),
+        (RESERVED, [replace(HELD, start=at(60))], -5, ChangeSignal.CHANGED),
+        (BEGUN, [replace(HELD, nodes=("n1",))], 5, ChangeSignal.CHANGED),
+        (BEGUN, [replace(HELD, maintenance=False)], 5, ChangeSignal.GONE),
+        (BEGUN, [], 5, ChangeSignal.GONE),
+        (BEGUN, [HELD], HOUR, ChangeSignal.GONE),
+        ([*BEGUN, *seen(ChangeSignal.END_ASKED, seconds=5)], [], 6, ChangeSignal.GONE),
+    ],
+)  # fmt: skip
+def test_a_window_follows_its_reservation(log, reservations, seconds, signal):
+    assert signal_of(step(log, *reservations, seconds=seconds)) == signal
+
+
+@pytest.mark.parametrize("log", [RESERVED, BEGUN])
+def test_a_window_waits_for_its_next_time(log):
+    answer = step(log, HELD, seconds=-LEAD - 9 if log is RESERVED else 5)
+    assert isinstance(answer, Wait)
+    assert answer.until == (at(-LEAD) if log is RESERVED else at(HOUR - END_LEAD_S))
+
+
+def test_nothing_moves_while_the_reservations_were_not_read():
+    view = world(BEGUN, seconds=5)
+    view = replace(view, scheduler=replace(view.scheduler, reservations=None))
+    assert isinstance(advance_window(view.state.changes["m-1"], view, OWN, at(5)), Wait)
+
+
+def test_a_reservation_that_slurmctld_refuses_fails_the_window_with_its_words():
+    refused = Outcome.rejected("ESLURM_ACCESS_DENIED", "Access/permission denied")
+    log = [
+        WINDOW,
+        StepStarted(at(-HOUR), "m-1", StepKind.MAINTAIN, 1, NAME),
+        StepResolved(at(-HOUR), "m-1", StepKind.MAINTAIN, 1, refused),
+    ]
+    answer = step(log, seconds=-HOUR + 60)
+    assert isinstance(answer, Move)
+    assert answer.signal is ChangeSignal.REFUSED
+    assert "Access/permission denied" in answer.why
+
+
+ENDING = [*BEGUN, *seen(ChangeSignal.END_ASKED, seconds=5)]
+
+
+def test_an_end_that_was_asked_for_deletes_the_reservation_once_the_nodes_are_closed():
+    assert isinstance(step(ENDING, HELD, seconds=6), Wait)
+    view = world(ENDING, HELD, seconds=6)
+    drained = {n: slurm_node(i, flags=frozenset({"DRAIN"})) for i, n in ((1, "n1"), (2, "n2"))}
+    nodes = {**view.scheduler.nodes, **drained}
+    view = replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+    late = step(ENDING, HELD, seconds=5 + CLOSE_S)
+    for answer in (advance_window(view.state.changes["m-1"], view, OWN, at(6)), late):
+        assert isinstance(answer, Do)
+        assert (answer.kind, answer.target) == (StepKind.UNRESERVE, NAME)
+
+
+def followed(view: View, seconds: float, policy: Policy = OWN) -> list[ChangeOpened]:
+    return list(find_followed(view, policy, at(seconds)))
+
+
+def test_an_admins_reservation_is_followed_once_it_has_begun():
+    assert followed(world([], HERS, seconds=-1), -1) == []
+    (window,) = followed(world([], HERS, seconds=1), 1)
+    assert (window.group, window.own, window.nodes, window.by) == ("bios", False, HERS.nodes, "")
+    assert (window.start, window.end) == (HERS.start, HERS.end)
+    assert followed(world([window], HERS, seconds=2), 2) == []
+    assert followed(world([], HERS, seconds=1), 1, Policy(mode=Mode.OBSERVE)) == []
+
+
+@pytest.mark.parametrize("name", ["hpctl-spares-workers", "hpctl-accept-n-1-1"])
+def test_hpctls_own_reservations_are_no_windows(name):
+    assert followed(world([], replace(HERS, name=name), seconds=1), 1) == []
+
+
+@pytest.mark.parametrize("log", [RESERVED, BEGUN])
+def test_a_window_that_an_admin_changes_goes_on_under_its_name_and_reason(log):
+    changed = [*log, *seen(ChangeSignal.CHANGED, seconds=5)]
+    later = replace(HELD, start=at(60), end=at(2 * HOUR), nodes=("n2", "n3"))
+    (window,) = followed(world(changed, later, seconds=6), 6)
+    assert (window.group, window.own, window.by, window.why) == (NAME, True, "ana", "cables")
+    assert (window.nodes, window.end, window.cause) == (("n2", "n3"), at(2 * HOUR), "m-1")
+    state = replay([*changed, window])
+    assert find_window("m-1", state) == state.changes[window.recovery]
+
+
+def due(log, *reservations: Reservation, seconds: float, **changes: Any) -> dict[str, str]:
+    view = world(log, *reservations, seconds=seconds, **changes)
+    treated = set(view.state.open_nodes)
+    found = find_window_candidates(view, OWN, treated, at(seconds))
+    return {str(c.node.name): str(c.fault.rule) for c in found}
+
+
+BOTH_BEGIN = {"n1": MAINTENANCE_BEGINS, "n2": MAINTENANCE_BEGINS}
+BOTH_OVER = {"n1": MAINTENANCE_OVER, "n2": MAINTENANCE_OVER}
+
+
+@pytest.mark.parametrize(
+    ("log", "seconds", "found"),
+    [
+        (RESERVED, -LEAD - 1, {}), (RESERVED, -LEAD, BOTH_BEGIN), (RESERVED, -1, BOTH_BEGIN),
+        (RESERVED, 1, {}), (BEGUN, 1, {}), (BEGUN, HOUR - END_LEAD_S - 1, {}),
+        (BEGUN, HOUR - END_LEAD_S, BOTH_OVER), (ENDED, OVER_AT, BOTH_OVER),
+        (ENDED, OVER_AT + 86399, BOTH_OVER), (ENDED, OVER_AT + 86401, {}),
+    ],
+)  # fmt: skip
+def test_nodes_are_closed_before_a_window_and_before_its_end(log, seconds, found):
+    held = [] if log is ENDED else [HELD]
+    assert due(log, *held, seconds=seconds) == found
+
+
+def test_a_window_that_ended_before_it_began_closes_no_node():
+    log = [*RESERVED, *seen(ChangeSignal.END_ASKED, ChangeSignal.GONE, seconds=-60)]
+    assert due(log, seconds=-59) == {}
+
+
+def test_no_room_is_made_for_an_admins_own_reservation_nor_twice():
+    hers = [replace(WINDOW, own=False), *seen(ChangeSignal.RESERVED)]
+    assert due(hers, HELD, seconds=-1) == {}
+    asked = opened("n-9", "n1", -LEAD, rule=MAINTENANCE_BEGINS, by="ana")
+    resumed = moves("n-9", NodeSignal.OPERATOR_TOOK_OVER, start=-50)
+    assert due([*RESERVED, asked, *resumed], HELD, seconds=-1) == {"n2": MAINTENANCE_BEGINS}
+
+
+def test_a_node_that_a_recovery_treats_is_left_to_it():
+    assert due([*RESERVED, opened("n-9", "n1", -60)], HELD, seconds=-1) == {
+        "n2": MAINTENANCE_BEGINS
+    }
+    assert due([*ENDED, opened("n-9", "n1", 60)], seconds=OVER_AT) == {"n2": MAINTENANCE_OVER}
+
+
+def test_a_node_on_which_a_job_ran_through_the_window_is_left_to_it():
+    job = slurm_job(7, nodes=("n1",), start=at(-60))
+    assert due(ENDED, seconds=OVER_AT, jobs=[job]) == {"n2": MAINTENANCE_OVER}
+    test = slurm_job(7, nodes=("n1",), start=at(60))
+    assert due(ENDED, seconds=OVER_AT, jobs=[test]) == BOTH_OVER
+
+
+def test_a_node_that_another_window_holds_is_verified_after_that():
+    assert due(ENDED, replace(HERS, nodes=("n1",)), seconds=OVER_AT) == {"n2": MAINTENANCE_OVER}
+
+
+def test_a_verified_node_is_not_verified_again():
+    log = [
+        *ENDED,
+        opened("n-9", "n1", OVER_AT, rule=MAINTENANCE_OVER, ladder=OVER.ladder, by="ana"),
+        *moves(
+            "n-9", NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE, NodeSignal.NOTHING_TO_REMEDY,
+            NodeSignal.RETURN_SEEN, start=OVER_AT + 1,
+        ),
+    ]  # fmt: skip
+    assert due(log, seconds=OVER_AT + 60) == {"n2": MAINTENANCE_OVER}
+
+
+def opens(view: View, seconds: float, policy: Policy = OWN) -> list[NodeRecoveryOpened]:
+    made = plan(view, policy, rules(), {}, at(seconds), (WINDOWS,))
+    return [o for o in made.opens if isinstance(o, NodeRecoveryOpened)]
+
+
+def test_the_end_of_a_window_of_the_whole_cluster_is_held_by_no_budget():
+    names = tuple(f"n{i}" for i in range(1, 9))
+    log = [replace(WINDOW, nodes=names), *ENDED[1:]]
+    found = opens(world(log, seconds=OVER_AT), OVER_AT)
+    assert sorted(str(o.generation.node) for o in found) == list(names)
+    assert {o.by for o in found} == {"ana"}
+
+
+def test_nodes_that_a_window_closes_use_up_no_budget():
+    log = [opened("n-9", "n1", 0, rule=MAINTENANCE_BEGINS, by="ana"), opened("n-8", "n2", 0)]
+    assert tally(view_of(log=log), (), OWN, at(0)).open == 1
+
+
+def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_between():
+    view = world(BEGUN, HELD, seconds=HOUR - 30, sick=[faulty()])
+    assert {str(o.generation.node) for o in opens(view, HOUR - 30)} == {"n1", "n2"}
+    view = world(ENDED, seconds=OVER_AT, sick=[faulty()])
+    found = {str(o.generation.node): o.rule for o in opens(view, OVER_AT)}
+    assert found == {"n1": "xid-79", "n2": MAINTENANCE_OVER}, "its own recovery, and one alone"
+
+
+def test_a_paused_node_is_held():
+    paused = Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n1"}')
+    log = [*ENDED, *take(paused, view_of(), OWN, at(0))]
+    made = plan(world(log, seconds=OVER_AT), OWN, rules(), {}, at(OVER_AT), (WINDOWS,))
+    assert [h.gate for h in made.holds if isinstance(h, HoldNoted)] == ["paused"]
+
+
+REC = opened(
+    "n-9", "n1", -60, rule=MAINTENANCE_BEGINS, ladder=(Remedy.NONE, Remedy.ASK_HUMAN), by="ana",
+    urgency=Urgency.NOW,
+)  # fmt: skip
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-9", "a window begins"))
+FACTS = NodeFacts(OURS, provider_fresh=True, heard=generation())
+DRAINED = [REC, *moves("n-9", NodeSignal.CORDON_SEEN, start=-59)]
+IN_WINDOW = [*DRAINED, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
+
+
+def treated(log, seconds: float, **facts: Any) -> Next:
+    rec = replay(log).nodes["n-9"]
+    return advance(rec, replace(FACTS, **facts), OWN, at(seconds))
+
+
+def test_a_vacated_node_waits_for_its_window_and_is_never_set_down():
+    job = slurm_job(7, nodes=("n1",))
+    assert isinstance(treated(DRAINED, -50, running=(job,), begins=at(0)), Wait)
+    waits = treated(DRAINED, -50, begins=at(0))
+    assert isinstance(waits, Wait)
+    assert waits.until == at(0)
+    assert signal_of(treated(DRAINED, -50)) == NodeSignal.JOBS_GONE, "the window was deleted"
+
+
+def test_within_the_window_nothing_is_done_and_a_resume_by_an_admin_is_seen():
+    held = {"maintenance": "the window holds the node"}
+    assert signal_of(treated(DRAINED, 1, **held)) == NodeSignal.MAINTENANCE_BEGAN
+    assert isinstance(treated(IN_WINDOW, 2, **held), Wait)
+    taken = treated(IN_WINDOW, 2, slurm=slurm_node(1), **held)
+    assert signal_of(taken) == NodeSignal.OPERATOR_TOOK_OVER
+
+
+def test_the_node_is_drained_in_the_window_shortly_before_its_end():
+    began = [REC, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
+    answer = treated(began, 2, slurm=slurm_node(1), maintenance="the window holds the node")
+    assert isinstance(answer, Do)
+    assert answer.kind is StepKind.DRAIN
+
+
+AFTER = [
+    *IN_WINDOW,
+    *moves(
+        "n-9", NodeSignal.MAINTENANCE_ENDED, NodeSignal.JOBS_GONE, start=HOUR,
+    ),
+]  # fmt: skip
+VERIFYING = [*AFTER, *moves("n-9", NodeSignal.NOTHING_TO_REMEDY, start=HOUR + 2)]
+HEALTHY = Assessment(generation(), Condition.HEALTHY, at(0))
+SICK = faulty(seconds=30)
+
+
+def test_a_boot_in_the_window_is_taken_over():
+    booted = replace(generation(), boot=BootId("another"))
+    for log in (AFTER, VERIFYING):
+        answer = treated(log, HOUR + 5, heard=booted, assessment=HEALTHY)
+        assert signal_of(answer) == NodeSignal.NEW_GENERATION_SEEN
+
+
+def test_a_healthy_node_is_returned_and_a_faulty_one_handed_to_its_own_recovery():
+    healthy = treated(VERIFYING, HOUR + 9999, assessment=HEALTHY)
+    assert isinstance(healthy, Do)
+    assert healthy.kind is StepKind.RETURN
+    assert signal_of(treated(VERIFYING, HOUR + 5, assessment=SICK)) == NodeSignal.FAULT_FOUND
+    log = [*VERIFYING, *moves("n-9", NodeSignal.FAULT_FOUND, start=HOUR + 5)]
+    rec = replay(log).nodes["n-9"]
+    assert (rec.phase, rec.withdrawn) == (NodePhase.CANCELLED, True)
+    view = view_of(log=log, sick=[SICK], seconds=HOUR + 6)
+    nodes = {**view.scheduler.nodes, "n1": OURS}
+    view = replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+    assert [o.rule for o in opens(view, HOUR + 6)] == ["xid-79"]
+
+
+@pytest.mark.parametrize(
+    ("boot", "levels", "level"),
+    [
+        ("boot-n1", {"returned": "quick"}, "quick"), ("boot-n1", {"reboot": "full"}, ""),
+        ("another", {"reboot": "full"}, "full"), ("another", {"returned": "quick"}, "quick"),
+    ],
+)  # fmt: skip
+def test_the_node_is_tested_as_a_returned_or_rebooted_one(boot, levels, level):
+    rec = replay([REC]).nodes["n-9"]
+    if boot == "another":
+        rec = replace(rec, generation=replace(rec.generation, boot=BootId(boot)))
+    command = ("run",)
+    policy = Policy(acceptance=AcceptancePolicy(command=command, **levels))
+    assert level_of(rec, policy) == level
+
+
+def test_jobs_are_saved_and_requeued_but_their_restarts_are_not_counted():
+    comment = 'hpctl:{"save_signal":"USR1"}'
+    job = slurm_job(1, comment=comment)
+    view = view_of(jobs=[job], log=DRAINED)
+    (decided,), _ = job_decisions(view, OWN, {"n1": [job]}, at(-50))
+    assert (decided.save_signal, decided.supervised, decided.over_budget) == ("USR1", False, "")
+    assert decided.attempt == attempt()
+    view = view_of(jobs=[job], log=IN_WINDOW)
+    assert job_decisions(view, OWN, {"n1": [job]}, at(5))[0] == []
+
+
+def asked(**changes: Any) -> Request:
+    detail = {
+        "start": "2026-03-01T13:00:00Z", "end": "2026-03-01T14:00:00Z", "why": "cables",
+        "nodes": "n[1-2]", **changes,
+    }  # fmt: skip
+    return Request(1, at(0), ADD, "", "ana", "root", json.dumps(detail))
+
+
+def test_a_window_is_taken():
+    ok, answer, (window,) = add_window(asked(), world([]), OWN, at(0))
+    assert ok
+    assert isinstance(window, ChangeOpened)
+    assert window.group == PREFIX + window.recovery.removeprefix("m-")
+    assert (window.nodes, window.by, window.why) == (("n1", "n2"), "ana", "cables")
+    assert (window.start, window.end) == (at(HOUR), at(2 * HOUR))
+    assert answer.split()[0] == window.group
+    ok, _, (every,) = add_window(asked(nodes="", every=True), world([]), OWN, at(0))
+    assert len(every.nodes) == 8
+    ok, _, (part,) = add_window(asked(nodes="", partition="all"), world([]), OWN, at(0))
+    assert part.nodes == every.nodes
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"end": "2026-03-01T11:00:00Z"}, "is past"),
+        ({"start": "2026-03-01T11:00:00Z"}, "is past"),
+        ({"end": "2026-03-01T13:00:00Z"}, "not after its beginning"),
+        ({"nodes": "n[1-99]"}, "Slurm knows no node 'n"),
+        ({"nodes": ""}, "needs nodes"),
+        ({"nodes": "n["}, "bracket"),
+        ({"nodes": "", "partition": "nope"}, "no partition 'nope'"),
+        ({"why": " "}, "needs a reason"),
+        ({"color": "red"}, "unknown field"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(changes, why):
+    ok, answer, events = add_window(asked(**changes), world([]), OWN, at(0))
+    assert (ok, events) == (False, [])
+    assert why in answer
+
+
+def test_windows_of_a_node_do_not_overlap_an_admins_own_among_them():
+    mine = replace(WINDOW, start=at(HOUR), end=at(2 * HOUR))
+    ok, answer, _ = add_window(asked(), world([mine]), OWN, at(0))
+    assert not ok
+    assert f"{NAME} has n[1-2]" in answer
+    hers = replace(HERS, nodes=("n2",), start=at(HOUR), end=at(2 * HOUR))
+    assert not add_window(asked(), world([], hers), OWN, at(0))[0]
+    apart = replace(mine, start=at(2 * HOUR), end=at(3 * HOUR))
+    assert add_window(asked(), world([apart]), OWN, at(0))[0]
+    assert add_window(asked(nodes="n3"), world([mine]), OWN, at(0))[0]
+
+
+def test_in_mode_observe_and_without_slurm_no_window_is_taken():
+    assert "mode observe" in add_window(asked(), world([]), Policy(), at(0))[1]
+    assert "cannot be read" in add_window(asked(), world([], current=False), OWN, at(0))[1]
+
+
+def test_where_hpctl_may_do_nothing_no_window_is_taken_nor_ended():
+    (paused,) = take(
+        Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n2","why":"mine"}'),
+        view_of(),
+        OWN,
+        at(0),
+    )
+    answer = add_window(asked(), world([paused]), OWN, at(0))[1]
+    assert answer == "n2 is paused by bo: mine; lift it first: `hpctl unpause n2`"
+    assert add_window(asked(nodes="n1"), world([paused]), OWN, at(0))[0]
+    assert ended(NAME, [*BEGUN, paused])[:2] == (False, answer)
+    assert "STOP" in add_window(asked(), world([], stopped="STOP exists"), OWN, at(0))[1]
+    elsewhere = replace(OWN, partitions=frozenset({"gpu"}))
+    assert "n[1-2]: in none" in add_window(asked(), world([]), elsewhere, at(0))[1]
+
+
+def ended(target: str, log) -> tuple[bool, str, Any]:
+    return end_window(Request(1, at(5), END, target, "bo", "root"), world(log), OWN, at(5))
+
+
+def test_a_window_is_ended_by_its_name_its_id_or_the_end_of_its_name():
+    for target in (NAME, "m-1", "1"):
+        ok, _, (event,) = ended(target, BEGUN)
+        assert ok
+        assert event == SignalSeen(at(5), "m-1", ChangeSignal.END_ASKED, "bo asked for its end")
+
+
+@pytest.mark.parametrize(
+    ("target", "log", "why"),
+    [
+        ("nothing", BEGUN, f"open: {NAME}"),
+        (NAME, ENDED, "has ended already (done)"),
+        ("m-1", [replace(WINDOW, own=False)], "scontrol delete ReservationName="),
+    ],
+)  # fmt: skip
+def test_a_window_that_cannot_be_ended_says_why(target, log, why):
+    ok, answer, events = ended(target, log)
+    assert (ok, list(events)) == (False, [])
+    assert why in answer
+
+
+def test_what_becomes_of_each_job_is_said_before():
+    window = replace(WINDOW, start=at(HOUR), end=at(2 * HOUR))
+    comment = 'hpctl:{"save_signal":"USR1"}'
+    jobs = [
+        slurm_job(1, comment=comment, partition="all"),
+        slurm_job(2, requeue=False, partition="all"),
+        slurm_job(3, end=at(60), partition="all"),
+        slurm_job(4, partition="all", nodes=tuple(f"n{i}" for i in range(1, 9))),
+        slurm_job(5, nodes=("n7",), partition="all"),
+    ]
+    ahead = {j.id: j for j in find_jobs_ahead(window, view_of(jobs=jobs), OWN, at(0))}
+    assert sorted(ahead) == [1, 2, 3, 4]
+    assert (ahead[1].moves, ahead[1].saves) == (True, "USR1")
+    assert "starts elsewhere" in ahead[1].fate
+    assert "CANNOT be requeued" in ahead[2].fate
+    assert "ends at its time limit" in ahead[3].fate
+    assert "6 nodes are left, it needs 8" in ahead[4].fate
+
+
+def test_a_restart_of_the_daemon_knows_the_windows_and_reads_reservations_when_due():
+    state = replay(RESERVED)
+    assert [w.opened.group for w in state.windows] == [NAME]
+    assert not state.resizes
+    assert find_due_nodes(state, OWN, at(-LEAD - 1)) == set()
+    assert find_due_nodes(state, OWN, at(-LEAD)) == {"n1", "n2"}
+    assert find_due_nodes(replay([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}
+
+
+def change(log) -> Change:
+    return replay(log).changes["m-1"]
+
+
+def test_a_window_ends_as_what_became_of_it():
+    assert change(ENDED).phase is ChangePhase.DONE
+    gone = [*RESERVED, *seen(ChangeSignal.GONE)]
+    assert change(gone).phase is ChangePhase.CANCELLED
