@@ -8,12 +8,15 @@ from itertools import groupby
 
 import click
 
-from hpctl.cli.main import cli
+from hpctl.cli.main import ALIASES, cli
+from hpctl.toolkit.lazy_commands import LazyGroup
 
 HEAD = """# Commands
 
-Commands are written without `hpctl`; `hpctl COMMAND --help` prints examples too. Read commands work
-while the daemon is down. Requests (`pause`, `approve`, ...) go to the daemon, whose gates apply.
+Commands are written without `hpctl`; `hpctl COMMAND --help` prints examples too. `hpctl --help`
+lists the commands of every day, `hpctl help --all` every command, one line each, and
+`man hpctl-COMMAND` shows a command with its subcommands. Read commands work while the daemon is
+down. Requests (`pause`, `approve`, ...) go to the daemon, whose gates apply.
 
 - **Exit codes**: 0 fine; 1 problem found, refused or failed; 2 usage; 3 cannot tell, or in doubt;
   130 interrupted by Ctrl-C (work that was ordered goes on).
@@ -23,17 +26,27 @@ while the daemon is down. Requests (`pause`, `approve`, ...) go to the daemon, w
 - **Options of nearly every command**: `--json`; `--config` where the daemon's configuration is
   read; `--profile`, `--region` and `--endpoint-url` where AWS is asked; `--cluster` where one
   cluster is meant (on a head node the default is its own).
+- **Confirmation**: `replace`, `reboot` and what changes a cluster ask before they act, unless
+  `--yes` is given; `approve` and `cancel` ask on a terminal only. `--dry-run` says what would
+  happen to which node and job.
 - **Options of `agent` and `sandbox`**: in their `--help`.
 - **Completion**: `eval "$(hpctl completion bash)"`; also zsh and fish.
 
 | option of several commands | meaning |
 |---|---|
 """
+EARLIER = """## Earlier names
+
+They work as the names of today, and are not listed by `--help` or completion.
+
+| earlier | today |
+|---|---|"""
 _SHARED_BY = 2
 """An option that so many commands have is described once."""
 _IN_HEAD = ("| `--json`", "| `--config ", "| `--profile ", "| `--region ", "| `--cluster ")
 _IN_HELP = ("hpctl sandbox ", "hpctl agent ")
-"""What few people call by hand: `--help` describes its options."""
+_BY_HAND = "hpctl agent triage"
+"""What few people call by hand is in _IN_HELP: `--help` describes its options."""
 _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
@@ -60,7 +73,16 @@ def page() -> str:
             lines += ["", f"`{flags}` of {', '.join(f'`{name}`' for name in names)}: {text}"]
         for words, command in members:
             lines += _command(words, command, shared, repeated)
+    lines += ["", EARLIER, *(f"| `{old}` | `{today}` |" for old, today in _list_earlier())]
     return "\n".join(lines) + "\n"
+
+
+def _list_earlier() -> list[tuple[str, str]]:
+    """The earlier names of commands with those of today, by name."""
+    of_cluster = cli.get_command(click.Context(cli), "cluster")
+    assert isinstance(of_cluster, LazyGroup)
+    below = {f"cluster {old}": f"cluster {new}" for old, new in of_cluster.aliases.items()}
+    return sorted({**ALIASES, **below}.items())
 
 
 def _repeated(
@@ -127,7 +149,7 @@ def _argument(parameter: click.Parameter, context: click.Context) -> list[str]:
 
 def _listed(words: str, command: click.Command) -> list[click.Option]:
     """The options that the page describes. Raises ValueError where one has no help."""
-    return [] if words.startswith(_IN_HELP) else _options(command)
+    return [] if words.startswith(_IN_HELP) and words != _BY_HAND else _options(command)
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -3,13 +3,13 @@
 The room promises that `hpctl --help` answers without loading anything heavy, that every command
 has the same exit codes, and that JSON and text of a command come from the same view.
 
-`main` names every command with the module that holds it; the module is imported when the command
-is called. The command of a feature lies in the room of the feature
-(`hpctl/jobs/sbatch/command.py`). Here are:
+`main` names every command with the module that holds it, under the headings of the help, and the
+earlier names of commands; the module is imported when the command is called. The command of a
+feature lies in the room of the feature (`hpctl/jobs/sbatch/command.py`). Here are:
 
 - what shows everything: `status`, `top`, `nodes`, `recoveries`, `explain`, `events`, `audit`;
 - what concerns the installation: `install`, `uninstall_steps`, `doctor`, `daemon_user`;
-- `journal` and `failover`;
+- `journal`, `failover` and `help_command`;
 - `agent`, which puts the agent of a node together and runs it;
 - `features`, the list of what the rooms of features add to these commands.
 

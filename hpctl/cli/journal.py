@@ -16,6 +16,7 @@ from hpctl.engine import config_loading
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import json_safe
 from hpctl.toolkit.declared_view import Inner, JsonOnly, Layout, Line
+from hpctl.toolkit.lazy_commands import LazyGroup
 
 if TYPE_CHECKING:
     from hpctl.engine.journal.check import Checked, Tell
@@ -135,9 +136,9 @@ def _check(url: str, what: str) -> JournalView:
         return _view(check(url, tell))
 
 
-@click.group()
+@click.group(cls=LazyGroup)
 def journal() -> None:
-    """Check, back up, restore and export the journal."""
+    """Check, back up, restore, export and audit the journal."""
 
 
 @journal.command("check")

@@ -22,59 +22,48 @@ MAX_WIDTH = 100
 SLURM_BIN = "/opt/slurm/bin"
 """Where HyperPod's AMIs have Slurm; neither systemd's units nor sudo look there by themselves."""
 
+START = {
+    "hpctl status": "what is wrong now, and what waits for you",
+    "hpctl explain NODE": "what happened to it, why, and what comes next",
+    "hpctl help COMMAND": "what a command does; --all lists every command",
+}
+"""The first lines of the help: for whoever has a node's name and nothing else."""
+
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
         "top": ("hpctl.cli.top:top", "Problems, nodes, jobs and recoveries, live."),
-        "nodes": ("hpctl.cli.nodes:nodes", "Every node: its health and its recovery."),
-        "jobs": ("hpctl.cli.recoveries:jobs", "Affected jobs and the state of their recovery."),
-        "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
         "explain": ("hpctl.cli.explain:explain", "Explain why hpctl acted or did not act."),
         "events": (
             "hpctl.cli.events:events",
             "What hpctl saw, decided and did, one line an event.",
         ),
+        "nodes": ("hpctl.cli.nodes:nodes", "Every node: its health and its recovery."),
+        "jobs": ("hpctl.cli.recoveries:jobs", "Affected jobs and the state of their recovery."),
+        "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
         "report": (
             "hpctl.insight.report.command:report",
             "What failed, what it cost, and what hpctl saved.",
         ),
-        "forecast": (
-            "hpctl.insight.forecast.command:forecast",
-            "How likely nodes break in the next days.",
-        ),
-        "audit": (
-            "hpctl.cli.audit:audit",
-            "Operators' requests and changes of the daemon's configuration.",
-        ),
-        "page": (
-            "hpctl.daemon.page_command:page",
-            "Serve a read-only web page of what hpctl sees and does.",
-        ),
-        "observability": (
-            "hpctl.service.observability_command:observability",
-            "Prometheus and Grafana for this cluster.",
-        ),
-        "triage": ("hpctl.detection.triage:triage", "Show what hpctl would make of a kernel log."),
     },
     "Act": {
+        "approve": ("hpctl.nodes.decisions_command:approve", "Approve a blocked recovery."),
+        "cancel": ("hpctl.nodes.decisions_command:cancel", "End a recovery without finishing it."),
+        "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),
+        "reboot": ("hpctl.nodes.orders_command:reboot", "Reboot a node's instance."),
+        "undrain": (
+            "hpctl.nodes.orders_command:undrain",
+            "Give a node that hpctl drained back to Slurm.",
+        ),
+        "acceptance": (
+            "hpctl.nodes.acceptance.command:acceptance",
+            "Test nodes, and see what tests have found (docs/acceptance.md).",
+        ),
         "pause": ("hpctl.nodes.orders_command:pause", "Stop opening recoveries and taking steps."),
         "unpause": ("hpctl.nodes.orders_command:unpause", "Lift pauses."),
         "maintenance": (
             "hpctl.nodes.windows.command:maintenance",
-            "Plan windows in which an admin has nodes.",
-        ),
-        "approve": ("hpctl.nodes.orders_command:approve", "Approve a blocked recovery."),
-        "cancel": ("hpctl.nodes.orders_command:cancel", "End a recovery without finishing it."),
-        "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),
-        "reboot": ("hpctl.nodes.orders_command:reboot", "Reboot a node's instance."),
-        "accept": (
-            "hpctl.nodes.acceptance.command:accept",
-            "Test nodes, and see what tests have found (docs/acceptance.md).",
-        ),
-        "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
-        "return": (
-            "hpctl.nodes.orders_command:give_back",
-            "Give a node that hpctl drained back to Slurm.",
+            "Plan windows in which an administrator has nodes.",
         ),
     },
     "Jobs": {
@@ -82,28 +71,69 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.jobs.sbatch.command:sbatch",
             "Submit a batch job that resumes from checkpoints.",
         ),
+        "run": ("hpctl.jobs.run.command:run", "Run a step that comes back on healthy nodes."),
         "resume": (
             "hpctl.jobs.resume_command:resume",
             "Have a job go on from an earlier checkpoint.",
         ),
-        "run": ("hpctl.jobs.run.command:run", "Run a step that comes back on healthy nodes."),
-        "checkpoint": ("hpctl.checkpoints.command:checkpoint", "Look at a job's checkpoints."),
-        "progress": (
-            "hpctl.jobs.run.progress_command:progress",
-            "Print a file that reports a run's progress.",
-        ),
-        "logs": ("hpctl.jobs.logs.command:logs", "Try log rules on a job's log."),
         "stacks": (
             "hpctl.jobs.hangs.command:stacks",
             "Show each rank's stack, and which ranks the others wait for.",
         ),
-        "policy": ("hpctl.jobs.policy_command:policy", "Check, try and print recovery policies."),
+        "checkpoint": ("hpctl.checkpoints.command:checkpoint", "Look at a job's checkpoints."),
+        "policy": (
+            "hpctl.jobs.policy_command:policy",
+            "Check, try and print recovery policies and log rules.",
+        ),
     },
     "Cluster": {
         "cluster": (
             "hpctl.clusters.commands:cluster",
             "Create, operate and retire a HyperPod cluster.",
+        )
+    },
+    "Setup": {
+        "install": (
+            "hpctl.cli.install:install",
+            "Set this machine up by hand: head, node or login node.",
         ),
+        "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
+        "config": ("hpctl.daemon.command:config", "Check and show the daemon's configuration."),
+        "notify": (
+            "hpctl.service.notify.command:notify",
+            "Which sink receives what, and a test message.",
+        ),
+        "observability": (
+            "hpctl.service.observability_command:observability",
+            "Prometheus and Grafana for this cluster.",
+        ),
+        "page": (
+            "hpctl.daemon.page_command:page",
+            "Serve a read-only web page of what hpctl sees and does.",
+        ),
+        "journal": (
+            "hpctl.cli.journal:journal",
+            "Check, back up, restore, export and audit the journal.",
+        ),
+        "daemon": ("hpctl.daemon.command:daemon", "The head-node daemon, and which head leads."),
+        "agent": ("hpctl.cli.main:agent", "The node agent, and what it sees in kernel logs."),
+        "sandbox": (
+            "hpctl.sandbox.command:sandbox",
+            "A real Slurm and an emulated HyperPod on loopback.",
+        ),
+        "help": ("hpctl.cli.help_command:help_", "Print a command's help, or list every command."),
+    },
+}
+"""The commands of the short list, by the headings of the help."""
+
+RARE: dict[str, tuple[str, str]] = {
+    "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
+    "completion": ("hpctl.cli.main:completion", "Print the shell's completion script."),
+}
+"""The commands that `hpctl help --all` lists and the short list does not."""
+
+SUBCOMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "cluster": {
         "capacity": (
             "hpctl.clusters.commands.capacity:capacity",
             "What is reserved, running, spare and failed.",
@@ -111,6 +141,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "autoscale": (
             "hpctl.capacity.command:autoscale",
             "How groups grow and shrink, and why not.",
+        ),
+        "forecast": (
+            "hpctl.insight.forecast.command:forecast",
+            "How likely nodes break in the next days.",
         ),
         "iam": ("hpctl.clusters.commands.iam:iam", "Print IAM policies of least privilege."),
         "lifecycle": (
@@ -122,41 +156,64 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Link file systems to S3, and load files ahead of use.",
         ),
     },
-    "Setup": {
-        "install": (
-            "hpctl.cli.install:install",
-            "Set this machine up by hand: head, node or login node.",
-        ),
-        "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
-        "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
-        "notify": (
-            "hpctl.service.notify.command:notify",
-            "Which sink receives what, and a test message.",
-        ),
-        "config": ("hpctl.daemon.command:config", "Check or print the daemon's configuration."),
-        "journal": ("hpctl.cli.journal:journal", "Check, back up, restore and export the journal."),
-        "daemon": ("hpctl.daemon.command:daemon", "The head-node daemon."),
-        "agent": ("hpctl.cli.main:agent", "The node agent."),
-        "sandbox": (
-            "hpctl.sandbox.command:sandbox",
-            "A real Slurm and an emulated HyperPod on loopback.",
-        ),
-        "completion": ("hpctl.cli.main:completion", "Print the shell's completion script."),
+    "checkpoint": {
+        "progress": (
+            "hpctl.jobs.run.progress_command:progress",
+            "Print a file that reports a run's progress.",
+        )
     },
+    "journal": {
+        "audit": (
+            "hpctl.cli.audit:audit",
+            "Operators' requests and changes of the daemon's configuration.",
+        )
+    },
+    "daemon": {"failover": ("hpctl.cli.failover:failover", "Let another head node lead.")},
 }
-"""The commands by the headings of the help."""
+"""What a group holds beside the commands of its own room."""
+
+ALIASES: dict[str, str] = {
+    "return": "undrain",
+    "accept": "acceptance",
+    "progress": "checkpoint progress",
+    "logs": "policy",
+    "logs test": "policy test-logs",
+    "logs preset": "policy log-rules",
+    "capacity": "cluster capacity",
+    "autoscale": "cluster autoscale",
+    "forecast": "cluster forecast",
+    "iam": "cluster iam",
+    "lifecycle": "cluster lifecycle",
+    "storage": "cluster storage",
+    "audit": "journal audit",
+    "failover": "daemon failover",
+    "triage": "agent triage",
+}
+"""Earlier names of commands, for scripts that use them."""
 
 EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 """How to install the commands that are distributions of their own."""
 
-COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
+COMMANDS = {name: row for rows in (*SECTIONS.values(), RARE) for name, row in rows.items()}
+
+
+class Program(LazyGroup):
+    """The group of all commands; its help begins with where to begin."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What hpctl is, and the commands that say what is wrong."""
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Start here"):
+            formatter.write_dl([*START.items()])
 
 
 @click.command(
-    cls=LazyGroup,
+    cls=Program,
     table=COMMANDS,
     sections=SECTIONS,
     extras=EXTRAS,
+    subcommands=SUBCOMMANDS,
+    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
     epilog="Exit codes: 0 fine, 1 problem found, 2 usage, 3 cannot tell.",
 )
@@ -185,10 +242,11 @@ def cli() -> None:
             "hpctl.detection.report_command:report",
             "Tell this node's agent what a script has found.",
         ),
+        "triage": ("hpctl.detection.triage:triage", "Show what hpctl would make of a kernel log."),
     },
 )
 def agent() -> None:
-    """The node agent."""
+    """The node agent, and what it sees in kernel logs."""
 
 
 @click.command()

@@ -32,7 +32,7 @@ from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.status_view import StatusView, status_view
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import WorldReader
-from hpctl.nodes import orders_command
+from hpctl.nodes import decisions_command, orders_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.bounds import printable
@@ -518,8 +518,8 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
         elif asked == "approve" and row is not None:
             if not row.held:
                 raise HpctlError(f"{row.target} waits for no approval")
-            output.confirm(f"approve {row.target}?", abort=True)
-            context.invoke(orders_command.approve, targets=(row.target,), rule=None, **options)
+            chosen = {"targets": (row.target,), "rule": None, "dry_run": False, "yes": False}
+            context.invoke(decisions_command.approve, **chosen, **options)
         elif row is not None:
             if not row.node:
                 raise HpctlError(f"{row.target} is no node", "go to the node that it is about")

@@ -4,12 +4,13 @@ import click
 
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import config_option
 
 
-@click.group(short_help="The head-node daemon.")
+@click.group(cls=LazyGroup, short_help="The head-node daemon, and which head leads.")
 def daemon() -> None:
-    """The head-node daemon."""
+    """The head-node daemon, and which head leads (docs/head-nodes.md)."""
 
 
 @daemon.command()
@@ -27,9 +28,18 @@ def run(config: str, log_level: str) -> None:
     raise SystemExit(run_daemon(config, lambda line: output.echo(f"hpctl: {line}", err=True)))
 
 
-@click.group(short_help="Check or print the daemon's configuration.")
+@click.group(
+    cls=LazyGroup,
+    table={
+        "show": (
+            "hpctl.daemon.config_show_command:show",
+            "Print every key with its value, and where that comes from.",
+        )
+    },
+    short_help="Check and show the daemon's configuration.",
+)
 def config() -> None:
-    """Check or print the daemon's configuration."""
+    """Check and show the daemon's configuration (docs/configuration.md)."""
 
 
 @config.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.journal.events import COMMANDS, RequestTaken
 from hpctl.engine.views import NodeRecoveryView
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -192,7 +192,7 @@ def print_answers(view: RequestsView, waited: bool) -> None:
 
 
 def _line(row: RequestView, waited: bool) -> str:
-    what = f"{row.verb} {row.target}".strip()
+    what = f"{COMMANDS.get(row.verb, row.verb)} {row.target}".strip()
     if row.answered:
         return f"{what}: {row.answer or ('done' if row.ok else 'refused')}"
     queued = f"{what}: queued as request {row.id}; the daemon takes it when it runs"

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hpctl.engine.change_deadlines import deadline_of as change_deadline
 from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
+    COMMANDS,
     PAUSE_ENDED,
     ConfigurationTaken,
     DaemonStarted,
@@ -402,7 +403,8 @@ def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one 
         case HoldLifted():
             return Line(event.at, f"No longer blocked: {event.target}.", Mark.SAW)
         case RequestTaken():
-            asked = f"{event.by or 'An operator'} requested {event.verb} {event.target}".rstrip()
+            command = COMMANDS.get(event.verb, event.verb)
+            asked = f"{event.by or 'An operator'} requested {command} {event.target}".rstrip()
             mark = Mark.DID if event.ok else Mark.TROUBLE
             why = f" ({event.why})" if event.why else ""
             if event.verb == PAUSE_ENDED:

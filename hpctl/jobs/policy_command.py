@@ -22,6 +22,7 @@ from hpctl.toolkit.declared_view import (
     Lines,
     Section,
 )
+from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
@@ -144,9 +145,22 @@ class PolicyShowView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("partition",)
 
 
-@click.group(short_help="Check, try and print recovery policies.")
+@click.group(
+    cls=LazyGroup,
+    table={
+        "test-logs": (
+            "hpctl.jobs.logs.command:test_logs",
+            "Show which log rules would have fired, and where.",
+        ),
+        "log-rules": (
+            "hpctl.jobs.logs.command:log_rules",
+            "Print a preset's log rules, to copy and change.",
+        ),
+    },
+    short_help="Check, try and print recovery policies and log rules.",
+)
 def policy() -> None:
-    """Check, try and print recovery policies (docs/policies.md)."""
+    """Check, try and print recovery policies and log rules (docs/policies.md, docs/logs.md)."""
 
 
 @policy.command()

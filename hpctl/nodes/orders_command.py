@@ -1,4 +1,4 @@
-"""The operator's requests: pause, unpause, approve, cancel, replace, reboot, return.
+"""The operator's requests: pause, unpause, replace, reboot, undrain.
 
 Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it refused,
 3 nobody answered within five seconds (the request stays queued). A replacement or reboot that is
@@ -18,10 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace as replaced
 
 from hpctl.engine import config_loading
-from hpctl.engine.completion import complete_hold, complete_node, complete_open
+from hpctl.engine.completion import complete_node
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.request_client import (
     ANSWER_S,
     JobHere,
@@ -38,7 +37,7 @@ from hpctl.engine.timeline import headline
 from hpctl.engine.view import Request, View, jobs_on
 from hpctl.engine.views import node_recovery_view
 from hpctl.engine.world import World, known_nodes
-from hpctl.engine.world_reader import WorldReader, gather, read_live
+from hpctl.engine.world_reader import WorldReader, read_live
 from hpctl.nodes.order_watch import OrderWatch, WatchPorts
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
@@ -46,7 +45,7 @@ from hpctl.toolkit.hostlist import fold
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.view_copy import copied
-from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.pause import Pause, PauseAsked
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -131,12 +130,18 @@ request_options = output.together(
 """What every request takes."""
 
 
+confirm_options = output.together(
+    click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+)
+"""What requests take that are confirmed."""
+
+
 destroys = output.together(
     click.argument(
         "names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node
     ),
-    click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
-    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    confirm_options,
     now_option,
     click.option(
         "--follow/--no-follow",
@@ -148,9 +153,10 @@ destroys = output.together(
 """What requests that destroy something take."""
 
 
-def _ask(
+def send_request(
     config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool, detail: str = ""
 ) -> None:
+    """Ask the daemon for one thing for each target; print its answers and leave."""
     wait_s = 0.0 if no_wait else ANSWER_S
     view = ask(config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail)
     report(view, as_json, waited=not no_wait)
@@ -209,80 +215,12 @@ def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
 def _ask_pause(asked: PauseAsked, verb: str, *, no_wait: bool, config: str, as_json: bool) -> None:
     detail = msgspec.json.encode(asked).decode() if asked != PauseAsked() else ""
     target = Pause(asked.scope, "", output.now()).what if asked.scope else ""
-    _ask(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
+    send_request(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
 
 
 def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
     """Ask the daemon to lift every pause, and leave with the exit code of its answer."""
-    _ask(config, "unpause", [""], no_wait, as_json)
-
-
-@click.command()
-@click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_hold)
-@click.option("--rule", help="Everything blocked for this catalogue rule, such as xid-79.")
-@request_options
-def approve(
-    targets: tuple[str, ...], rule: str | None, no_wait: bool, config: str, as_json: bool
-) -> None:
-    """Approve a blocked recovery.
-
-    TARGET is what `hpctl status` lists as held back; nodes may be a hostlist. Only budgets, the
-    correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
-    approval.
-    """
-    world = gather(config_loading.load_config(config), output.now())
-    wanted = [name for target in targets for name in hosts(target)]
-    if rule is not None:
-        of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
-        if not of_rule:
-            held = sorted({str(h.rule) for h in world.state.holds.values() if h.approvable})
-            raise output.no_such("status", rule, held)
-        wanted += sorted(of_rule)
-    if not wanted:
-        raise click.UsageError("name a TARGET, or --rule: hpctl status lists what is held back")
-    for target in wanted:
-        hold = world.state.holds.get(target)
-        if hold is None:
-            raise output.no_such("status", target, sorted(world.state.holds))
-        if not hold.approvable:
-            output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
-            output.leave(Exit.PROBLEM)
-    _ask(config, "approve", list(dict.fromkeys(wanted)), no_wait, as_json)
-
-
-@click.command()
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_open)
-@request_options
-def cancel(ids: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
-    """End a recovery without finishing it.
-
-    ID is an open recovery, or the node or job that it treats. A node stays drained; give it
-    back with `hpctl return` or `scontrol update`.
-    """
-    world = gather(config_loading.load_config(config), output.now())
-    found = [open_recovery(world, name) for name in ids]
-    _ask(config, "cancel", found, no_wait, as_json)
-
-
-def open_recovery(w: World, name: str) -> str:
-    """The id of the open recovery that an id, a node or a job names. Else a usage error."""
-    rid: RecoveryId | None = RecoveryId(name)
-    still_open = {*w.state.open_nodes.values(), *w.state.open_jobs.values()}
-    if rid not in still_open:
-        rid = w.state.open_nodes.get(NodeName(name))
-        if rid is None:
-            named = [w.state.open_jobs.get(job) for job in find_named_jobs(w, name)]
-            still = [one for one in named if one is not None]
-            if len(still) > 1:
-                raise click.UsageError(f"{name} has several open recoveries: {', '.join(still)}")
-            rid = still[0] if still else None
-    if rid is not None:
-        return rid
-    ended = w.state.nodes.get(RecoveryId(name)) or w.state.jobs.get(RecoveryId(name))
-    if ended is not None:
-        raise click.UsageError(f"{name} has ended already ({ended.phase}): nothing to cancel")
-    jobs = [w.state.jobs[rid].shown for rid in w.state.open_jobs.values()]
-    raise output.no_such("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])
+    send_request(config, "unpause", [""], no_wait, as_json)
 
 
 def _destroy(
@@ -392,13 +330,13 @@ def reboot(names: tuple[str, ...], **options: Any) -> None:
     _destroy("reboot", names, **options)
 
 
-@click.command("return")
+@click.command()
 @click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
 @request_options
-def give_back(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
+def undrain(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
     """Give a node that hpctl drained back to Slurm.
 
     Only nodes whose Reason begins with hpctl:. Other drains are not changed. Of a node that is in
     service with a known fault, the fault is accepted.
     """
-    _ask(config, "return", list(dict.fromkeys(names)), no_wait, as_json)
+    send_request(config, "return", list(dict.fromkeys(names)), no_wait, as_json)

@@ -1,6 +1,7 @@
 """A group of commands that imports each of them only when it is called for."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from importlib import import_module
 from typing import Any
 
@@ -59,7 +60,11 @@ class LazyGroup(click.Group):
     """A group by a table: name to (module:attribute, one-line help), in the help's order.
 
     Commands may be added as to any group, too. `sections`: the headings of the help, each with its
-    commands' names. `extras`: how to install the commands that come with an extra.
+    commands' names; a command of the table that no section names is rare, and left out of the help.
+    `extras`: how to install the commands that come with an extra. `subcommands`: by the name of a
+    group of the table, the rows that other rooms add to that group's table. `aliases`: old words to
+    the words of today, such as `logs test` to `policy test-logs`; they are resolved silently, and
+    neither listed nor completed.
     """
 
     context_class = _Context
@@ -70,12 +75,16 @@ class LazyGroup(click.Group):
         table: Mapping[str, tuple[str, str]] | None = None,
         sections: Mapping[str, Iterable[str]] | None = None,
         extras: Mapping[str, str] | None = None,
+        subcommands: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
+        aliases: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.table = table or {}
         self.sections = sections
         self.extras = extras or {}
+        self.subcommands = subcommands or {}
+        self.aliases = aliases or {}
 
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
@@ -116,7 +125,16 @@ class LazyGroup(click.Group):
         module, _, attribute = self.table[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        if cmd_name in self.subcommands:
+            assert isinstance(command, LazyGroup)
+            return command.extend(self.subcommands[cmd_name])
         return command
+
+    def extend(self, rows: Mapping[str, tuple[str, str]]) -> "LazyGroup":
+        """Return this group with more rows in its table."""
+        extended = copy(self)
+        extended.table = {**self.table, **rows}
+        return extended
 
     def _is_installed(self, command: str) -> bool:
         from importlib.util import find_spec
@@ -127,7 +145,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Answer a mistyped command with the nearest ones."""
+        """Find a command by its words of today or an old alias of them.
+
+        Raises UsageError for a mistyped command, with the nearest ones.
+        """
+        args = self._replace_alias(args)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -137,10 +159,20 @@ class LazyGroup(click.Group):
             hint = nearest(args[0], known, f"see {ctx.command_path} --help", n=2)
             raise click.UsageError(f"{error.message} {hint[0].upper()}{hint[1:]}", ctx) from None
 
+    def _replace_alias(self, args: list[str]) -> list[str]:
+        """The longest alias that the words begin with gives way to the words of today."""
+        most = max((alias.count(" ") + 1 for alias in self.aliases), default=0)
+        for length in range(most, 0, -1):
+            today = self.aliases.get(" ".join(args[:length]))
+            if today is not None and len(args) >= length:
+                return [*today.split(), *args[length:]]
+        return args
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the table's own helps: asking each command for its help would import it."""
         helps = {name: text for name, (_, text) in self.table.items()}
         helps |= {name: each.get_short_help_str(80) for name, each in sorted(self.commands.items())}
         for title, names in (self.sections or {"Commands": helps}).items():
             with formatter.section(title):
-                formatter.write_dl([(name, helps[name]) for name in names])
+                # A room that was removed takes its commands along.
+                formatter.write_dl([(name, helps[name]) for name in names if name in helps])

@@ -5,7 +5,7 @@ import re
 import click
 import pytest
 
-from hpctl.cli.main import COMMANDS, SECTIONS, cli
+from hpctl.cli.main import ALIASES, COMMANDS, RARE, SECTIONS, START, SUBCOMMANDS, cli
 from tests.architecture.source import text, tracked
 
 
@@ -32,15 +32,61 @@ def test_the_table_says_what_the_command_says_of_itself(name: str) -> None:
     assert load(name).get_short_help_str(limit=1000) == COMMANDS[name][1]
 
 
-def test_the_help_has_every_command_once_under_its_heading() -> None:
+@pytest.mark.parametrize(
+    ("group", "name"), [(group, name) for group, rows in SUBCOMMANDS.items() for name in rows]
+)
+def test_the_rows_added_to_a_group_say_what_the_commands_say(group: str, name: str) -> None:
+    command = load(group)
+    assert isinstance(command, click.Group)
+    found = command.get_command(click.Context(command), name)
+    assert found is not None
+    assert found.get_short_help_str(limit=1000) == SUBCOMMANDS[group][name][1]
+
+
+MOST = 36
+"""So many commands a person can choose from at most, under five headings."""
+
+
+def test_the_help_has_every_command_of_the_short_list_once_under_its_heading() -> None:
     shown = cli.get_help(click.Context(cli, info_name="hpctl", terminal_width=100))
     headings = [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
-    assert headings == ["Options", "Watch", "Act", "Jobs", "Cluster", "Setup"]
-    assert list(SECTIONS) == headings[1:]
+    assert headings == ["Start here", "Options", "Watch", "Act", "Jobs", "Cluster", "Setup"]
+    assert list(SECTIONS) == headings[2:]
     listed = [line.split()[0] for line in shown.partition("Watch:")[2].splitlines() if line]
     commands = [word for word in listed if word in COMMANDS]
     assert commands == [name for rows in SECTIONS.values() for name in rows]
-    assert len(set(commands)) == sum(map(len, SECTIONS.values()))
+    assert len(commands) == len(set(commands)) <= MOST
+    assert not set(commands) & RARE.keys()
+
+
+def test_the_help_begins_with_what_says_what_is_wrong_and_why() -> None:
+    shown = cli.get_help(click.Context(cli, info_name="hpctl", terminal_width=80))
+    first = shown.partition("Options:")[0].splitlines()
+    commands = [line.split("  ")[1] for line in first if line.startswith("  hpctl ")]
+    assert commands == [*START][:3] == ["hpctl status", "hpctl explain NODE", "hpctl help COMMAND"]
+
+
+def follow(words: list[str]) -> click.Command:
+    """The command that words lead to, as from the shell."""
+    command: click.Command = cli
+    while words:
+        assert isinstance(command, click.Group)
+        _, found, words = command.resolve_command(click.Context(command), words)
+        assert found is not None
+        command = found
+    return command
+
+
+OLD = {**ALIASES, "cluster nodes": "cluster instances"}
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_earlier_name_is_the_command_of_today_and_is_not_listed(old: str) -> None:
+    today = follow(OLD[old].split())
+    assert follow(old.split()).callback is today.callback
+    parent, name = (cli, old.split()[0]) if old in ALIASES else (follow(["cluster"]), "nodes")
+    assert isinstance(parent, click.Group)
+    assert name not in parent.list_commands(click.Context(parent))
 
 
 PROSE = "\n".join(text(path) for path in tracked() if path.suffix == ".md")

@@ -1,7 +1,8 @@
 """`hpctl cluster` and its neighbors: one module for each command or pair of commands.
 
 COMMANDS below names the commands of `hpctl cluster`; a module is imported when its command is
-called. `capacity`, `iam`, `lifecycle` and `storage` are commands of their own. `context` finds the
+called. `hpctl.cli.main` adds `capacity`, `iam`, `lifecycle` and `storage`, and what other rooms
+have. SECTIONS groups all of them for the help. `context` finds the
 cluster and the account, `change_view` shows what a change did, `waiting` follows it and defines
 what Ctrl-C means.
 """
@@ -46,8 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hpctl.clusters.commands.describe:describe",
         "A cluster, its instance groups, and what is wrong with it.",
     ),
-    "nodes": (
-        "hpctl.clusters.commands.nodes:nodes",
+    "instances": (
+        "hpctl.clusters.commands.instances:instances",
         "Every node by all its names, and what the API, Slurm and hpctl say of it.",
     ),
     "events": (
@@ -84,10 +85,25 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
 }
 
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Look": (
+        "list", "describe", "instances", "events", "capacity", "autoscale", "forecast", "wait",
+    ),
+    "Change": (
+        "create", "update", "scale", "delete", "replace", "reboot", "delete-nodes",
+        "software-update", "health-check", "ssh",
+    ),
+    "Prepare": ("init", "import", "validate", "iam", "lifecycle", "storage"),
+}  # fmt: skip
+"""The commands by the headings of the help. What prints a schema or a file of HyperPod's own is
+rare, and in `hpctl help --all` alone."""
+
 
 @click.command(
     cls=LazyGroup,
     table=COMMANDS,
+    sections=SECTIONS,
+    aliases={"nodes": "instances"},
     epilog="Exit codes: 0 done or fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
 )
 def cluster() -> None:

@@ -1,5 +1,6 @@
 """What is written down: the events of the journal."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal, get_args
 
@@ -172,6 +173,12 @@ LIFTS_PAUSE: Final = ("unpause", "resume")
 
 PAUSE_ENDED: Final = "pause-ended"
 """The verb by which the journal notes that a pause has reached its end; no operator asks it."""
+COMMANDS: Final[Mapping[str, str]] = {
+    "return": "undrain",
+    "accept-quick": "acceptance",
+    "accept-full": "full acceptance",
+}
+"""What the command of a request is called, where the journal keeps the verb of earlier releases."""
 
 
 class RequestTaken(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`hpctl logs test`: what a file of log rules would have fired on a job's log, and when."""
+"""`hpctl policy test-logs`: what log rules would have fired on a job's log, and when."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class VerdictRow(Struct, frozen=True):
 
 
 class LogsTestView(Struct, frozen=True):
-    """What `hpctl logs test` shows."""
+    """What `hpctl policy test-logs` shows."""
 
     as_of: datetime
     file: str
@@ -102,12 +102,7 @@ class LogsTestView(Struct, frozen=True):
         return f", {moment(self.first)} to {moment(self.last)}" if self.first else ""
 
 
-@click.group(short_help="Try log rules on a job's log.")
-def logs() -> None:
-    """Try log rules on a job's log (docs/logs.md)."""
-
-
-@logs.command(short_help="Show which rules would have fired, and where.")
+@click.command("test-logs", short_help="Show which log rules would have fired, and where.")
 @click.argument(
     "paths", nargs=-1, required=True, metavar="[RULES] FILE", type=click.Path(readable=False)
 )
@@ -120,7 +115,7 @@ def logs() -> None:
     shell_complete=complete_preset,
 )
 @output.json_option
-def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
+def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
     """Show which of RULES would have fired on FILE, on which line, and when.
 
     RULES may be left out where --preset names rules; the option may be repeated. Reads FILE and
@@ -141,10 +136,10 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
 
 
-@logs.command(short_help="Print a preset's rules, to copy and change.")
+@click.command("log-rules", short_help="Print a preset's log rules, to copy and change.")
 @click.argument("name", required=False, shell_complete=complete_preset)
-def preset(name: str | None) -> None:
-    """Print a preset's rules, to be copied and changed; without NAME, the names."""
+def log_rules(name: str | None) -> None:
+    """Print a preset's log rules, to be copied and changed; without NAME, the names."""
     from hpctl.jobs.logs import rules as logs_rules
     from hpctl.vocabulary import log_presets
 

@@ -42,8 +42,8 @@ _RESULTS = {
 _WORDS = {Verdict.OK: "passed", Verdict.FAIL: "failed", Verdict.UNKNOWN: "skipped"}
 
 
-class AcceptGroup(LazyGroup):
-    """What is no command is a node: `hpctl accept gpu-7` is `hpctl accept nodes gpu-7`."""
+class AcceptanceGroup(LazyGroup):
+    """What is no command is a node: `hpctl acceptance gpu-7` is `hpctl acceptance nodes gpu-7`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Before click looks for a command."""
@@ -53,7 +53,7 @@ class AcceptGroup(LazyGroup):
 
 
 @click.group(
-    cls=AcceptGroup,
+    cls=AcceptanceGroup,
     table={
         "nodes": (
             "hpctl.nodes.acceptance.command:nodes",
@@ -81,7 +81,7 @@ class AcceptGroup(LazyGroup):
         ),
     },
 )
-def accept() -> None:
+def acceptance() -> None:
     """Test nodes, and see what tests have found (docs/acceptance.md)."""
 
 

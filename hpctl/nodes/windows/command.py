@@ -1,4 +1,4 @@
-"""`hpctl maintenance`: plan windows in which an admin has nodes, look at them, end them.
+"""`hpctl maintenance`: plan windows in which an administrator has nodes, look at them, end them.
 
 Each request is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it or
 slurmctld refused, 3 nobody answered.
@@ -71,7 +71,7 @@ class WindowPlanView(Struct, frozen=True):
 
 @click.group()
 def maintenance() -> None:
-    """Plan windows in which an admin has nodes."""
+    """Plan windows in which an administrator has nodes."""
 
 
 @maintenance.command()

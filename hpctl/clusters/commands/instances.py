@@ -1,4 +1,4 @@
-"""`hpctl cluster nodes`: every node by all its names, with what the API, Slurm and hpctl say."""
+"""`hpctl cluster instances`: every node by all its names; what the API, Slurm and hpctl say."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NODE_COLUMNS = (
 
 
 class ClusterNodesView(Struct, frozen=True):
-    """What `hpctl cluster nodes` shows. `total` counts the nodes before any filter.
+    """What `hpctl cluster instances` shows. `total` counts the nodes before any filter.
 
     `failed_nodes` are those of the nodes shown that failed, with what it means.
     """
@@ -154,7 +154,7 @@ def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
 )
 @output.json_option
 @place_options
-def nodes(
+def instances(
     names: tuple[str, ...],
     groups: tuple[str, ...],
     states: tuple[str, ...],
