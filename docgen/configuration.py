@@ -10,10 +10,11 @@ from hpctl.engine.config import Config
 HEAD = """# hpctl.yaml
 
 The daemon's configuration, `/etc/hpctl/hpctl.yaml` (`--config`, `HPCTL_CONFIG`). Every key has a
-default; `hpctl config example` prints a file with all of them, `hpctl config check` reports every
-error at once, `systemctl reload hpctl-daemon` applies a change. Keys that end in `_s` are seconds
-(`30`, `30s`, `10m`, `2h`, `1d`). The agent's file is described under [checks](checks.md), recovery
-policies under [policies](policies.md).
+default; `hpctl config example` prints a file with all of them, `hpctl config show` the values in
+effect, each with its file and line, `hpctl config check` reports every error at once,
+`systemctl reload hpctl-daemon` applies a change. Keys that end in `_s` are seconds (`30`, `30s`,
+`10m`, `2h`, `1d`). The agent's file is described under [checks](checks.md), recovery policies under
+[policies](policies.md).
 
 ```yaml
 mode: observe

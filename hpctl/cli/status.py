@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import time
+
 import click
 
 from hpctl.engine import config_loading
-from hpctl.engine.status_view import seen, verdict
+from hpctl.engine.status_view import read_status, verdict
+from hpctl.engine.world_reader import WorldReader
 from hpctl.toolkit import output
+from hpctl.toolkit.arguments import DurationType
+from hpctl.toolkit.output import Exit
+
+WATCH_S = "2"
+"""How long `--watch` pauses by default, in seconds."""
 
 
 @click.command()
+@click.option(
+    "--watch", is_flag=False, flag_value=WATCH_S, default=None, metavar="[SECONDS]",
+    type=DurationType("0.5s", "1h"), help="Print it again and again until Ctrl-C. [default: 2 s]",
+)  # fmt: skip
 @output.json_option
 @output.config_option
-def status(config: str, as_json: bool) -> None:
+def status(watch: float | None, config: str, as_json: bool) -> None:
     """The cluster and the daemon in one screen.
 
     Exit code: 0 all is well, 1 something is wrong (in treatment, blocked by a gate or waiting for
-    a person), 3 the daemon or Slurm does not answer, so this may be out of date.
+    a person), 3 the daemon or Slurm does not answer, so this may be out of date. Of --watch it is
+    that of the last screen.
     """
-    view = seen(config_loading.load_config(config))
+    loaded = config_loading.load_config(config)
+    reader = WorldReader(loaded, recent=True)
+    last = _watch(reader, watch, as_json) if watch is not None else _print(reader, as_json)
+    output.leave(last)
+
+
+def _print(reader: WorldReader, as_json: bool, *, clears: bool = False) -> Exit:
+    view = read_status(reader)
+    if clears:
+        click.clear()
     output.show("status", view, as_json)
-    output.leave(verdict(view))
+    return verdict(view)
+
+
+def _watch(reader: WorldReader, every_s: float, as_json: bool) -> Exit:
+    """Print the status until Ctrl-C; the verdict of the last one.
+
+    A terminal is cleared before each; elsewhere, and as JSON, each follows the one before.
+    """
+    gc.enable()
+    clears = sys.stdout.isatty() and not as_json
+    last = Exit.CANNOT_TELL
+    try:
+        while True:
+            last = _print(reader, as_json, clears=clears)
+            sys.stdout.flush()
+            time.sleep(every_s)
+    except KeyboardInterrupt:
+        return last

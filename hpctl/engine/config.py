@@ -302,7 +302,7 @@ def example(config: Config | None = None) -> str:
     """A file with every key of a configuration, by default of the defaults, under its meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
-    for name, value in _plain(config).items():
+    for name, value in to_plain(config).items():
         section = getattr(config, name)
         if isinstance(section, Struct):
             out += ["", f"# {(type(section).__doc__ or '').strip().splitlines()[0]}"]
@@ -311,7 +311,7 @@ def example(config: Config | None = None) -> str:
     return "\n".join(out) + "\n"
 
 
-def _plain(config: Config) -> dict[str, Any]:
+def to_plain(config: Config) -> dict[str, Any]:
     """The file's keys; of a recovery policy, which has no defaults of its own, what is set."""
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(config, enc_hook=str, order="deterministic")
@@ -322,7 +322,7 @@ def _plain(config: Config) -> dict[str, Any]:
 def _flat(config: Config) -> dict[str, str]:
     """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
     found: dict[str, str] = {}
-    todo: list[tuple[str, Any]] = list(_plain(config).items())
+    todo: list[tuple[str, Any]] = list(to_plain(config).items())
     for name, value in todo:
         if isinstance(value, Mapping):
             todo += [(f"{name}.{key}", inner) for key, inner in value.items()]

@@ -301,8 +301,12 @@ class StatusView(Struct, frozen=True):
 
 def seen(config: Config) -> StatusView:
     """Look once at everything that the screen tells of."""
+    return read_status(WorldReader(config, recent=True))
+
+
+def read_status(reader: WorldReader) -> StatusView:
+    """Look again at everything that the screen tells of."""
     now = output.now()
-    reader = WorldReader(config, recent=True)
     world = reader.read(now, slurm=True)
     if waits_for_cloud(world):
         world = reader.read(now, slurm=True, cloud=True)

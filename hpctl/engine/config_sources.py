@@ -1,0 +1,90 @@
+"""Where each value of the daemon's configuration comes from: the file and a line, or the default.
+
+A value that a file gives in a shorter form, such as a list in place of a mapping, has the line of
+that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine.config import Config, ConfigError, parse, to_plain
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.yaml_files import Place
+
+DEFAULT: Final = "default"
+
+
+class Setting(Struct, frozen=True):
+    """One value. `key`: its dotted name; `line`: of the file, None for a default."""
+
+    key: str
+    value: Any
+    line: int | None
+
+
+def list_settings(path: str) -> tuple[Setting, ...]:
+    """Read a file; every key with its value and its line. Raises ConfigError."""
+    text = yaml_files.read(path, ConfigError)
+    config = parse(text, path)
+    if config.database_url is not None:
+        # The password in it is for the daemon alone.
+        config = _hide_password(config)
+    usual = dict(_flatten(to_plain(Config())))
+    root = _compose(text)
+    found = []
+    for place, value in _flatten(to_plain(config)):
+        line, is_whole = _find_line(root, place)
+        if not is_whole and value == usual.get(place, value):
+            line = None
+        found.append(Setting(".".join(map(str, place)), value, line))
+    return tuple(found)
+
+
+def _hide_password(config: Config) -> Config:
+    from sqlalchemy import make_url
+
+    return replace(config, database_url=make_url(str(config.database_url)).render_as_string())
+
+
+def _flatten(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Yield nested keys as places, in the file's order; lists and empty mappings are values."""
+    if isinstance(value, Mapping) and (value or not place):
+        for key, inner in value.items():
+            yield from _flatten(inner, (*place, key))
+    else:
+        yield place, value
+
+
+def _compose(text: str) -> Any:
+    """The nodes of a YAML text, its merge keys resolved; None for an empty one."""
+    loader = yaml.SafeLoader(text)
+    root = loader.get_single_node()
+    left, visited = [root], set[int]()
+    while left:
+        node = left.pop()
+        if id(node) in visited or not isinstance(node, yaml.MappingNode):
+            continue
+        visited.add(id(node))
+        loader.flatten_mapping(node)
+        left += [inner for _, inner in node.value]
+    return root
+
+
+def _find_line(root: Any, place: Place) -> tuple[int | None, bool]:
+    """The line of the deepest key of a place that is in the file, and whether that is the whole
+    place or a shorter form of it."""
+    line, node = None, root
+    for part in place:
+        if not isinstance(node, yaml.MappingNode):
+            return line, line is not None
+        pairs = [(key, inner) for key, inner in node.value if key.value == str(part)]
+        if not pairs:
+            return line, False
+        line, node = pairs[-1][0].start_mark.line + 1, pairs[-1][1]
+    return line, True
