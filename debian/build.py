@@ -7,6 +7,7 @@ its postinst makes /opt/hpctl from them for the Python of the machine. Built by 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import importlib.metadata
 import shutil
@@ -100,6 +101,7 @@ def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, outpu
     shutil.copytree(bundle.lifecycle_scripts() / "systemd", units)
     (tree / "usr/bin").mkdir()
     (tree / "usr/bin/hpctl").symlink_to("/opt/hpctl/bin/hpctl")
+    add_manual(tree / "usr/share/man/man1")
     about = tree / "usr/share/doc/hpctl"
     about.mkdir(parents=True)
     shutil.copy(HERE.parent / "LICENSE", about / "copyright")
@@ -121,6 +123,13 @@ def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, outpu
     words = ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(tree), str(made)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return made
+
+
+def add_manual(to: Path) -> None:
+    """Put the manual pages into a directory as Debian has them, compressed without a time."""
+    to.mkdir(parents=True)
+    for page in sorted((HERE.parent / "docs/man").glob("*.1")):
+        (to / f"{page.name}.gz").write_bytes(gzip.compress(page.read_bytes(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from docgen.configuration import page as configuration_text
 from docgen.dashboards import BOARDS, dashboard
 from docgen.gpu import pages as gpu_pages
 from docgen.json_types import page as json_text
+from docgen.manual import pages as manual_pages
 from docgen.metrics import page as metrics_text
 from docgen.policies import page as policies_text
 from docgen.recoveries import page as recovery_text
@@ -57,6 +58,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "recovery.md": _noted(recovery_text),
     "validate.md": _noted(validate_text),
     **{name: _noted(text) for name, text in gpu_pages().items()},
+    **{f"man/{name}": partial(str, text) for name, text in manual_pages().items()},
     f"{SHIPPED}/hpctl.rules.yml": rules,
     f"{SHIPPED}/alerts.md": _noted(shipped_page),
 }
@@ -82,5 +84,6 @@ def main(arguments: list[str]) -> int:
     for name in names:
         sys.stdout.write(f"docs/{name}\n".replace("docs/../", ""))
         if "--check" not in arguments:
+            (PAGES / name).parent.mkdir(exist_ok=True)
             (PAGES / name).write_text(TABLES[name](), encoding="utf-8")
     return 1 if names and "--check" in arguments else 0

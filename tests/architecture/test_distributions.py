@@ -19,6 +19,13 @@ def list_wheel(project: Path) -> set[str]:
         return {file.distribution_path for file in builder.recurse_included_files()}
 
 
+def list_shared(project: Path) -> set[str]:
+    """Return the paths below the environment's own directory that the wheel of a project fills."""
+    builder = WheelBuilder(str(project))
+    shared = builder.recurse_explicit_files(builder.config.shared_data)
+    return {file.distribution_path for file in shared}
+
+
 def test_the_wheel_of_the_nodes_does_not_hold_the_sandbox():
     files = list_wheel(ROOT)
     assert "hpctl/cli/main.py" in files

@@ -1,0 +1,134 @@
+"""docs/man: the manual pages, one of hpctl and one of each of its commands, from the commands.
+
+A page of a group holds all commands of the group. What is a distribution of its own has none.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from hpctl import __version__
+from hpctl.cli.help_command import enter, list_leaves
+from hpctl.cli.main import COMMANDS, EXTRAS, RARE, SECTIONS, START, cli
+
+EXITS = """\
+.SH EXIT STATUS
+0: fine. 1: a problem was found, or the command was refused or failed. 2: wrong usage.
+3: cannot tell, or in doubt. 130: interrupted.
+"""
+FILES = """\
+.SH FILES
+.TP
+.I /etc/hpctl/hpctl.yaml
+The daemon\\(aqs configuration;
+.B hpctl config show
+prints what is in effect.
+.SH ENVIRONMENT
+.TP
+.B HPCTL_CONFIG
+Another configuration file.
+"""
+
+
+def pages() -> Mapping[str, str]:
+    """Return every page by its file's name. Raises ValueError for a command without a help."""
+    root = click.Context(cli, info_name="hpctl", **cli.context_settings)
+    names = [name for name in COMMANDS if name not in EXTRAS]
+    found = {"hpctl.1": "\n".join(_describe_program(root, names)) + "\n"}
+    for name in names:
+        command = cli.get_command(root, name)
+        assert command is not None
+        context = enter(root, name, command)
+        found[f"hpctl-{name}.1"] = "\n".join(_describe_page(context)) + "\n"
+    return found
+
+
+def _describe_program(root: click.Context, names: Sequence[str]) -> Iterator[str]:
+    yield _title("hpctl")
+    yield from (".SH NAME", f"hpctl \\- {_escape(_first_line(root.command))}")
+    yield from (".SH SYNOPSIS", ".B hpctl", _escape(" ".join(_usage(root))))
+    yield from (".SH DESCRIPTION", *_help(root.command))
+    for words, text in START.items():
+        yield from _item(f"\\fB{_escape(words)}\\fR", text)
+    yield from (".SH OPTIONS", *_options(root))
+    for title, section in (*SECTIONS.items(), ("More", RARE)):
+        yield f'.SH "{title.upper()}"'
+        for name, (_, text) in section.items():
+            yield from _item(f"\\fB{_escape(name)}\\fR", text)
+    yield EXITS + FILES.rstrip("\n")
+    *others, last = [f".BR {_escape(f'hpctl-{name}')} (1)" for name in names]
+    yield from (".SH SEE ALSO", *(f"{other}," for other in others), last)
+
+
+def _describe_page(context: click.Context) -> Iterator[str]:
+    name = context.command_path.replace(" ", "-")
+    yield _title(name)
+    yield from (".SH NAME", f"{_escape(name)} \\- {_escape(_first_line(context.command))}")
+    leaves = list(list_leaves(context))
+    yield ".SH SYNOPSIS"
+    for number, leaf in enumerate(leaves):
+        yield from ([".br"] if number else [])
+        yield from (f".B {_escape(leaf.command_path)}", _escape(" ".join(_usage(leaf))))
+    yield from (".SH DESCRIPTION", *_help(context.command))
+    if leaves == [context]:
+        options = list(_options(context))
+        yield from ([".SH OPTIONS", *options] if options else ())
+    else:
+        yield ".SH COMMANDS"
+        for leaf in leaves:
+            yield f'.SS "{_escape(leaf.command_path)}"'
+            yield from (*(_help(leaf.command) if leaf is not context else ()), *_options(leaf))
+    yield EXITS.rstrip("\n")
+    yield from (".SH SEE ALSO", ".BR hpctl (1)")
+
+
+def _title(name: str) -> str:
+    return f'.TH "{_escape(name.upper())}" "1" "" "hpctl {__version__}" "hpctl manual"'
+
+
+def _usage(context: click.Context) -> list[str]:
+    return context.command.collect_usage_pieces(context)
+
+
+def _first_line(command: click.Command) -> str:
+    if not command.help:
+        raise ValueError(f"{command.name} has no help")
+    return command.get_short_help_str(200).rstrip(".")
+
+
+def _help(command: click.Command) -> Iterator[str]:
+    """The help's paragraphs; those that click leaves as they are keep their lines."""
+    text = inspect.cleandoc(command.help or "").partition("\f")[0]
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.strip("\n").split("\n")
+        if lines[0].strip() == "\b":
+            yield from (".PP", ".nf", *(_escape(line) for line in lines[1:]), ".fi")
+        elif paragraph.strip():
+            yield from (".PP", _mark_code(_escape(" ".join(lines))))
+
+
+def _options(context: click.Context) -> Iterator[str]:
+    """The options; `--help` is said of hpctl alone."""
+    is_program = context.parent is None
+    for option in context.command.get_params(context) if is_program else context.command.params:
+        if isinstance(option, click.Option) and not option.hidden:
+            record = option.get_help_record(context)
+            assert record is not None
+            yield from _item(f"\\fB{_escape(record[0])}\\fR", record[1])
+
+
+def _item(head: str, text: str) -> Iterator[str]:
+    yield from (".TP", head, _mark_code(_escape(" ".join(text.split()))))
+
+
+def _mark_code(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
+
+
+def _escape(text: str) -> str:
+    """Text of which troff takes nothing for a request."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq").replace("'", "\\(aq")
+    text = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text)
+    return f"\\&{text}" if text.startswith(".") else text
