@@ -66,6 +66,7 @@ def _standby_is_ready(sandbox: Sandbox) -> bool:
         sys.executable,
         "-m",
         "hpctl",
+        "daemon",
         "failover",
         "--dry-run",
         "--json",

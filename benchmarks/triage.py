@@ -1,4 +1,4 @@
-"""`hpctl triage`: how right it is on kernel lines that no pattern was written for, and how fast.
+"""`hpctl agent triage`: how right it is on kernel lines without a pattern, and how fast.
 
 How right: the sets of `tests/detection/corpus/held_out`, labeled by what the drivers' sources mean
 before hpctl read them; of the last one nothing was mended. The rival is what everybody types:
@@ -120,9 +120,10 @@ def _megabyte(lines: Iterator[str]) -> str:
 
 
 def _fast(what: str, log: Path) -> Iterator[Row]:
-    command = [sys.executable, "-m", "hpctl", "triage", "--json", str(log)]
+    command = [sys.executable, "-m", "hpctl", "agent", "triage", "--json", str(log)]
     ours = _processor(lambda: _child(command, (0, 1)))
-    start = _processor(lambda: _child([sys.executable, "-m", "hpctl", "triage", os.devnull], (0,)))
+    empty = [sys.executable, "-m", "hpctl", "agent", "triage", os.devnull]
+    start = _processor(lambda: _child(empty, (0,)))
     loop = _processor(lambda: _loop(log))
     grep = _processor(lambda: _child(["grep", "-i", "-E", "-c", WORDS, str(log)], (0,)))
     name = f"1 MB {what}, the whole command"

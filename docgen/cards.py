@@ -25,7 +25,7 @@ one instance type and card have passed, their median sets a narrower limit above
 {evidence}
 
 A card that is not listed has no floor until five nodes were tested. Neither have GPUs of several
-kinds in one node, and GPUs with MIG slices. `hpctl accept baseline` shows which limit counts.
+kinds in one node, and GPUs with MIG slices. `hpctl acceptance baseline` shows which limit counts.
 
 ## What a figure depends on
 

@@ -27,7 +27,7 @@ budget:                   # of one core, and resident memory
 
 - **Seen** 2/3: reported when two of the last three runs found it; empty: when one did.
 - **Every** and **clears** are in seconds: it clears when absent for so long; `boot`, by a restart;
-  `operator`, by `hpctl return` or another instance.
+  `operator`, by `hpctl undrain` or another instance.
 - **Limits**: names and shipped values, to be changed under `limits`.
 
 For some minutes after boot what looks wrong is UNKNOWN and not a fault. An agent over its budget
@@ -50,7 +50,8 @@ where the node is shown as Suspect, `note` for all others. A note is counted and
   same driver, of the same device where both name one, for which a node is Suspect or Faulty, and
   which is seen from a minute before the first such line to a minute after the last.
 
-`hpctl agent check` and `hpctl triage` judge all lines of a boot together, by the daemon's rules.
+`hpctl agent check` and `hpctl agent triage` judge all lines of a boot together, by the daemon's
+rules.
 """
 BENIGN_HEAD = """These lines a healthy node prints, and nothing is reported for them:
 """

@@ -150,7 +150,7 @@ MEANINGS = {
     "acceptance.reboot": "the same after a reboot",
     "acceptance.reset": "the same after a reset of GPUs",
     "acceptance.add": "of an instance that is new",
-    "acceptance.returned": "after `hpctl return`",
+    "acceptance.returned": "after `hpctl undrain`",
     "acceptance.software_update": "after a boot that no recovery explains",
     "acceptance.quick_s": "time limit of a quick test's job",
     "acceptance.full_s": "of a full one's",

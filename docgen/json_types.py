@@ -24,8 +24,8 @@ import hpctl
 
 HEAD = """# The JSON that commands print
 
-`--json` prints one JSON object on standard output (`hpctl triage` one a line); progress, questions
-and errors go to standard error.
+`--json` prints one JSON object on standard output (`hpctl agent triage` one a line); progress,
+questions and errors go to standard error.
 
 **Compatibility.** While the number at the end of `schema` stays the same, fields keep their names
 and meanings, and new ones may be added. A field is never left out: what is unknown is `null` or,

@@ -30,17 +30,18 @@ Every node must reach every other on all ports.
 
 IAM = """## IAM policies
 
-`hpctl iam policy WHO` prints the policy of least privilege for what the configuration uses.
+`hpctl cluster iam policy WHO` prints the policy of least privilege for what the configuration uses.
 `--file cluster.yaml` adds the alarms and the accounting secret, and narrows the policy to the
 bucket and the role; `--config hpctl.yaml` adds autoscaling where it is on. `--cluster ARN`,
 `--bucket` and `--role` narrow it by hand, and `--trust` prints the trust policy.
-`hpctl iam check ROLE-ARN --as WHO` asks `iam:SimulatePrincipalPolicy` whether a role has it.
+`hpctl cluster iam check ROLE-ARN --as WHO` asks `iam:SimulatePrincipalPolicy` whether a role has
+it.
 
 | who | what for |
 |---|---|
 | `head-node` | the daemon, on the controller group's role |
 | `execution-role` | HyperPod's agents and lifecycle scripts on every node |
-| `operator` | who runs `hpctl cluster`, `lifecycle`, `storage` and `capacity` |
+| `operator` | who runs `hpctl cluster` |
 
 HyperPod's sample execution role has no `sagemaker` action: without `head-node` the daemon can treat
 nothing.

@@ -7,8 +7,8 @@ were. It may be called from threads and after a fork. The wire format and the ot
 are in `docs/progress.md`; only the standard library is used, and nothing is imported that costs.
 
 Where hpctl is not installed, the distribution hpctl-client has this file as `hpctl_client.progress`
-(hence the relative import), and `hpctl progress > hpctl_progress.py` makes one file of it. Both are
-for Python 3.8 or later.
+(hence the relative import), and `hpctl checkpoint progress > hpctl_progress.py` makes one file of
+it. Both are for Python 3.8 or later.
 
 `HPCTL_PROGRESS` is `unix:/path` or `udp:ADDRESS:PORT,TOKEN` (datagrams), or `file:/path` (lines are
 appended; a local file, since a write to a dead network file system would wait).

@@ -28,7 +28,7 @@ if [ ! -r "$config" ]; then
     exit 0
 fi
 
-# `hpctl lifecycle push` sends it last: without it the upload has not ended.
+# `hpctl cluster lifecycle push` sends it last: without it the upload has not ended.
 if [ -e "$here/MANIFEST" ]; then
     wrong=$(cd "$here" && LC_ALL=C sha256sum --check --quiet --strict MANIFEST 2>/dev/null) || :
     if [ -n "$wrong" ]; then
@@ -36,7 +36,7 @@ if [ -e "$here/MANIFEST" ]; then
     fi
     (cd "$here" && sha256sum --check --status --strict MANIFEST) || fail verify "MANIFEST is broken"
 elif [ -z "${HPCTL_LIFECYCLE_ROOT:-}" ]; then
-    fail verify "no MANIFEST beside these scripts: send a bundle with 'hpctl lifecycle push'"
+    fail verify "no MANIFEST beside these scripts: send them with 'hpctl cluster lifecycle push'"
 fi
 
 for python in "${HPCTL_LIFECYCLE_PYTHON:-}" /usr/bin/python3 python3 python3.13 python3.12 \

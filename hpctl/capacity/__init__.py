@@ -17,7 +17,7 @@ Spare nodes are kept idle in a reservation of Slurm. A job that restarts and lac
 many spares as it lost, the nearest first. Which node is burned in first comes from the forecast,
 which `hpctl/daemon/kinds.py` hands over as a function, as it does the reader of a test's results.
 
-All of it is pure and runs in the daemon, except `command` (`hpctl autoscale`), which reads.
+All of it is pure and runs in the daemon, except `command` (`hpctl cluster autoscale`), which reads.
 
 Begin with `plan.py` and `autoscale.py`. The room calls no port: the engine executes the steps. An
 addition carries the id of the change as its client token where the API takes one.

@@ -1,4 +1,4 @@
-"""`hpctl autoscale`: how groups grow and shrink, what was done, and why nothing is."""
+"""`hpctl cluster autoscale`: how groups grow and shrink, what was done, and why nothing is."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WaitingView(Struct, frozen=True):
 
 
 class AutoscaleView(Struct, frozen=True):
-    """What `hpctl autoscale` shows. `adds_left` and `hours_left`: of these 24 hours' budget.
+    """What `hpctl cluster autoscale` shows. `adds_left`, `hours_left`: of these 24 hours' budget.
 
     `waiting` and the older `changes` are there with explain alone. `unknown`: what could not be
     read, and why; no answer rests on it.

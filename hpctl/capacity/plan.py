@@ -242,7 +242,7 @@ def plan_capacity(
 
 
 def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
-    """What autoscaling answers for each group; what `hpctl autoscale explain` prints."""
+    """What autoscaling answers for each group; what `hpctl cluster autoscale explain` prints."""
     if not policy.autoscale.groups:
         return ()
     return decide(scale_view(view, policy, now), policy.autoscale, now)

@@ -178,8 +178,8 @@ def check(as_json: bool, **given: Any) -> None:
 
     Works on any machine: what it lacks is shown as absent. Rates need two looks, and what must
     last a while needs the agent itself: both are not seen here. The kernel's log is judged as by
-    `hpctl triage`; a note is counted and says nothing against the node, such as a program's own
-    Xid. Exit code: 0 fine or only notes and warnings, 1 a check failed, 3 a check cannot tell.
+    `hpctl agent triage`; a note is counted and says nothing against the node, such as a program's
+    own Xid. Exit code: 0 fine or only notes and warnings, 1 a check failed, 3 a check cannot tell.
     """
     view = look(**given)
     output.show("agent-check", view, as_json)

@@ -1,4 +1,4 @@
-"""`hpctl audit`: who asked what, and by which configuration the daemon acted."""
+"""`hpctl journal audit`: who asked what, and by which configuration the daemon acted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _entry(e: AuditEntry) -> str:
 
 
 class AuditView(Struct, frozen=True):
-    """What `hpctl audit` shows, oldest first."""
+    """What `hpctl journal audit` shows, oldest first."""
 
     entries: tuple[AuditEntry, ...]
 
@@ -51,8 +51,8 @@ class AuditView(Struct, frozen=True):
 
 
 class AuditVerifyView(Struct, frozen=True):
-    """What `hpctl audit verify` found. `broken_at`: the first row that does not follow from the
-    rows before it. `expected`: whether the digest that was asked for is in the chain."""
+    """What `hpctl journal audit verify` found. `broken_at`: the first row that does not follow from
+    the rows before it. `expected`: whether the digest that was asked for is in the chain."""
 
     rows: int
     ok: bool

@@ -385,7 +385,7 @@ def instance_names(facts: Facts) -> Iterator[CheckView]:
     if lost:
         why = join.unjoined.get(lost[0], "no NodeAddr or name fits")
         what = f"{len(lost)} instances have no Slurm node, {lost[0]} for one: {why}"
-        hint = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
+        hint = "compare `scontrol show node` (NodeAddr) with `hpctl cluster instances --details`"
         yield CheckView("instance names", "warn", what, hint)
 
 
@@ -475,7 +475,7 @@ def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
         wrong = True
     if not view.continuous:
         what = "NodeProvisioningMode is not Continuous: groups grow by UpdateCluster"
-        hint = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as head-node`"
+        hint = "that needs iam:PassRole too: `hpctl cluster iam check ROLE-ARN --as head-node`"
         yield CheckView("autoscale", "warn", what, hint)
     elif not wrong:
         what = f"{len(config.autoscale.groups)} group(s) within their bounds"

@@ -1,4 +1,4 @@
-"""`hpctl failover`: let another head node lead. The leader hands over; nobody takes it away."""
+"""`hpctl daemon failover`: let another head node lead, to which the leader hands over."""
 
 from __future__ import annotations
 

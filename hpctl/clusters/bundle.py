@@ -136,7 +136,8 @@ def read(directory: Path) -> Bundle:
         signed = (directory / MANIFEST).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise HpctlError(
-            f"{directory} is no bundle: it has no {MANIFEST}", "make one: hpctl lifecycle bundle"
+            f"{directory} is no bundle: it has no {MANIFEST}",
+            "make one: hpctl cluster lifecycle bundle",
         ) from error
     bundle = Bundle(directory, tuple(_files(directory)))
     if bundle.manifest != signed:
@@ -145,7 +146,7 @@ def read(directory: Path) -> Bundle:
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
             f"{directory} is not as its {MANIFEST} says: {', '.join(changed[:10]) or 'its order'}",
-            "make it again: hpctl lifecycle bundle",
+            "make it again: hpctl cluster lifecycle bundle",
         )
     return bundle
 

@@ -155,8 +155,8 @@ def _empty_group_text(group: GroupCapacity) -> ZoneText:
 
 
 class CapacityView(Struct, frozen=True):
-    """What `hpctl capacity` shows. `unknown`: what could not be read, and why. `problems`: groups
-    that the service calls Failed or Degraded, or that have failed instances.
+    """What `hpctl cluster capacity` shows. `unknown`: what could not be read, and why. `problems`:
+    groups that the service calls Failed or Degraded, or that have failed instances.
     """
 
     as_of: datetime

@@ -242,7 +242,7 @@ def accounting_secret(arn: str) -> tuple[Statement, ...]:
 
 
 def operator(to: Scope) -> tuple[Statement, ...]:
-    """What `hpctl cluster`, `lifecycle`, `storage` and `capacity` need."""
+    """What `hpctl cluster` needs."""
     return _from(OPERATOR, to)
 
 

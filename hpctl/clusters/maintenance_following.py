@@ -59,7 +59,7 @@ class Following(Struct):
             if self.clock() - self._begun > self.timeout_s:
                 raise InDoubt(
                     f"not done after {self.timeout_s:.0f} s; it goes on",
-                    "`hpctl cluster describe` and `hpctl cluster nodes` show how far it is",
+                    "`hpctl cluster describe` and `hpctl cluster instances` show how far it is",
                 )
             self.sleep(self.every_s)
 

@@ -150,8 +150,9 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
         raise HpctlError(
             f"s3://{file.bucket}/{key} names {FILE}: without it nodes that are born would refuse "
             "the bundle",
-            "push a bundle of the new cluster file first: `hpctl lifecycle bundle --spec FILE`, "
-            "`hpctl lifecycle push` without --prune",
+            "push a bundle of the new cluster file first: "
+            "`hpctl cluster lifecycle bundle --spec FILE`, "
+            "`hpctl cluster lifecycle push` without --prune",
         )
 
 

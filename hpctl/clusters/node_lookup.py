@@ -47,7 +47,7 @@ def resolve(
         raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
     every_name = [other for row in rows for other in row.names]
     near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
-    fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster nodes` lists them"
+    fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster instances` lists them"
     raise NoSuchNode(f"no node is called {name!r}", fix)
 
 

@@ -56,11 +56,15 @@ _MENDS = {
         "another operation works on it: wait for that; where it lasts over 90 minutes, only AWS"
         " Support can end it",
     ),
-    **dict.fromkeys(GONE, "it was replaced or deleted meanwhile: look at `hpctl cluster nodes`"),
     **dict.fromkeys(
-        BAD_STATUS, "it is between two states: wait until `hpctl cluster nodes` shows Running"
+        GONE, "it was replaced or deleted meanwhile: look at `hpctl cluster instances`"
     ),
-    "InternalServerError": "the service broke: look at `hpctl cluster nodes` before another try",
+    **dict.fromkeys(
+        BAD_STATUS, "it is between two states: wait until `hpctl cluster instances` shows Running"
+    ),
+    "InternalServerError": (
+        "the service broke: look at `hpctl cluster instances` before another try"
+    ),
 }
 
 

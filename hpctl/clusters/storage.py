@@ -1,7 +1,8 @@
 """Links between FSx for Lustre file systems and S3: data repository associations.
 
 Linked, a prefix of S3 appears as a directory. Its names come at once (BatchImportMetaDataOnCreate),
-a file's contents at its first read (lazy loading), or before that by `hpctl storage preload`.
+a file's contents at its first read (lazy loading), or before that by
+`hpctl cluster storage preload`.
 """
 
 from __future__ import annotations

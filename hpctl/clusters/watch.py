@@ -101,7 +101,7 @@ def _listed(
             raise
         raise NoEvents(
             f"cluster {cluster} has no events: its NodeProvisioningMode is not Continuous",
-            "what there is instead: `hpctl cluster nodes` (why a node failed), `hpctl explain`,"
+            "what there is instead: `hpctl cluster instances` (why a node failed), `hpctl explain`,"
             " and the log group /aws/sagemaker/Clusters/<name>/<id> in CloudWatch",
         ) from error
 

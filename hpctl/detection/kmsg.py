@@ -257,7 +257,8 @@ class KernelFile:
             begins = other[:40].decode(errors="replace")
             raise Unavailable(
                 f"{self._path} is not in the format of /dev/kmsg: its first line is {begins!r}",
-                f"Name /dev/kmsg with --kmsg. `hpctl triage {self._path}` reads other formats.",
+                "Name /dev/kmsg with --kmsg."
+                f" `hpctl agent triage {self._path}` reads other formats.",
             )
         return bool(chunk)
 

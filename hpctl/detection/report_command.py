@@ -68,7 +68,7 @@ _strict = click.option(
     type=click.Choice(["gone", "boot", "operator"]),
     default="gone",
     show_default=True,
-    help="What ends it, beside ok: its time (--for), a reboot, or only `hpctl return`.",
+    help="What ends it, beside ok: its time (--for), a reboot, or only `hpctl undrain`.",
 )
 @click.option(
     "--for",
@@ -94,7 +94,7 @@ def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None
     request = {"op": "report", **texts, **({} if for_s is None else {"for_s": for_s})}
     answer = _ask(socket, request, strict)
     if answer and answer.get("stays"):
-        stays = f"{answer['stays']} finding(s) stay: only `hpctl return` on the head node"
+        stays = f"{answer['stays']} finding(s) stay: only `hpctl undrain` on the head node"
         output.echo(f"hpctl: {stays} clears them", err=True)
 
 

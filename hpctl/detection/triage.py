@@ -1,4 +1,4 @@
-"""`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
+"""`hpctl agent triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
 
 The lines are judged by the agent's own code (`hpctl.detection.kernel.log`), and what that finds
 by the daemon's own (`hpctl.faults.assess`, hpctl's own catalogue): each line by itself, then all
@@ -97,8 +97,8 @@ class LineText(Struct, frozen=True):
 
 
 class TriageText(Struct, frozen=True):
-    """The text of `hpctl triage`. `meant`: so many of the `read` lines mean something; `others`
-    were not the kernel's."""
+    """The text of `hpctl agent triage`. `meant`: so many of the `read` lines mean something;
+    `others` were not the kernel's."""
 
     lines: tuple[LineText, ...]
     boots: tuple[BootView, ...]
@@ -173,7 +173,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         with open(file, "rb") as stream:
             yield stream
     except OSError as error:
-        hint = "`dmesg | hpctl triage` and `journalctl -k | hpctl triage` read what is there."
+        hint = "read it by `dmesg | hpctl agent triage` or `journalctl -k | hpctl agent triage`"
         raise Unavailable(f"{file} cannot be read: {error.strerror or error}", hint) from error
 
 

@@ -653,7 +653,7 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
         return f"a person: {advice}"
     if slurm is not None and slurm.closed and not waits:
         how = (
-            "hpctl return" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
+            "hpctl undrain" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         )
         return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
     if slurm is not None and failed_to_start(slurm):

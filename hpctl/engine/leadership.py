@@ -304,8 +304,8 @@ class Leadership:
             self._store.forget_standby(self._me.address)
 
     def take(self, request: Request, memory: JournaledState) -> None:
-        """Answer `hpctl failover` in the journal; where it is yes, `hand_over_to` names who is
-        next. Raises LeaseLost, OSError."""
+        """Answer `hpctl daemon failover` in the journal; where it is yes, `hand_over_to` names who
+        is next. Raises LeaseLost, OSError."""
         now, by, target = self._clock.now(), request.by or "operator", request.target
         ready = self.ready()
         chosen = [one for one in ready if target in ("", one.host, one.address)]

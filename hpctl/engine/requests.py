@@ -203,7 +203,7 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
     if node is not None and not node.ended:
         signal = node_recovery.NodeSignal.OPERATOR_CANCELLED
         text = (
-            f"{rid} cancelled; {node.node} stays drained: `hpctl return {node.node}` gives it back"
+            f"{rid} cancelled; {node.node} stays drained: `hpctl undrain {node.node}` gives it back"
         )
         return True, text, [SignalSeen(now, rid, signal, why)]
     job = view.state.jobs.get(rid)

@@ -561,7 +561,7 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
 def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
     if rec.phase is NodePhase.ESCALATED and rec.rule != SCALE_DOWN:
         return Awaited(
-            f"on-call to repair {rec.node} and run `hpctl return {rec.node}`,"
+            f"on-call to repair {rec.node} and run `hpctl undrain {rec.node}`,"
             f" or to run `hpctl replace {rec.node}`"
         )
     if rec.ended:

@@ -61,7 +61,7 @@ def find_untreated(w: World) -> list[UntreatedNode]:
 
 
 def _find_fault(w: World, name: NodeName) -> Assessment | None:
-    """The fault of a node, unless an operator has accepted it with `hpctl return`."""
+    """The fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
     if judged is None or judged.condition is not Condition.FAULTY or judged.fault is None:
         return None
@@ -85,9 +85,9 @@ def await_untreated(one: UntreatedNode) -> Awaited:
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
     ours = not one.in_service and reason_owner(one.node.reason) is not None
     if ours:
-        orders = f"`hpctl return {name}`, {orders}"
+        orders = f"`hpctl undrain {name}`, {orders}"
     elif one.in_service:
-        orders += f", or `hpctl return {name}`, which accepts the fault"
+        orders += f", or `hpctl undrain {name}`, which accepts the fault"
     if one.judged is None:
         return Awaited(f"a person to run {orders}")
     clears = {f.clears for f in one.judged.findings}

@@ -146,7 +146,7 @@ def _still_known(finding: Finding, reported: set[Key]) -> bool:
 
 
 def standing(health: Health, returned: datetime | None) -> Health:
-    """What still counts of a node that an operator gave back with `hpctl return` at that time.
+    """What still counts of a node that an operator gave back with `hpctl undrain` at that time.
 
     A finding that only an operator clears is dismissed from then on, however often its check
     still sees it: the agent goes on to report what it saw, and a condition that lasts is no news.

@@ -21,7 +21,7 @@ transition table are in `hpctl.vocabulary.node_recovery`.
 `facts`, `actors`, `by_hand`, `testing`, `advance` and `kind` are pure and run in the daemon, whose
 engine executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and
 `delete-nodes`, which run the same loop (`hpctl/clusters/order_loop.py`). `gpu_reset` runs in the
-agent, as root; `culprit` is pure and runs in `hpctl accept culprit`. The commands of
+agent, as root; `culprit` is pure and runs in `hpctl acceptance culprit`. The commands of
 `orders_command` append requests and change nothing themselves.
 
 Begin with `advance.py` beside the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No

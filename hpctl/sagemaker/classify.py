@@ -234,10 +234,10 @@ _HINTS = {
     ),
     "no answer": ("", "check network and endpoint; `hpctl doctor` tells more"),
     "denied": (
-        "allow {action} to these credentials; `hpctl iam policy operator` prints a policy",
+        "allow {action} to these credentials; `hpctl cluster iam policy operator` prints a policy",
         "allow the IAM action {action} on the cluster to the role that the "
         "daemon runs with; HyperPod's sample execution role has no sagemaker action at all, "
-        "and `hpctl iam policy head-node` prints the policy",
+        "and `hpctl cluster iam policy head-node` prints the policy",
     ),
     "unsigned": (_RENEW, _RENEW),
     "throttled": (

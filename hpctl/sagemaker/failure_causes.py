@@ -52,7 +52,9 @@ _MEANING = {
 
 
 _FIX = {
-    Cause.LIFECYCLE: "fix the script, push it (`hpctl lifecycle push`) and replace the node",
+    Cause.LIFECYCLE: (
+        "fix the script, push it (`hpctl cluster lifecycle push`) and replace the node"
+    ),
     Cause.QUOTA: "ask for more in Service Quotas: `<type> for cluster usage` of SageMaker",
     Cause.NETWORK: (
         "security groups must allow themselves both ways (`hpctl cluster validate` looks); where "
@@ -121,5 +123,5 @@ def _of_plan(where: Where) -> str:
         )
     return (
         f"the plan's capacity{f' in {held}' if held else ''} is taken, or not in the zone of the "
-        "group's subnets: `hpctl capacity` shows who has it"
+        "group's subnets: `hpctl cluster capacity` shows who has it"
     )

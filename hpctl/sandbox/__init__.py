@@ -16,5 +16,5 @@ The code runs in the processes that it starts, as an ordinary user; several head
 namespaces need root.
 
 Begin with `api.py`, `supervisor.py` and `emulator/service.py`. The only ways in are the command
-table and `hpctl lifecycle test`, which import the room by name when it is called.
+table and `hpctl cluster lifecycle test`, which import the room by name when it is called.
 """

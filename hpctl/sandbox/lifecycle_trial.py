@@ -1,4 +1,4 @@
-"""A lifecycle bundle tried as the one node of a sandbox, for `hpctl lifecycle test`."""
+"""A lifecycle bundle tried as the one node of a sandbox, for `hpctl cluster lifecycle test`."""
 
 import os
 from pathlib import Path

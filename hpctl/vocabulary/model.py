@@ -36,7 +36,7 @@ class Clears(StrEnum):
     GONE = "gone"
     """The agent no longer reports it: it has not been so for the check's own time."""
     OPERATOR = "operator"
-    """`hpctl return`, or another instance: a restart does not fix it."""
+    """`hpctl undrain`, or another instance: a restart does not fix it."""
 
 
 TEST: Final = "acceptance."

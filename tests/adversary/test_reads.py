@@ -19,7 +19,14 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-READS = (("status",), ("nodes",), ("jobs",), ("recoveries",), ("forecast",), ("audit",))
+READS = (
+    ("status",),
+    ("nodes",),
+    ("jobs",),
+    ("recoveries",),
+    ("cluster", "forecast"),
+    ("journal", "audit"),
+)
 # What a package below somebody's home needs is imported before the user is changed.
 AS_USER = """
 import json, os, sys
@@ -75,7 +82,11 @@ def test_a_user_reads_what_root_reads(siege: Siege, closed: Path) -> None:
 def test_what_a_user_reads_is_of_now(siege: Siege, closed: Path) -> None:
     siege.live.hpctl("pause")
     try:
-        until(lambda: "pause" in reads(siege, ("audit",))[0][1], 10, "the copy has the request")
+        until(
+            lambda: "pause" in reads(siege, ("journal", "audit"))[0][1],
+            10,
+            "the copy has the request",
+        )
     finally:
         siege.live.hpctl("unpause")
 

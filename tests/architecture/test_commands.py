@@ -89,6 +89,22 @@ def test_an_earlier_name_is_the_command_of_today_and_is_not_listed(old: str) -> 
     assert name not in parent.list_commands(click.Context(parent))
 
 
+CALL = re.compile(rf"(?<![\w./-])hpctl ({'|'.join(sorted(OLD, key=len, reverse=True))})(?![-\w:])")
+TELLS = ("hpctl/", "docs/", "docgen/", "lifecycle_scripts/", "slurm_plugins/", "README.md")
+IS_NO_CALL = ("hpctl audit trail 1", "docs/adr/0103-")
+
+
+def test_texts_call_commands_by_their_names_of_today() -> None:
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for path in tracked()
+        if str(path).startswith(TELLS)
+        for number, line in enumerate(text(path).splitlines(), 1)
+        if CALL.search(line) and not any(one in f"{path} {line}" for one in IS_NO_CALL)
+    ]
+    assert wrong == []
+
+
 PROSE = "\n".join(text(path) for path in tracked() if path.suffix == ".md")
 
 

@@ -283,7 +283,7 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
         seen = cluster(log=no, change={N1: drained}, seconds=seconds)
         assert len(left_closed(seen, seconds)) == tried
     cancelled = closed(SignalSeen(at(5), REMOVE.recovery, NodeSignal.OPERATOR_CANCELLED, "x"))
-    assert left_closed(ours(cancelled, seconds=10), 10) == [], "it waits for `hpctl return`"
+    assert left_closed(ours(cancelled, seconds=10), 10) == [], "it waits for `hpctl undrain`"
     doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, NodeSignal.DEADLINE, "x"))
     assert left_closed(ours(doubt, seconds=4000), 4000) == [], "it may still be deleted"
 

@@ -1,4 +1,4 @@
-"""`hpctl audit`: who asked what, what changed, and whether the trail is whole."""
+"""`hpctl journal audit`: who asked what, what changed, and whether the trail is whole."""
 
 import json
 
@@ -27,7 +27,7 @@ def audited(head: Head) -> Head:
 
 
 def test_requests_and_configurations_are_listed(audited: Head) -> None:
-    lines = audited.run("audit", width=200).stdout.splitlines()
+    lines = audited.run("journal", "audit", width=200).stdout.splitlines()
     assert lines[0].endswith('root (owns the file)  configuration: mode: default -> "assist"')
     assert 'budgets.per_hour: default -> 20; mode: "assist" -> "own"' in lines[1]
     assert lines[2].endswith("carol (MUNGE uid 1001)  replace n1: recovery n-1 opened")
@@ -35,15 +35,16 @@ def test_requests_and_configurations_are_listed(audited: Head) -> None:
 
 
 def test_since_leaves_out_what_is_older(audited: Head) -> None:
-    shown = json.loads(audited.run("audit", "--since", worlds.at(6).isoformat(), "--json").stdout)
+    since = worlds.at(6).isoformat()
+    shown = json.loads(audited.run("journal", "audit", "--since", since, "--json").stdout)
     assert [e["by"] for e in shown["entries"]] == ["eve"]
 
 
 def test_a_whole_trail_verifies_and_knows_its_digests(audited: Head) -> None:
-    shown = json.loads(audited.run("audit", "--json").stdout)
+    shown = json.loads(audited.run("journal", "audit", "--json").stdout)
     for entry in shown["entries"]:
-        assert audited.run("audit", "verify", "--expect", entry["digest"]).exit_code == 0
-    missing = audited.run("audit", "verify", "--expect", "0" * 64)
+        assert audited.run("journal", "audit", "verify", "--expect", entry["digest"]).exit_code == 0
+    missing = audited.run("journal", "audit", "verify", "--expect", "0" * 64)
     assert missing.exit_code == 1
     assert "rebuilt or truncated" in missing.stdout
 
@@ -53,6 +54,6 @@ def test_a_changed_row_is_named(audited: Head) -> None:
     with engine.begin() as c:
         c.execute(text("UPDATE hpctl_audit SET payload = replace(payload, 'carol', 'alice')"))
     engine.dispose()
-    result = audited.run("audit", "verify")
+    result = audited.run("journal", "audit", "verify")
     assert result.exit_code == 1
     assert result.stdout.startswith("Row 3 does not follow")

@@ -24,7 +24,9 @@ def complete(line: str) -> set[str]:
 
 
 COMPLETED = {
-    "plain,megatron": ("logs preset me", "logs test --preset me", "run --log-rules me"),
+    "plain,megatron": (
+        "policy log-rules me", "policy test-logs --preset me", "run --log-rules me",
+    ),
     "plain,--spares": ("sbatch --sp", "sbatch --help --sp", "run --sp"),
     "file,./ru": (
         "run --log-rules ./ru", "run --policy ./ru", "checkpoint ls ./ru",

@@ -40,7 +40,7 @@ def test_a_dry_run_says_who_would_lead(to, silent_s, ok, answer):
 
 
 def test_a_file_has_one_head(history):
-    done = history.run("failover")
+    done = history.run("daemon", "failover")
     assert done.exit_code == 2
     assert "database_url" in done.output
 

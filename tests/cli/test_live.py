@@ -42,7 +42,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_fa
     assert {n["instance_status"] for n in before.values()} == {"Running"}
     name = sandbox.nodes[1]
 
-    held = hpctl(sandbox, "return", name)
+    held = hpctl(sandbox, "undrain", name)
     assert (held.returncode, "not drained by hpctl" in held.stdout) == (1, True)
 
     followed = hpctl(sandbox, "replace", name, "--yes", "--follow", "--json")

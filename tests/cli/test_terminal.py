@@ -69,7 +69,7 @@ def test_no_word_of_the_journal_is_obeyed(head):
         RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
     ]
     head.write(worlds.healed(), worlds.troubled(), args)
-    for line in ("status", "jobs --all", "recoveries --all", "explain 4545", "audit"):
+    for line in ("status", "jobs --all", "recoveries --all", "explain 4545", "journal audit"):
         for more in ((), ("--json",)):
             assert not OBEYED.search(head.run(*line.split(), *more, width=200).stdout)
 

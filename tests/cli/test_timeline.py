@@ -83,7 +83,7 @@ def test_the_owner_of_a_held_job_is_told_what_fits_its_trouble(kind, advice) -> 
 def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
     nodes = world(troubled()).state.nodes
     escalated, four = nodes["n-66666666"], nodes["n-44444444"]
-    assert "hpctl return ip-10-1-0-6" in awaited(escalated, Policy()).what
+    assert "hpctl undrain ip-10-1-0-6" in awaited(escalated, Policy()).what
     fresh, own = replace(four, steps=()), Policy(mode=Mode.OWN)
     assert "HyperPod" in awaited(fresh, Policy(mode=Mode.ASSIST)).what
     waits = awaited(fresh, own).what

@@ -139,6 +139,6 @@ def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     try:
         with pytest.raises(NoEvents, match="not Continuous") as caught:
             events(bed.aws, CLUSTER)
-        assert "hpctl cluster nodes" in caught.value.hint
+        assert "hpctl cluster instances" in caught.value.hint
     finally:
         bed.close()

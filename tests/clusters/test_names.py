@@ -75,7 +75,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
     [
         ("ip-10-1-0-33", "did you mean ip-10-1-0-3 or"),
         ("workers", "its nodes: ip-10-1-0-2, ip-10-1-0-3"),
-        ("zzz", "hpctl cluster nodes"),
+        ("zzz", "hpctl cluster instances"),
     ],
 )
 def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):

@@ -150,7 +150,7 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
     assert one.phase is OrderPhase.FAILED
     assert "mount_fsx" in one.text
     assert read[0].endswith(f"LifecycleConfig/workers/{one.new_instance_id}")
-    assert "hpctl lifecycle push" in one.fix
+    assert "hpctl cluster lifecycle push" in one.fix
     assert one.left_drained
     # The script is fixed: what failed is ordered anew, and not waited for as if it were coming.
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))

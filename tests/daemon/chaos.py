@@ -75,9 +75,9 @@ class Chaos(Live):
             self.sandbox.inject(node, "xid", code=code)
 
     def order(self, verb: str, *nodes: str) -> None:
-        """`hpctl replace`, `reboot` or `return`, as an operator would."""
+        """`hpctl replace`, `reboot` or `undrain`, as an operator would."""
         self.mark(*nodes)
-        sure = [] if verb == "return" else ["--yes", "--now"]
+        sure = [] if verb == "undrain" else ["--yes", "--now"]
         self.hpctl(verb, *nodes, *sure)
 
     def mark(self, *nodes: str) -> None:
@@ -203,7 +203,7 @@ class Chaos(Live):
 
     def put_back(self, *nodes: str) -> None:
         """Give nodes back as an operator would, and see them come back."""
-        self.order("return", *nodes)
+        self.order("undrain", *nodes)
         for node in nodes:
             self.returned(node)
 

@@ -42,7 +42,7 @@ def failed_over(live: Chaos, how: str, victim: str) -> tuple[str, float, float]:
 def one_round(live: Chaos, how: str, grace_s: float) -> tuple[float, float]:
     """Fail over with a recovery open: how many seconds that took, and the job that was hit
     meanwhile took to run again."""
-    ready = ["failover", "--dry-run", "--json"]
+    ready = ["daemon", "failover", "--dry-run", "--json"]
     until(lambda: json.loads(live.hpctl(*ready, check=False))["ok"], 60, "a standby is ready")
     job = live.start("sleep 600")
     (hit,) = map(str, live.job(job).nodes)

@@ -78,7 +78,7 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     until(lambda: first.leads() is True, 40)
     second.start(both)
     until(lambda: second.leads() is False, 40)
-    until(lambda: first.hpctl("failover", "--dry-run")[0] == 0, 10)
+    until(lambda: first.hpctl("daemon", "failover", "--dry-run")[0] == 0, 10)
     _, shown = second.hpctl("status")
     assert shown["daemon"]["address"] == first.address
     (standby,) = shown["standbys"]
@@ -91,11 +91,11 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     first.start(both)
     until(lambda: first.leads() is False, 40)
 
-    code, refused = first.hpctl("failover", "--to", "nowhere")
+    code, refused = first.hpctl("daemon", "failover", "--to", "nowhere")
     assert (code, refused["ok"]) == (1, False)
     assert "no standby is ready there" in str(refused["answer"])
     asked = time.monotonic()
-    code, done = first.hpctl("failover", "--to", first.address, "--wait")
+    code, done = first.hpctl("daemon", "failover", "--to", first.address, "--wait")
     took = time.monotonic() - asked
     print(f"handed over: {took:.2f} s with the command's own start")
     assert (code, done["done"]) == (0, True), done
@@ -103,7 +103,7 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     assert first.leads() is True
     until(lambda: second.leads() is False, 40)
     assert second.process.poll() is None
-    _, audit = first.hpctl("audit")
+    _, audit = first.hpctl("journal", "audit")
     rows = [(row["what"], row["ok"]) for row in audit["entries"]]
     assert ("failover nowhere", False) in rows
     assert (f"failover {first.address}", True) in rows

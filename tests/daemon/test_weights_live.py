@@ -1,4 +1,4 @@
-"""Jobs get the nodes first that will last, once `hpctl forecast` has set their weights."""
+"""Jobs get the nodes first that will last, once `hpctl cluster forecast` has set their weights."""
 
 import json
 
@@ -15,7 +15,7 @@ def test_a_job_goes_to_a_node_that_has_not_broken(sandbox_factory):
     live = Live(sandbox_factory(nodes=2, mode="own", daemon=True, config=config, slurm_conf=EAGER))
 
     def weights(*more: str) -> dict[str, str]:
-        return dict(json.loads(live.hpctl("forecast", *more, "--json"))["weights"])
+        return dict(json.loads(live.hpctl("cluster", "forecast", *more, "--json"))["weights"])
 
     def first() -> str:
         """Where a job goes to."""

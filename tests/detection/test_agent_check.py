@@ -44,7 +44,7 @@ def test_the_kernels_log(tmp_path) -> None:
 
 
 def test_a_programs_own_xid_is_no_failed_check(tmp_path) -> None:
-    """kmsg-boot-driver.txt and kmsg-crashes.txt: what `hpctl triage` calls healthy exits 0 here."""
+    """kmsg-boot-driver.txt, kmsg-crashes.txt: what `hpctl agent triage` calls healthy exits 0."""
     kmsg = tmp_path / "kmsg"
     kmsg.write_text(read_text("kmsg-boot-driver.txt") + read_text("kmsg-crashes.txt"))
     args = ("--only", "kernel", "--kmsg", str(kmsg))

@@ -96,7 +96,7 @@ def test_a_file_of_another_format_is_refused(path, line):
     log = open_log(path)
     with pytest.raises(Unavailable, match="not in the format of /dev/kmsg") as caught:
         log.read()
-    assert "hpctl triage" in caught.value.hint
+    assert "hpctl agent triage" in caught.value.hint
     log.close()
 
 

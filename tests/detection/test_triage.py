@@ -1,4 +1,4 @@
-"""`hpctl triage`: every form of a kernel log, judged by the agent's and the daemon's own code."""
+"""`hpctl agent triage`: every form of a kernel log, judged by the code of agent and daemon."""
 
 import io
 import json
@@ -20,7 +20,7 @@ FIELDS = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "MESSAGE": LOST}
 
 def run(text, *args):
     data = text.encode() if isinstance(text, str) else text
-    return command_line.run("triage", *args, stdin=io.BytesIO(data), width=160)
+    return command_line.run("agent", "triage", *args, stdin=io.BytesIO(data), width=160)
 
 
 def rows(text):

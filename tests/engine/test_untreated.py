@@ -92,7 +92,7 @@ def test_explain_says_by_whose_act_since_when_and_what_ends_it():
     assert view.headline.startswith("n1 is in service with a fault known since 2026-03-01 11:59:50")
     assert "somebody resumed the node" in view.headline
     assert "`hpctl replace n1`" in view.next.what
-    assert "`hpctl return n1`, which accepts the fault" in view.next.what
+    assert "`hpctl undrain n1`, which accepts the fault" in view.next.what
     assert "new evidence" in view.next.what
 
 
@@ -106,7 +106,7 @@ def test_explain_names_what_clears_the_fault():
 
 def test_explain_of_a_node_that_stays_drained_names_its_return():
     view = explain_view(world(CANCELED, DRAINED), rules(), "n-1")
-    assert view.next.what.startswith("a person to run `hpctl return n1`")
+    assert view.next.what.startswith("a person to run `hpctl undrain n1`")
 
 
 def asked(log, node=SERVES, sick=()):

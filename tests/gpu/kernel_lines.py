@@ -114,10 +114,10 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def triage(context: Context, records: Sequence[str], label: str) -> list[dict[str, Any]]:
-    """Return what `hpctl triage` says of each line that means something."""
+    """Return what `hpctl agent triage` says of each line that means something."""
     file = context.scratch / f"triage-{label}.txt"
     file.write_text("".join(f"{head(record)}\n" for record in records))
-    done = context.hpctl("triage", str(file), "--json", limit_s=20)
+    done = context.hpctl("agent", "triage", str(file), "--json", limit_s=20)
     views = []
     for line in done.out.splitlines():
         with suppress(ValueError):

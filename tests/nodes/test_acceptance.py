@@ -174,7 +174,7 @@ def test_a_command_that_failed_without_a_result_is_quoted():
         advance(OPEN, replace(INSIDE, test=job("FAILED", comment=said)), TESTED, at(400))
     )
     assert answer.signal is NodeSignal.UNTESTED
-    assert "/opt/none: not found exit code 127; run `hpctl accept check`" in answer.why
+    assert "/opt/none: not found exit code 127; run `hpctl acceptance check`" in answer.why
     foreign = replace(INSIDE, test=job("FAILED", comment="hpctl:{}"))
     assert "has reported no result" in moves(advance(OPEN, foreign, TESTED, at(400))).why
 

@@ -19,7 +19,7 @@ def live():
 
 
 def check_command(live: Chaos) -> dict[str, str]:
-    shown = json.loads(live.hpctl("accept", "check", "--json", check=False))
+    shown = json.loads(live.hpctl("acceptance", "check", "--json", check=False))
     (row,) = shown["checks"]
     return row
 
@@ -32,7 +32,7 @@ def ask_doctor(live: Chaos) -> dict[str, str]:
 
 def test_a_command_that_cannot_run_is_named_with_its_output(live: Chaos):
     live.reconfigure(acceptance={"reboot": "quick", "command": NO_SUCH}, catalogue=REBOOTED)
-    assert ask_doctor(live)["fix"] == "hpctl accept check"
+    assert ask_doctor(live)["fix"] == "hpctl acceptance check"
     row = check_command(live)
     assert row["verdict"] == "fail", row
     assert "/opt/none/python" in row["what"]
@@ -44,7 +44,7 @@ def test_a_command_that_cannot_run_is_named_with_its_output(live: Chaos):
     assert "/opt/none/python" in why
     assert "exit code 127" in why
     assert ask_doctor(live)["verdict"] == "fail"
-    live.order("return", victim)
+    live.order("undrain", victim)
     until(lambda: live.node(victim).in_service, 60, "it is given back")
 
 

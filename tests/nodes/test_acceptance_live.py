@@ -76,7 +76,7 @@ def test_a_node_that_passes_serves_again(live: Live) -> None:
     assert live.node(node).in_service
     (result,) = (f for f in rec.tests if f.check == "acceptance.gemm")
     assert (result.verdict, json.loads(result.evidence)) == ("ok", {"tflops": 71.5})
-    shown = json.loads(live.hpctl("accept", "show", node, "--json"))
+    shown = json.loads(live.hpctl("acceptance", "show", node, "--json"))
     assert shown["tests"][0]["measured"][0]["figures"] == {"tflops": 71.5}
     assert "passed its test" in live.hpctl("explain", rec.id)
 
@@ -99,13 +99,13 @@ def test_an_operator_has_a_node_tested_and_it_stays_drained_where_it_fails(live:
     node = live.sandbox.nodes[0]
     job = live.submit("sleep 300", "-w", node)
     until(lambda: live.running(job), 60, "a job runs")
-    assert f"job {job} is on {node}" in live.hpctl("accept", node, check=False)
+    assert f"job {job} is on {node}" in live.hpctl("acceptance", node, check=False)
     live.sandbox.run(["scancel", str(job)])
     until(lambda: live.node(node).state == "IDLE", 60, "the node is idle")
     (live.asked / node).write_text("reboot\n")  # type: ignore[attr-defined]
-    shown = json.loads(live.hpctl("accept", node, "--wait", "--json", check=False))
+    shown = json.loads(live.hpctl("acceptance", node, "--wait", "--json", check=False))
     assert [(t["node"], t["result"]) for t in shown["tests"]] == [(node, "failed")]
     assert ended(live, node).phase == "escalated"
     assert live.node(node).drained
-    live.hpctl("return", node)
+    live.hpctl("undrain", node)
     until(lambda: live.node(node).in_service, 60, "it is given back")

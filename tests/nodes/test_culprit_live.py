@@ -10,13 +10,13 @@ pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 @pytest.fixture
 def hpctl(slurm, shared):
-    """Runs `hpctl accept culprit` with tests of a site that take the place of the all-reduce."""
+    """Runs `hpctl acceptance culprit` with a site's tests in the place of the all-reduce."""
 
     def run(script: str, *args: str, limit_s: int = 30, check: bool = False):
         row = {"name": "group.all_reduce", "what": "a test", "levels": ["group"]}
         row |= {"command": ["sh", "-c", script], "timeout_s": limit_s}
         (shared / "a.yaml").write_text(json.dumps({"tests": [row]}))
-        command = [sys.executable, "-m", "hpctl", "accept", "culprit", "--timeout", "60", *args]
+        command = [sys.executable, "-m", "hpctl", "acceptance", "culprit", "--timeout", "60", *args]
         return slurm.run(command, env={"HPCTL_TESTS_D": str(shared)}, check=check)
 
     return run

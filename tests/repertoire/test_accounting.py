@@ -164,7 +164,7 @@ def test_a_limit_of_the_association_holds_for_the_restart(live: Chaos) -> None:
     explain="The node was not tested, with slurmctld's `Invalid account`.",
     owner=(
         "An administrator gives the daemon's user an association (`sacctmgr add user`) and runs"
-        " `hpctl return`."
+        " `hpctl undrain`."
     ),
 )
 def test_a_daemon_without_an_association_heals_and_cannot_test(live: Chaos) -> None:

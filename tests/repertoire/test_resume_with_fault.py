@@ -60,8 +60,8 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     until(lambda: live.phase(node) == "vacated", 60, "it is drained again")
     live.sandbox.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
     until(lambda: live.phase(node) == "cancelled", 60, "the administrator wins again")
-    live.hpctl("return", node)
-    until(lambda: status(live)[0] == 0, 60, "hpctl return accepts the faults")
+    live.hpctl("undrain", node)
+    until(lambda: status(live)[0] == 0, 60, "hpctl undrain accepts the faults")
     assert live.node(node).in_service
 
 
@@ -69,7 +69,7 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     job="Node that hpctl has drained for an Xid 79",
     act="an operator runs `hpctl cancel RECOVERY`",
     slurm="The node stays drained.",
-    explain="`status` lists it as out of service until `hpctl return`, `reboot` or `replace`.",
+    explain="`status` lists it as out of service until `hpctl undrain`, `reboot` or `replace`.",
 )
 def test_a_node_left_drained_by_a_canceled_recovery_stays_listed(live: Chaos):
     node = drained(live)
@@ -78,7 +78,7 @@ def test_a_node_left_drained_by_a_canceled_recovery_stays_listed(live: Chaos):
     code, text = status(live)
     assert code == 1
     assert f"{node} is out of service" in text
-    assert f"hpctl return {node}" in live.explained(node)
+    assert f"hpctl undrain {node}" in live.explained(node)
     live.order("replace", node)
     live.returned(node)
     until(lambda: status(live)[0] == 0, 60, "nothing is left to list")

@@ -161,7 +161,7 @@ def test_an_escalation_reaches_the_webhook_and_says_what_to_do(head: Head, hook:
         hook.texts[0].splitlines()[0],
         "n1: GPU fell off the bus. Escalated to on-call: replace: rejected (AccessDenied).",
         "hpctl takes no further step on this node.",
-        "A person is needed: on-call to repair n1 and run `hpctl return n1`, or to run"
+        "A person is needed: on-call to repair n1 and run `hpctl undrain n1`, or to run"
         " `hpctl replace n1`.",
         "Next: hpctl explain n1",
     ]

@@ -1,4 +1,4 @@
-"""`hpctl capacity`: what is reserved, running, spare and failed, by group and zone."""
+"""`hpctl cluster capacity`: what is reserved, running, spare and failed, by group and zone."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ PLAN_PARTS: Layout = (
 
 
 class TrainingPlansView(Struct, frozen=True):
-    """What `hpctl capacity plans` shows. `whole`: one, with all its parts."""
+    """What `hpctl cluster capacity plans` shows. `whole`: one, with all its parts."""
 
     as_of: datetime
     whole: bool

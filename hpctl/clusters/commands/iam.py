@@ -1,4 +1,4 @@
-"""`hpctl iam`: the IAM policies of least privilege, and whether a role has one."""
+"""`hpctl cluster iam`: the IAM policies of least privilege, and whether a role has one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHO = ("head-node", "execution-role", "operator")
 
 
 class IamView(Struct, frozen=True):
-    """What `hpctl iam policy` shows."""
+    """What `hpctl cluster iam policy` shows."""
 
     who: str
     policy: dict[str, Any]
@@ -53,7 +53,7 @@ class UnsureView(Struct, frozen=True):
 
 
 class IamCheckView(Struct, frozen=True):
-    """What `hpctl iam check` shows. `error`: why nobody can say."""
+    """What `hpctl cluster iam check` shows. `error`: why nobody can say."""
 
     who: str
     role: str
@@ -115,7 +115,8 @@ def policy(
 
     WHO is `head-node` (the daemon, on a controller), `execution-role` (every node of a cluster) or
     `operator` (the person or CI job that runs `hpctl cluster`). What is not named stays `*`. The
-    policy goes to standard output as IAM takes it: `hpctl iam policy operator > policy.json`.
+    policy goes to standard output as IAM takes it:
+    `hpctl cluster iam policy operator > policy.json`.
     """
     from hpctl.clusters import iam_policies
 

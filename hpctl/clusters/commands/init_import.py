@@ -332,8 +332,8 @@ def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
 def provisioning_parameters(path: str, target: Path | None, force: bool, as_json: bool) -> None:
     """Print provisioning_parameters.json, as the lifecycle scripts read it from their directory.
 
-    For clusters with `slurm_config: provisioning_parameters`; `hpctl lifecycle bundle` takes the
-    file along.
+    For clusters with `slurm_config: provisioning_parameters`; `hpctl cluster lifecycle bundle`
+    takes the file along.
     """
     from hpctl.clusters.request import render
     from hpctl.clusters.spec import read

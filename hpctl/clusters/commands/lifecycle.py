@@ -1,4 +1,4 @@
-"""`hpctl lifecycle`: the bundle of scripts that nodes run at birth."""
+"""`hpctl cluster lifecycle`: the bundle of scripts that nodes run at birth."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PROBLEMS = (
 
 
 class BundleView(Struct, frozen=True):
-    """What `hpctl lifecycle bundle` shows."""
+    """What `hpctl cluster lifecycle bundle` shows."""
 
     directory: str
     digest: str
@@ -251,7 +251,7 @@ def _view(
 
 
 class PushView(Struct, frozen=True):
-    """What `hpctl lifecycle push` shows. `dry_run`: nothing was sent."""
+    """What `hpctl cluster lifecycle push` shows. `dry_run`: nothing was sent."""
 
     source_s3_uri: str
     digest: str
@@ -318,7 +318,7 @@ def push(
     read = bundles.read(directory)
     found = bundle_checks.problems(directory)
     if found:
-        raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl lifecycle bundle")
+        raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl cluster lifecycle bundle")
     aws = open_aws(**account)
     plan = bundles.plan(aws, read, target)
     deletes = prune and bool(plan.left_over)
@@ -359,7 +359,7 @@ def _not_tried(trial: Trial) -> str:
 
 
 class TestView(Struct, frozen=True):
-    """What `hpctl lifecycle test` shows. `slurm`: how a real instance fared, or why none did."""
+    """What `hpctl cluster lifecycle test` shows. `slurm`: how an instance did, or why none did."""
 
     digest: str
     mode: str
@@ -406,7 +406,7 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
     """Test a bundle on this machine.
 
     As a node of each role, below a directory; then as a sandbox's instance, which must join a real
-    Slurm. What needs systemd, mounts or accounts is left out: hpctl lifecycle show says so.
+    Slurm. What needs systemd, mounts or accounts is left out: hpctl cluster lifecycle show says so.
     """
     from hpctl.clusters import bundle as bundles
     from hpctl.clusters import bundle_checks

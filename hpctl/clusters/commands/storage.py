@@ -1,4 +1,4 @@
-"""`hpctl storage`: directories of FSx for Lustre that show what is under an S3 prefix.
+"""`hpctl cluster storage`: directories of FSx for Lustre that show what is under an S3 prefix.
 
 A file whose contents are in S3 alone is `released` in `lfs hsm_state`; `lfs hsm_restore` brings
 them back, and returns before they are there. So `preload` asks for bounded batches, has a bounded
@@ -40,7 +40,7 @@ def storage() -> None:
 
 
 class LinkView(Struct, frozen=True):
-    """What `hpctl storage link` shows. `made`: by this call; false where it was there already.
+    """What `hpctl cluster storage link` shows. `made`: by this call; false where it was there.
 
     `dry_run`: nothing was asked for; a `link` without an id is what would be.
     """
@@ -78,11 +78,11 @@ class LinkView(Struct, frozen=True):
         if one.lifecycle == "AVAILABLE":
             return (
                 "The names are there; contents come from S3 at the first read."
-                f" Load them ahead: hpctl storage preload MOUNT{one.path}"
+                f" Load them ahead: hpctl cluster storage preload MOUNT{one.path}"
             )
         if one.settled:
             return ""
-        return f"It goes on by itself: hpctl storage ls {one.file_system}"
+        return f"It goes on by itself: hpctl cluster storage ls {one.file_system}"
 
 
 @storage.command()
@@ -128,8 +128,8 @@ def link(
     """Link an FSx for Lustre directory to S3.
 
     The names below S3_URI (s3://bucket/prefix) appear at once; a file's contents are loaded from
-    S3 when it is first read, which is slow for the first reader. `hpctl storage preload` loads
-    them ahead.
+    S3 when it is first read, which is slow for the first reader. `hpctl cluster storage preload`
+    loads them ahead.
     """
     try:
         wanted = Wanted.of(file_system, s3, path, auto_import=auto_import, auto_export=auto_export)
@@ -179,7 +179,7 @@ LINK_COLUMNS = (
 
 
 class LinksView(Struct, frozen=True):
-    """What `hpctl storage ls` shows. `file_system`: the one that was asked for, empty for all."""
+    """What `hpctl cluster storage ls` shows. `file_system`: the one asked for, empty for all."""
 
     links: tuple[Link, ...]
     file_system: str = ""
@@ -391,7 +391,7 @@ def load(
             raise HpctlError(
                 f"no file has arrived for {stalled_s:g} s; {len(under_way)} are awaited, the first "
                 f"is {under_way[0]}",
-                "look at the association (`hpctl storage ls`) and `lfs hsm_action FILE`",
+                "look at the association (`hpctl cluster storage ls`) and `lfs hsm_action FILE`",
             )
         if under_way:
             sleep(poll_s)
@@ -444,7 +444,7 @@ def _released(batch: Sequence[str], text: str) -> set[str]:
         if found is None:
             raise HpctlError(
                 f"lfs hsm_state says nothing of {name}",
-                "is it on a Lustre file system that is linked to S3? `hpctl storage ls` tells",
+                "is it on a Lustre file system that is linked to S3? See: hpctl cluster storage ls",
             )
         if "released" in found[2].split(",")[0].split():
             released.add(name)

@@ -135,7 +135,7 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statemen
     return tuple(statements)
 
 
-FIX = "`hpctl iam policy execution-role` prints the policy"
+FIX = "`hpctl cluster iam policy execution-role` prints the policy"
 
 
 @FAMILY.check("role")
@@ -209,7 +209,7 @@ def _untrusted(arn: str, place: Place) -> Finding:
     return fail(
         place,
         f"{arn} does not let {SERVICE} take it on",
-        "`hpctl iam policy execution-role --trust` prints the trust policy",
+        "`hpctl cluster iam policy execution-role --trust` prints the trust policy",
     )
 
 

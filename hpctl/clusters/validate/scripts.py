@@ -180,7 +180,8 @@ def of_roles(
             group.at("LifeCycleConfig", "SourceS3Uri"),
             f"{where}/{CONFIG}: roles gives {group.name} {text or 'no role'}, so the scripts take "
             f"its {role} nodes for {text or 'compute'} nodes",
-            "`hpctl lifecycle bundle --spec FILE` writes the roles of the cluster's file; push it",
+            "`hpctl cluster lifecycle bundle --spec FILE` writes the roles of the cluster's file;"
+            " push it",
         )
 
 
@@ -210,7 +211,7 @@ def of_parameters(
         yield fail(
             place,
             f"{where} has no {PARAMETERS}: the scripts would leave plain instances behind",
-            "`hpctl lifecycle bundle --spec FILE` writes it from the cluster's file",
+            "`hpctl cluster lifecycle bundle --spec FILE` writes it from the cluster's file",
         )
         return
     try:
@@ -321,7 +322,7 @@ def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """hpctl can be installed from a bundle's wheels with the Python that it is for."""
     place = next(iter(entries(wanted).values()), ())
     for why in facts.scripts.unfit:
-        fix = "make the bundle again: hpctl lifecycle bundle --wheels --python-version 3.10"
+        fix = "make the bundle again: hpctl cluster lifecycle bundle --wheels --python-version 3.10"
         yield fail(place, f"{facts.scripts.directory}/{why}", fix)
 
 
@@ -444,7 +445,7 @@ def bucket_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield fail(
                 place,
                 f"there is no bucket {prefix.bucket}",
-                "check its name; `hpctl lifecycle push` uploads the scripts",
+                "check its name; `hpctl cluster lifecycle push` uploads the scripts",
             )
         elif prefix.region != facts.region:
             yield warn(
@@ -511,7 +512,7 @@ def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 fail(
                     place,
                     f"{prefix.url}/{name} {what}: nodes that are born would refuse the bundle",
-                    "`hpctl lifecycle push` sends what is missing",
+                    "`hpctl cluster lifecycle push` sends what is missing",
                 )
                 for names, what in (
                     (missing, f"is in {MANIFEST} and is not there"),
@@ -572,7 +573,7 @@ def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
         yield fail(
             place,
             f"there is no {prefix.url}/{name}",
-            f"`hpctl lifecycle push` uploads the scripts; {_has(prefix)}",
+            f"`hpctl cluster lifecycle push` uploads the scripts; {_has(prefix)}",
         )
     else:
         yield from settled(

@@ -3,7 +3,7 @@
 Each row's digest covers the row before it, so that a row that was changed, removed or put in
 between breaks the chain from there on. Who may write to the database can make the whole chain anew:
 the daemon therefore logs the newest digest with each row (`audit=... digest=...`), and
-`hpctl audit verify --expect DIGEST` compares with what the log, or a note elsewhere, says.
+`hpctl journal audit verify --expect DIGEST` compares with what the log, or a note elsewhere, says.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""`hpctl forecast`: how likely nodes break in the next days, why, and how right that was here."""
+"""`hpctl cluster forecast`: how likely nodes break soon, why, and how right that was here."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ BAND_COLUMNS = (
 
 
 class ForecastView(Struct, frozen=True):
-    """What `hpctl forecast` shows, the worst node first. `not_shown` counts nodes with neither a
-    break nor an indicator. `spares`: so many are enough for the breaks of a day, of all nodes asked
-    for, in 95 of 100 days. `weights`: the nodes by the Weight that was set, or would be; null where
-    none was asked for. `calibration`: past weeks' forecasts by chance, and what happened;
-    `error`: how far they lay apart on average, null where no week has passed."""
+    """What `hpctl cluster forecast` shows, the worst node first. `not_shown` counts nodes with
+    neither a break nor an indicator. `spares`: so many are enough for the breaks of a day, of all
+    nodes asked for, in 95 of 100 days. `weights`: the nodes by the Weight that was set, or would
+    be; null where none was asked for. `calibration`: past weeks' forecasts by chance, and what
+    happened; `error`: how far they lay apart on average, null where no week has passed."""
 
     as_of: datetime
     nodes: tuple[NodeForecastView, ...]
@@ -109,7 +109,9 @@ class ForecastView(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         Section("nodes"),
         Line(
-            "{not_shown} more without a history: hpctl forecast --all", style=DIM, when="not_shown"
+            "{not_shown} more without a history: hpctl cluster forecast --all",
+            style=DIM,
+            when="not_shown",
         ),
         Lines("weight_lines", unbroken=True),
         Line("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),

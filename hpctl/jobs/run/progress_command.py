@@ -1,4 +1,4 @@
-"""`hpctl progress`: `hpctl.progress` as one file for a training environment without hpctl."""
+"""`hpctl checkpoint progress`: `hpctl.progress` as one file, for where hpctl is not installed."""
 
 import inspect
 
@@ -17,7 +17,7 @@ def progress() -> None:
     It is `hpctl.progress` with all that it needs: the standard library of Python 3.8 or later.
 
     \b
-      hpctl progress > hpctl_progress.py      beside the program
+      hpctl checkpoint progress > hpctl_progress.py      beside the program
         import hpctl_progress as progress
         progress.step(n, loss=loss)
     """

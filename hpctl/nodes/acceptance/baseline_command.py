@@ -1,4 +1,4 @@
-"""`hpctl accept baseline`: the limits that figures must meet, and the nodes that miss them."""
+"""`hpctl acceptance baseline`: the limits that figures must meet, and the nodes that miss them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpctl accept check`: whether acceptance.command runs on a node, before a node needs it."""
+"""`hpctl acceptance check`: whether acceptance.command runs on a node, before a node needs it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def find_idle_node(view: SchedulerView) -> NodeName:
     nodes = view.nodes.values()
     idle = sorted(n.name for n in nodes if n.state == "IDLE" and n.in_service and n.responding)
     if not idle:
-        raise HpctlError("no node is idle", "Name one: `hpctl accept check NODE`.")
+        raise HpctlError("no node is idle", "Name one: `hpctl acceptance check NODE`.")
     return idle[0]
 
 
@@ -108,11 +108,11 @@ def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
     ended = [test for recovery in recoveries for test in tests_of(recovery) if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"
-        yield CheckView("acceptance", "warn", what, "hpctl accept check")
+        yield CheckView("acceptance", "warn", what, "hpctl acceptance check")
         return
     last = max(ended, key=lambda test: test.begun)
     if last.result == "untested":
         what = f"the newest test, of {last.node}, has no result: {last.why}"
-        yield CheckView("acceptance", "fail", what, f"hpctl accept check {last.node}")
+        yield CheckView("acceptance", "fail", what, f"hpctl acceptance check {last.node}")
     else:
         yield CheckView("acceptance", "ok", f"the newest test: {last.node} {last.result}", "")

@@ -1,4 +1,4 @@
-"""`hpctl accept`: test nodes now, look at what tests have found, and search for the culprit."""
+"""`hpctl acceptance`: test nodes now, look at what tests have found, and search for the culprit."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class AcceptanceView(Struct, frozen=True):
 
 
 class AcceptancesView(Struct, frozen=True):
-    """What `hpctl accept show` and `hpctl accept history` print, the newest last."""
+    """What `hpctl acceptance show` and `hpctl acceptance history` print, the newest last."""
 
     as_of: datetime
     tests: tuple[AcceptanceView, ...]
@@ -190,7 +190,7 @@ class AcceptancesView(Struct, frozen=True):
 
 
 class MeasuredTestsView(AcceptancesView, frozen=True):
-    """The same for `hpctl accept show`, whose text has what each part of a test measured."""
+    """The same for `hpctl acceptance show`, whose text has what each part of a test measured."""
 
     layout: ClassVar[Layout] = (
         *AcceptancesView.layout,

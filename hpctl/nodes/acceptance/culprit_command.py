@@ -1,4 +1,4 @@
-"""`hpctl accept culprit`: search a group for the node that is slow or hangs."""
+"""`hpctl acceptance culprit`: search a group for the node that is slow or hangs."""
 
 from __future__ import annotations
 

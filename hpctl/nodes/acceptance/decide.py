@@ -161,7 +161,7 @@ def _silent(c: NodeCase) -> Move | None:
     why = f"job {known} ({state}) ended, and the agent of its node has reported no result"
     if job is not None and job.comment.startswith(COMMENT_OF_TEST):
         said = printable(job.comment.removeprefix(COMMENT_OF_TEST))
-        why = f"acceptance.command failed without a result: {said}; run `hpctl accept check`"
+        why = f"acceptance.command failed without a result: {said}; run `hpctl acceptance check`"
     return Move(NodeSignal.UNTESTED, why)
 
 

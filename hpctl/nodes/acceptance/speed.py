@@ -176,7 +176,7 @@ def group(seconds: float) -> dict[str, float]:
     env = os.environ
     rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
-        say("Skipped", reason="a group needs two nodes or more: `hpctl accept culprit`")
+        say("Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`")
     cuda = torch.cuda.is_available()
     host, port = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
     store = dist.TCPStore(host, port, size, rank == 0)

@@ -113,7 +113,7 @@ def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> 
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
             return _of_pause(event)
         case ChangeOpened(kind=change.Kind.SPARES, nodes=()) if policy.spares.get(event.group):
-            group, show = event.group, "hpctl capacity"
+            group, show = event.group, "hpctl cluster capacity"
             what = sentence(f"No spare is left in group {group}", event.why)
             return Notice("spares_used_up", group, group, event.at, what, show)
     return None

@@ -34,7 +34,7 @@ def _wheels(node: Node) -> list[Path]:
 def applies(node: Node) -> Any:
     """Where the bundle has wheels."""
     if not _wheels(node):
-        return No("no wheels in this bundle: hpctl lifecycle bundle --wheels")
+        return No("no wheels in this bundle: hpctl cluster lifecycle bundle --wheels")
     return node.machine.needs("systemd")
 
 
@@ -207,7 +207,7 @@ def _python(node: Node) -> str:
             return found
     raise Failure(
         f"no Python {target} on this node, which the bundle's wheels are for: make it with "
-        "`hpctl lifecycle bundle --python-version` for the AMI's, or pack one with --python"
+        "`hpctl cluster lifecycle bundle --python-version` for the AMI's, or pack one with --python"
     )
 
 

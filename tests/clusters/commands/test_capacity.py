@@ -1,4 +1,4 @@
-"""`hpctl capacity` and `hpctl autoscale`: what cannot be read, what is a problem, and usage."""
+"""`hpctl cluster capacity` and `autoscale`: what cannot be read, what is a problem, and usage."""
 
 import json
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
     gone = Absent("sagemaker:DescribeTrainingPlan: no such plan", code="ResourceNotFound")
     planned.aws.sagemaker.answers["describe_training_plan"] = gone
-    shown = planned.run("capacity", width=200)
+    shown = planned.run("cluster", "capacity", width=200)
     assert "Not known: training plan llm-march: sagemaker:DescribeTrainingPlan" in shown.stdout
     assert GROUP in shown.stdout
 
@@ -23,7 +23,7 @@ def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
 def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold):
     lost = Unavailable("sagemaker:DescribeReservedCapacity: no answer")
     sold.aws.sagemaker.answers["describe_reserved_capacity"] = lost
-    shown = sold.run("capacity", "plans", "gb200-in-may", width=200)
+    shown = sold.run("cluster", "capacity", "plans", "gb200-in-may", width=200)
     assert shown.exit_code == 3
     assert "gb200-in-may: sagemaker:DescribeReservedCapacity" in shown.stdout
     assert "Reserved in us-west-2b: 18 x" in shown.stdout
@@ -32,11 +32,11 @@ def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold):
 
 def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned):
     planned.slurm = None
-    shown = planned.run("capacity", width=200)
+    shown = planned.run("cluster", "capacity", width=200)
     assert "SPARE" not in shown.stdout
     assert "Not known: Slurm: it does not answer" in shown.stdout
     assert shown.exit_code == 1, "an instance has failed, which is worse"
-    ran = planned.run("autoscale", "explain", "--json")
+    ran = planned.run("cluster", "autoscale", "explain", "--json")
     assert ran.exit_code == 3
     assert {group["answer"] for group in json.loads(ran.stdout)["groups"]} == {"unknown"}
 
@@ -51,12 +51,12 @@ def served(planned, monkeypatch):
 
 
 def test_what_is_shown_of_slurm_is_the_daemons_where_one_answers(served):
-    shown = served.run("capacity", width=200)
+    shown = served.run("cluster", "capacity", width=200)
     assert "SPARE" in shown.stdout
     assert "Not known" not in shown.stdout
-    nodes = json.loads(served.run("cluster", "nodes", "--json").stdout)["nodes"]
+    nodes = json.loads(served.run("cluster", "instances", "--json").stdout)["nodes"]
     assert {node["slurm_state"] for node in nodes if node["node"]} >= {"IDLE", "ALLOCATED"}
-    unread = json.loads(served.run("autoscale", "status", "--json").stdout)["unknown"]
+    unread = json.loads(served.run("cluster", "autoscale", "status", "--json").stdout)["unknown"]
     assert unread == []
 
 
@@ -69,14 +69,14 @@ def test_an_order_asks_slurm_whatever_the_daemon_knows(served):
 def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monkeypatch):
     whole = [n for n in paper_aws.nodes() if n["InstanceStatus"]["Status"] == "Running"]
     monkeypatch.setattr(paper_aws, "nodes", lambda: whole)
-    shown = planned.run("capacity", "--json")
+    shown = planned.run("cluster", "capacity", "--json")
     assert shown.exit_code == 1
     text = json.loads(shown.stdout)["problems"]
     assert text == ["group worker-group-1 is Degraded: 7 of 8 run"]
 
 
 def test_autoscaling_without_a_journal_says_that_nobody_decides(head):
-    result = head.run("autoscale", "explain")
+    result = head.run("cluster", "autoscale", "explain")
     assert isinstance(result.exception, Unavailable)
     assert "has never run here" in str(result.exception)
     assert "it is off in any case" in str(result.exception)

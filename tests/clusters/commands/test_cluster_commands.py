@@ -25,7 +25,7 @@ def ordered(head):
 
 def test_states_and_groups_pick_rows(history):
     def names(*text: str) -> list[str]:
-        shown = history.run("cluster", "nodes", *text, "--json").stdout
+        shown = history.run("cluster", "instances", *text, "--json").stdout
         return [node["node"] for node in json.loads(shown)["nodes"]]
 
     assert names("--group", "head") == ["ip-10-1-0-250"]
@@ -36,10 +36,10 @@ def test_states_and_groups_pick_rows(history):
 
 def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(history, monkeypatch):
     history.config.write_text(f"state_dir: {history.dir}\ncluster: {{provider: none}}\n")
-    result = history.run("cluster", "nodes")
+    result = history.run("cluster", "instances")
     assert result.exit_code == 2
     assert "no cluster is named" in result.stderr
-    result = history.run("cluster", "nodes", "--cluster", "llm-prod", width=200)
+    result = history.run("cluster", "instances", "--cluster", "llm-prod", width=200)
     assert result.exit_code == 0
     assert "neither Slurm nor hpctl's daemon is reachable" in result.stdout
     assert "SLURM" not in result.stdout

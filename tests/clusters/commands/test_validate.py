@@ -1,4 +1,4 @@
-"""`hpctl cluster validate` and `hpctl iam`: exit codes and what decides them."""
+"""`hpctl cluster validate` and `hpctl cluster iam`: exit codes and what decides them."""
 
 import json
 import re
@@ -106,21 +106,22 @@ def test_create_stops_before_it_spends(account, capsys):
 def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(account):
     account["iam"]["simulate_principal_policy"] = simulated()
     for who in ("head-node", "execution-role", "operator"):
-        result = run("iam", "check", ROLE, "--as", who)
+        result = run("cluster", "iam", "check", ROLE, "--as", who)
         assert (result.exit_code, result.stdout.count("\n")) == (0, 1), result.output
     account["iam"]["simulate_principal_policy"] = None
-    result = run("iam", "check", ROLE, "--as", "operator")
+    result = run("cluster", "iam", "check", ROLE, "--as", "operator")
     assert (result.exit_code, str(result.exception)) == (1, f"there is no role {ROLE}")
     assert isinstance(result.exception, Absent)
     account["iam"].clear()
-    assert run("iam", "check", ROLE, "--as", "head-node").exit_code == 3
+    assert run("cluster", "iam", "check", ROLE, "--as", "head-node").exit_code == 3
 
 
 def test_the_trust_policy_is_printed_alone_and_what_is_left_open_beside_a_policy():
     for who in ("head-node", "execution-role"):
-        printed = json.loads(run("iam", "policy", who, "--trust").stdout)
+        printed = json.loads(run("cluster", "iam", "policy", who, "--trust").stdout)
         assert printed["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-    result = run("iam", "policy", "operator", "--region", "us-east-1", "--account", "111122223333")
+    account = ("--region", "us-east-1", "--account", "111122223333")
+    result = run("cluster", "iam", "policy", "operator", *account)
     assert json.loads(result.stdout)["Version"] == "2012-10-17"
     assert result.stderr == (
         "hpctl: --cluster NAME, --cluster ARN, --bucket, --role would narrow it\n"
@@ -135,7 +136,7 @@ def test_the_policy_is_for_what_the_configuration_uses(tmp_path):
     )
 
     def actions(who: str, *options: str) -> dict[str, object]:
-        document = json.loads(run("iam", "policy", who, *options).stdout)
+        document = json.loads(run("cluster", "iam", "policy", who, *options).stdout)
         return {a: one["Resource"] for one in document["Statement"] for a in one["Action"]}
 
     plain, scaled = actions("head-node"), actions("head-node", "--config", str(config))

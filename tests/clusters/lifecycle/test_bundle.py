@@ -43,7 +43,7 @@ def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path) -> None:
 def test_a_place_that_cannot_be_written_is_one_message(tmp_path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "bundle", Path("/dev/full/bundle")):
-        result = CliRunner().invoke(cli, ["lifecycle", "bundle", "-o", str(place)])
+        result = CliRunner().invoke(cli, ["cluster", "lifecycle", "bundle", "-o", str(place)])
         assert isinstance(result.exception, HpctlError)
         assert f"{place} cannot be made" in str(result.exception)
 

@@ -261,7 +261,8 @@ exit $(cat /root/broken 2>/dev/null || echo 0)
 def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(machine):
     shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
     sign(machine.path(BUCKET))
-    why = ": no hpctl on this node: no wheels in this bundle: hpctl lifecycle bundle --wheels"
+    fix = "hpctl cluster lifecycle bundle --wheels"
+    why = f": no hpctl on this node: no wheels in this bundle: {fix}"
     output = last_line(birth(machine, "compute"))
     assert output.startswith("hpctl lifecycle: INCOMPLETE node=ip-10-9-1-20 role=compute "), output
     assert output.endswith(why)

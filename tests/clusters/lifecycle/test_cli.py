@@ -1,4 +1,4 @@
-"""`hpctl lifecycle`, as people and programs read it. HPCTL_REGOLD=1 writes the files anew."""
+"""`hpctl cluster lifecycle`, as people and programs read it. HPCTL_REGOLD=1 writes the files."""
 
 import json
 import os
@@ -22,7 +22,7 @@ URI = f"s3://{BUCKET}/demo/base"
 
 def run(*args: str, width: int = 80) -> Result:
     env = {"COLUMNS": str(width)}
-    return CliRunner(env=env).invoke(cli, ["lifecycle", *args], prog_name="hpctl")
+    return CliRunner(env=env).invoke(cli, ["cluster", "lifecycle", *args], prog_name="hpctl")
 
 
 @pytest.fixture

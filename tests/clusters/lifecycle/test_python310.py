@@ -40,9 +40,17 @@ CONFIG = "mode: observe\nintake: {listen: '127.0.0.1:8470'}\nslurm: {adapter: cl
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> bundles.Bundle:
-    """As `hpctl lifecycle bundle --installed` of a 3.10 makes it."""
+    """As `hpctl cluster lifecycle bundle --installed` of a 3.10 makes it."""
     target = tmp_path_factory.mktemp("bundle") / "b"
-    args = [str(VENV / "bin/hpctl"), "lifecycle", "bundle", "-o", str(target), "--installed"]
+    args = [
+        str(VENV / "bin/hpctl"),
+        "cluster",
+        "lifecycle",
+        "bundle",
+        "-o",
+        str(target),
+        "--installed",
+    ]
     done = run_text(args, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))

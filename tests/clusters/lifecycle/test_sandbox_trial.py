@@ -1,4 +1,4 @@
-"""`hpctl lifecycle test` with a real Slurm: what a node that comes from the bundle is good for."""
+"""`hpctl cluster lifecycle test` with a real Slurm: what a node from the bundle is good for."""
 
 import json
 

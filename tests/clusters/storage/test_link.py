@@ -1,4 +1,4 @@
-"""`hpctl storage link` and `ls`, on a service held to the model."""
+"""`hpctl cluster storage link` and `ls`, on a service held to the model."""
 
 import json
 
@@ -25,7 +25,7 @@ def fsx(monkeypatch) -> Fsx:
 
 
 def run(*text):
-    return command_line.run("storage", *text)
+    return command_line.run("cluster", "storage", *text)
 
 
 def wanted(s3: str, path: str) -> storage.Wanted:

@@ -1,4 +1,4 @@
-"""`hpctl storage preload` with a stand-in for lfs: batches, progress, and what goes wrong."""
+"""`hpctl cluster storage preload` with a stand-in for lfs: batches, progress, what goes wrong."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def calls(tmp_path, verb: str) -> list[int]:
 
 
 def run(*text):
-    return command_line.run("storage", "preload", *text, width=200)
+    return command_line.run("cluster", "storage", "preload", *text, width=200)
 
 
 def looks(path: Path, **more) -> Iterator[storage.Preload]:

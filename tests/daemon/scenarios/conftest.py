@@ -53,7 +53,7 @@ class World:
         return dict(line.split() for line in lines.splitlines())
 
     def nodes(self):
-        """The nodes of the group, as `hpctl cluster nodes` has them."""
+        """The nodes of the group, as `hpctl cluster instances` has them."""
         return list(self.seen("cluster", "nodes", "--group", "workers")["nodes"])
 
     def submit(self, body: str, *options: str) -> int:

@@ -18,8 +18,9 @@ def test_the_message_names_the_step_and_the_fix_is_taken(world: World, tmp_path)
     (site / "10-licence.sh").chmod(0o755)
     config.write_text(json.dumps({"failure_wait_s": 0, "steps": {"site": "required"}}))
     bundle, prefix = str(tmp_path / "bundle"), "s3://sagemaker-sandbox/site"
-    world.hpctl("lifecycle", "bundle", "-o", bundle, "--config", str(config), "--add", str(site))
-    world.hpctl("lifecycle", "push", bundle, prefix)
+    parts = ("--config", str(config), "--add", str(site))
+    world.hpctl("cluster", "lifecycle", "bundle", "-o", bundle, *parts)
+    world.hpctl("cluster", "lifecycle", "push", bundle, prefix)
     world.write(lifecycle={"source_s3_uri": prefix, "on_create": "on_create.sh"})
     output = " ".join(world.create("--patience", "1s", code=1).split())
     assert "means: a lifecycle script ended with an error on the node" in output
@@ -28,7 +29,8 @@ def test_the_message_names_the_step_and_the_fix_is_taken(world: World, tmp_path)
     assert "rest: aws logs tail /aws/sagemaker/Clusters/demo/" in output
     # Mended and pushed, the service's next try takes it.
     (site / "10-licence.sh").write_text("#!/bin/sh\necho licence at hand\n")
-    world.hpctl("lifecycle", "bundle", "-o", bundle, "--config", str(config), "--add", str(site))
-    world.hpctl("lifecycle", "push", bundle, prefix)
+    parts = ("--config", str(config), "--add", str(site))
+    world.hpctl("cluster", "lifecycle", "bundle", "-o", bundle, *parts)
+    world.hpctl("cluster", "lifecycle", "push", bundle, prefix)
     world.hpctl("cluster", "wait", "demo", *EVERY)
     assert len(world.slurm()) == 2

@@ -1,4 +1,4 @@
-"""The bars of `hpctl triage` on kernel lines that were labeled before hpctl read them."""
+"""The bars of `hpctl agent triage` on kernel lines that were labeled before hpctl read them."""
 
 import pytest
 

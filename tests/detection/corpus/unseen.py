@@ -1,4 +1,4 @@
-"""Kernel lines that no pattern was written for: how many `hpctl triage` takes for what they are.
+"""Kernel lines without a pattern: how many `hpctl agent triage` takes for what they are.
 
 The sets lie in `held_out/`, labeled by what the driver's source means before
 hpctl ever read them; where they come from, and how they are labeled, their first lines say. Each
@@ -81,7 +81,7 @@ def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
 
 
 def hpctl(text: str) -> Judgment:
-    """`hpctl triage` of a log of one line."""
+    """`hpctl agent triage` of a log of one line."""
     views = list(_Reader().views(BytesIO(text.encode())))
     remedy = next((view.remedy for view in views if view.condition == "faulty"), "")
     return Judgment(bool(views), remedy)

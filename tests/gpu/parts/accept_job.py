@@ -1,4 +1,4 @@
-"""Acceptance by its job: `hpctl accept NODE` under a real Slurm, whose node measures the GPU."""
+"""Acceptance by its job: `hpctl acceptance NODE` under a real Slurm; its node measures the GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(context: Context) -> None:
         script.chmod(0o755)
         states = run_in(box, "sinfo", "-N", "-h", "-o", "%N %T %G").out.splitlines()
         context.record("nodes", states)
-        done = hpctl_in(box, "accept", box.nodes[0], "--wait", "--json", limit_s=50)
+        done = hpctl_in(box, "acceptance", box.nodes[0], "--wait", "--json", limit_s=50)
         context.record("accept", {"code": done.code, "out": done.out, "err": done.err[-3000:]})
         context.say(f"hpctl accept: exit code {done.code} after {done.took_s} s {done.err[-300:]}")
         _tell(context, done.out)

@@ -1,4 +1,4 @@
-"""`hpctl logs test` and `hpctl logs preset`."""
+"""`hpctl policy test-logs` and `hpctl policy log-rules`."""
 
 import errno
 import json
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.integration
 SAMPLES = Path(__file__).parents[2] / "jobs" / "logs" / "samples"
 
 
-def run(*args):
-    return command_line.run("logs", *args, width=160)
+def run(name, *args):
+    return command_line.run("policy", name, *args, width=160)
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def test_it_shows_what_would_have_fired_and_when(rules, tmp_path):
         "2026-11-21T12:00:00Z loss: 1\n2026-11-21T12:01:00Z loss: soon\n"
         "2026-11-21T12:02:00Z loss: 3\n  a line without a time\n2026-11-21T12:05:00Z loss: 1\n"
     )
-    shown = run("test", rules, log)
+    shown = run("test-logs", rules, log)
     assert shown.exit_code == 1
     high, stuck = (line.split() for line in shown.stdout.splitlines()[1:3])
     assert high[:5] == ["2026-11-21", "12:02:00", "3", "threshold", "high"]
     assert stuck[:5] == ["2026-11-21", "12:03:00", "3", "hang", "stuck"]
     assert "'high' captured 1 times what is no number" in shown.stdout
-    document = json.loads(run("test", rules, log, "--json").stdout)
+    document = json.loads(run("test-logs", rules, log, "--json").stdout)
     assert document["schema"] == "hpctl.logs-test/1"
     assert [v["value"] for v in document["verdicts"]] == ["3", ""]
     assert document["rules"][1]["due"] == "2026-11-21T12:06:00Z"
@@ -52,7 +52,7 @@ def test_it_shows_what_would_have_fired_and_when(rules, tmp_path):
 
 def test_a_log_without_times_says_that_hangs_were_not_judged(rules, tmp_path):
     (tmp_path / "log").write_text("loss: 1\n")
-    shown = run("test", rules, tmp_path / "log")
+    shown = run("test-logs", rules, tmp_path / "log")
     assert shown.exit_code == 0
     assert "nothing would have fired" in shown.stdout
     assert "1 rules judged no hang" in shown.stdout
@@ -60,7 +60,7 @@ def test_a_log_without_times_says_that_hangs_were_not_judged(rules, tmp_path):
 
 def test_presets_and_rules_add_up(rules):
     document = json.loads(
-        run("test", rules, SAMPLES / "deepspeed.txt", "--preset", "deepspeed", "--json").stdout
+        run("test-logs", rules, SAMPLES / "deepspeed.txt", "--preset", "deepspeed", "--json").stdout
     )
     assert len(document["rules"]) == 2 + len(preset("deepspeed").rules)
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
@@ -72,15 +72,15 @@ def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(tmp_path, m
 
     # `main` makes 3 of an Unavailable; what fired is 1, and nothing was looked at here.
     for log in (tmp_path / "none", tmp_path):
-        assert isinstance(run("test", "--preset", "hf", log).exception, Unavailable)
+        assert isinstance(run("test-logs", "--preset", "hf", log).exception, Unavailable)
     locked = tmp_path / "locked"
     locked.write_text("")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     monkeypatch.setattr(os, "open", denied)
-    assert isinstance(run("test", "--preset", "hf", locked).exception, Unavailable)
+    assert isinstance(run("test-logs", "--preset", "hf", locked).exception, Unavailable)
 
 
 def test_every_preset_can_be_printed_and_is_rules():
-    assert run("preset").stdout.split() == list(PRESETS)
+    assert run("log-rules").stdout.split() == list(PRESETS)
     for name in PRESETS:
-        assert parse(run("preset", name).stdout) == preset(name)
+        assert parse(run("log-rules", name).stdout) == preset(name)

@@ -1,4 +1,4 @@
-"""`hpctl progress`: the file reports progress in a Python without hpctl."""
+"""`hpctl checkpoint progress`: the file reports progress in a Python without hpctl."""
 
 import ast
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def test_a_python_without_hpctl_reports_its_progress(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hpctl", "progress"]
+    command = [sys.executable, "-m", "hpctl", "checkpoint", "progress"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     ast.parse(printed, feature_version=(3, 8))
     (tmp_path / "hpctl_progress.py").write_text(printed)

@@ -1,4 +1,4 @@
-"""`hpctl accept show|history`: what tests have found, as people and programs read it."""
+"""`hpctl acceptance show|history`: what tests have found, as people and programs read it."""
 
 import json
 
@@ -42,7 +42,7 @@ def a_test() -> list:
 def test_the_newest_test_of_a_node_is_shown_with_its_figures(head) -> None:
     head.write(a_test())
     node = worlds.gen(2).node
-    shown = head.run("accept", "show", node, "--json")
+    shown = head.run("acceptance", "show", node, "--json")
     assert shown.exit_code == 1
     (test,) = json.loads(shown.stdout)["tests"]
     assert (test["id"], test["result"], test["after"]) == (f"{RID}-1", "failed", "xid-79")
@@ -52,7 +52,7 @@ def test_the_newest_test_of_a_node_is_shown_with_its_figures(head) -> None:
         {"tflops": 71.5},
         "skipped",
     )
-    text = head.run("accept", "show", f"{RID}-1").stdout
+    text = head.run("acceptance", "show", f"{RID}-1").stdout
     for words in ("tflops=71.5", "GPU 3 at 71 of 80", "failed", "skipped"):
         assert words in text
     assert "failed its test, needs a replacement" in head.run("explain", RID).stdout
@@ -61,11 +61,11 @@ def test_the_newest_test_of_a_node_is_shown_with_its_figures(head) -> None:
 
 def test_the_history_names_every_test_and_a_node_without_one_is_an_error(head) -> None:
     head.write(worlds.troubled())
-    assert "No node was tested." in head.run("accept", "history").stdout
+    assert "No node was tested." in head.run("acceptance", "history").stdout
     head.write(a_test())
-    rows = json.loads(head.run("accept", "history", "--json").stdout)["tests"]
+    rows = json.loads(head.run("acceptance", "history", "--json").stdout)["tests"]
     assert [r["id"] for r in rows] == [f"{RID}-1"]
-    wrong = head.run("accept", "show", "ip-10-1-0-3")
+    wrong = head.run("acceptance", "show", "ip-10-1-0-3")
     assert wrong.exception is not None
     assert "hpctl does not know" in str(wrong.exception)
 
@@ -76,7 +76,7 @@ def test_the_baseline_names_the_card_its_floor_and_who_measured_it(head) -> None
     closing = result(TEST_SUMMARY, Verdict.OK, evidence=card)
     *before, last = a_test()
     head.write([*before, replace(last, tests=(speed, closing))])
-    shown = json.loads(head.run("accept", "baseline", "--json").stdout)
+    shown = json.loads(head.run("acceptance", "baseline", "--json").stdout)
     (limit,) = shown["limits"]
     assert (limit["card"], limit["by"], limit["expected"]) == ("NVIDIA H200", "measured", 679)
     assert limit["limit"] == 679 * 0.93
@@ -85,4 +85,4 @@ def test_the_baseline_names_the_card_its_floor_and_who_measured_it(head) -> None
     assert (slow["node"], slow["sure"]) == (worlds.gen(2).node, True)
     for words in ("under the floor 631.5", "gives 679", "500 W, not 700 W", "test again"):
         assert words in slow["why"]
-    assert "NVIDIA H200" in head.run("accept", "baseline").stdout
+    assert "NVIDIA H200" in head.run("acceptance", "baseline").stdout

@@ -102,7 +102,7 @@ def test_resume_without_a_job_lifts_a_pause_and_names_unpause(answered):
 
 
 def test_a_refusal_is_exit_code_one(answered):
-    result = answered.run("return", "ip-10-1-0-7")
+    result = answered.run("undrain", "ip-10-1-0-7")
     assert result.exit_code == 1
     assert "not drained by hpctl (Reason 'cable swap [dc3]')" in result.stdout
 
