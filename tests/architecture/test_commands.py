@@ -77,7 +77,29 @@ def follow(words: list[str]) -> click.Command:
     return command
 
 
-OLD = {**ALIASES, "cluster nodes": "cluster instances"}
+OLD = {
+    "return": "undrain",
+    "accept": "acceptance",
+    "progress": "checkpoint progress",
+    "logs": "policy",
+    "logs test": "policy test-logs",
+    "logs preset": "policy log-rules",
+    "capacity": "cluster capacity",
+    "autoscale": "cluster autoscale",
+    "forecast": "cluster forecast",
+    "iam": "cluster iam",
+    "lifecycle": "cluster lifecycle",
+    "storage": "cluster storage",
+    "audit": "journal audit",
+    "failover": "daemon failover",
+    "triage": "agent triage",
+    "cluster nodes": "cluster instances",
+}
+"""What scripts may call for good, and what that is today."""
+
+
+def test_no_earlier_name_is_forgotten() -> None:
+    assert OLD.keys() == {*ALIASES, "cluster nodes"}
 
 
 @pytest.mark.parametrize("old", OLD)
