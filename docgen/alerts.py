@@ -191,7 +191,7 @@ ALERTS = (
             " broken: `hpctl approve --rule RULE`. The check or the fabric is: repair that, and"
             " leave the nodes blocked.",
             "`drain_budget`: look for what the closed nodes have in common. Return what is good"
-            " (`hpctl return NODE`), or `hpctl approve NODE`.",
+            " (`hpctl undrain NODE`), or `hpctl approve NODE`.",
             "`launch_breaker`: run `hpctl cluster events --level Error`, and read the lifecycle log"
             " that it names. Do not approve before that is repaired.",
         ),
@@ -285,7 +285,7 @@ ALERTS = (
         description=f"{_SINCE} hpctl has tried what it may, and leaves the node drained.",
         act=(
             "Run `hpctl explain NODE`: it says what was tried, and why that ended.",
-            "The node is good: `hpctl return NODE`. It is not: `hpctl replace NODE`.",
+            "The node is good: `hpctl undrain NODE`. It is not: `hpctl replace NODE`.",
         ),
         ends="the node is returned, or treated again",
     ),
@@ -312,8 +312,10 @@ ALERTS = (
         description=f"{_SINCE} The nodes are drained. The next ones begin by themselves as slots"
         " become free.",
         act=(
-            "Run `hpctl status`: it names the nodes that wait, and `hpctl explain NODE` what takes the slots.",
-            "Nodes that are left closed to a person take slots: `hpctl return NODE` or `hpctl replace NODE`.",
+            "Run `hpctl status`: it names the nodes that wait, and `hpctl explain NODE` what takes the"
+            " slots.",
+            "Nodes that are left closed to a person take slots: `hpctl undrain NODE` or"
+            " `hpctl replace NODE`.",
             "Too few slots for this cluster: raise `budgets` ([configuration](configuration.md)).",
         ),
         ends="no remedy waits for a slot",
@@ -427,7 +429,7 @@ ALERTS = (
             " have to wait for a replacement."
         ),
         act=(
-            "Run `hpctl capacity`: it says what keeps the spares from being refilled.",
+            "Run `hpctl cluster capacity`: it says what keeps the spares from being refilled.",
             "Nodes wait for a person: return or replace them.",
         ),
         ends="as many are reserved as are configured",
@@ -589,7 +591,7 @@ ALERTS = (
         description="For over 15 minutes it has run at {{ $value | humanizePercentage }} of their median.",
         act=(
             "Run `hpctl explain NODE`, and look at the dashboard of grey failures: is it hot, or throttled?",
-            "Test it: `hpctl accept nodes NODE --level full` ([grey nodes](grey.md)).",
+            "Test it: `hpctl acceptance nodes NODE --level full` ([grey nodes](grey.md)).",
         ),
         ends="it clocks like its peers, or is idle",
     ),

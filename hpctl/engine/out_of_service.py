@@ -197,7 +197,7 @@ def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Known) -> str:
     over = "has ended" if owner in state else "is not in the journal"
     orders = f"`hpctl replace {node.name}`"
     if node.drained:
-        orders = f"`hpctl return {node.name}` or {orders}"
+        orders = f"`hpctl undrain {node.name}` or {orders}"
     return f"left closed by {owner}, which {over}: a person runs {orders}"
 
 

@@ -53,7 +53,7 @@ def test_what_needs_attention_comes_first_and_all_fits_80_by_24() -> None:
         task = next(n for n, line in enumerate(lines) if "ip-10-1-0-6: GSP RPC" in line)
         table = next(n for n, line in enumerate(lines) if line.startswith(HEADINGS[view][0]))
         assert (task < table) is (view != "problems")
-        assert "hpctl return ip-10-1-0-6" in lines[task]
+        assert "hpctl undrain ip-10-1-0-6" in lines[task]
     names = [row.cells[0] for row in found.rows["nodes"]]
     assert names[:3] == ["ip-10-1-0-4", "ip-10-1-0-5", "ip-10-1-0-6"]
     assert names[-1] == "ip-10-1-0-3"
@@ -191,7 +191,7 @@ def test_through_a_pipe_one_screen_is_printed(history: Head) -> None:
     text = history.run("top", width=200).stdout
     lines = text.splitlines()
     assert lines[3].startswith("! ip-10-1-0-6: GSP RPC timeout (")
-    assert lines[3].endswith("hpctl return ip-10-1-0-6 or hpctl replace ip-10-1-0-6")
+    assert lines[3].endswith("hpctl undrain ip-10-1-0-6 or hpctl replace ip-10-1-0-6")
     assert [line.split()[0] for line in lines[5:]][:2] == ["ip-10-1-0-4", "ip-10-1-0-5"]
     assert "n-44444444 vacated" in text
     assert "sweep [7B]" in history.run("top", "--view", "jobs", width=200).stdout

@@ -22,7 +22,7 @@ def blocked(gate: str, nodes: range, rule: str = "xid-79") -> list[HoldNoted]:
 def test_an_escalated_node_is_named_by_its_fault_with_the_commands() -> None:
     (task,) = tasks(worlds.healed(), worlds.troubled())
     assert task.title == "ip-10-1-0-6: GSP RPC timeout"
-    assert task.commands == ("hpctl return ip-10-1-0-6", "hpctl replace ip-10-1-0-6")
+    assert task.commands == ("hpctl undrain ip-10-1-0-6", "hpctl replace ip-10-1-0-6")
     assert (task.explain, task.since) == ("n-66666666", worlds.at(44))
 
 
@@ -63,7 +63,7 @@ def test_a_node_that_a_lost_recovery_has_closed_needs_a_person() -> None:
     found = {task.explain: task for task in tasks(slurm=worlds.slurm())}
     task = found["ip-10-1-0-4"]
     assert "is not in the journal" in task.ask
-    assert task.commands == ("hpctl return ip-10-1-0-4", "hpctl replace ip-10-1-0-4")
+    assert task.commands == ("hpctl undrain ip-10-1-0-4", "hpctl replace ip-10-1-0-4")
 
 
 def test_another_s_drain_and_a_quiet_cluster_need_no_person() -> None:

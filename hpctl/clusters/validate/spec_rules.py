@@ -176,7 +176,8 @@ def hpctl_installed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             lacking[0].at("LifeCycleConfig"),
             f"hpctl's mode is {wanted.mode}, and nothing installs hpctl on the nodes of {names}: "
             "they have no lifecycle scripts",
-            "run `hpctl lifecycle bundle` and `push`, and name their S3 prefix under lifecycle",
+            "run `hpctl cluster lifecycle bundle` and `push`, and name their S3 prefix under"
+            " lifecycle",
         )
 
 

@@ -194,7 +194,7 @@ def test_a_canceled_recovery_that_waited_for_a_slot_leaves_a_listed_node() -> No
     view = queue.status()
     (line,) = view.problems
     assert line.startswith("n2 is out of service")
-    assert "`hpctl return n2`" in line
+    assert "`hpctl undrain n2`" in line
     assert [(row.nodes, row.by) for row in view.out_of_service] == [(("n2",), "person")]
     queue.daemon.ask("return", "n2")
     queue.go(1.0)

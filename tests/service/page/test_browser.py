@@ -205,7 +205,7 @@ def test_a_card_is_reached_by_its_link_and_keeps_its_fold(browser, url, tmp_path
 def test_it_reads_without_scripts(browser: Browser, url: str) -> None:
     seen = Seen(browser, url, java_script_enabled=False)
     assert "GPU has fallen off the bus" in seen.page.inner_text("#healing")
-    assert "hpctl return ip-10-1-0-6" in seen.page.inner_text("#person")
+    assert "hpctl undrain ip-10-1-0-6" in seen.page.inner_text("#person")
     assert seen.page.locator("#old").is_hidden()
     assert seen.page.locator("a.cell").count() == 8
     seen.page.click("#n-ip-10-1-0-5")

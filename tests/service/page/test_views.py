@@ -119,7 +119,7 @@ def test_what_needs_a_person_comes_first_then_the_map_then_jobs_and_recoveries(k
     assert places == sorted(places)
     task = text[text.index('<li id="do-n-66666666"') :].partition("</li>")[0]
     assert '<a href="/explain/n-66666666">ip-10-1-0-6: GSP RPC timeout</a>' in task
-    assert "<code>hpctl return ip-10-1-0-6</code>" in task
+    assert "<code>hpctl undrain ip-10-1-0-6</code>" in task
     assert "<code>hpctl replace ip-10-1-0-6</code>" in task
 
 
