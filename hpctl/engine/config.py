@@ -107,14 +107,14 @@ class Access(Struct, frozen=True):
 
 
 class Alerts(Struct, frozen=True):
-    """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named."""
+    """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named.
+
+    `labels` name the node. The default is the one label that Prometheus sets and a scraped target
+    cannot: every other one is believed to name the node that it says, whoever wrote it.
+    """
 
     token_file: Path | None = None
-    labels: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)] = (
-        "node",
-        "instance",
-        "hostname",
-    )
+    labels: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)] = ("instance",)
     keep_s: Seconds = 18000.0
 
 
