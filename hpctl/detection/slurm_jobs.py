@@ -49,6 +49,10 @@ _CGROUP = re.compile(
 _SLURMSTEPD = "slurmstepd"
 
 
+_PROGRAM = re.compile(r"slurmstepd(-\w+)?")
+"""The file's name: Debian's is slurmstepd-wlm, to which slurmstepd is a link."""
+
+
 _STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
 
 
@@ -97,7 +101,7 @@ def _is_installed(program: Path) -> bool:
     except PermissionError:
         return True
     return (
-        os.path.basename(path) == _SLURMSTEPD
+        _PROGRAM.fullmatch(os.path.basename(path)) is not None
         and status.st_uid in (0, os.geteuid())
         and not status.st_mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH)
     )

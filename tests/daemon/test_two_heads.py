@@ -166,12 +166,12 @@ def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
     urls = [server.url for server in servers]
     config = parse(json.dumps({"heads": urls, "intake": {"munge_socket": str(munges.head)}}))
     try:
-        assert request_client._send(config, "pause", "", "root") == 1
+        assert request_client._send(config, "pause", "", "root", "") == 1
         assert [what.verb for what in asked] == ["pause"]
         leading[1].until = 0.0
         monkeypatch.setattr(request_client, "SEND_S", 0.3)
         with pytest.raises(Unavailable, match="no head"):
-            request_client._send(config, "pause", "", "root")
+            request_client._send(config, "pause", "", "root", "")
     finally:
         for server in servers:
             server.stop()

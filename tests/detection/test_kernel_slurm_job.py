@@ -64,9 +64,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_by_the_step_daemon_above_it(proc):
+@pytest.mark.parametrize("program", ["slurmstepd", "slurmstepd-wlm"])
+def test_by_the_step_daemon_above_it(proc, program):
     proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
-    add_slurmstepd(proc.root / "40", proc.root / "sbin/slurmstepd")
+    add_slurmstepd(proc.root / "40", proc.root / "sbin" / program)
     proc.add(41, 40, name="bash")
     proc.add(42, 41, name="a) 1 (b")
     assert Jobs(proc.root).of(42, now()) == "13"
