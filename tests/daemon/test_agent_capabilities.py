@@ -56,7 +56,7 @@ def try_feature(feature: str, place: Path, other: int, kept: set[str]) -> bool:
     bare = ["setpriv", f"--bounding-set=-all,{names}", "--inh-caps=-all", "--no-new-privs"]
     start = f"from pathlib import Path\nplace, other = Path({str(place)!r}), {other}\n"
     done = subprocess.run(
-        [*bare, sys.executable, "-P", "-c", start + FEATURES[feature]],
+        [*bare, sys.executable, "-c", start + FEATURES[feature]],
         check=False,
         timeout=120,
         capture_output=True,

@@ -215,6 +215,7 @@ def test_a_relay_reads_and_says_nothing():
             line.send({"MASTER_ADDR": "10.1.0.1"})
             with contextlib.suppress(wire.ProtocolError):
                 heard.append(await line.receive())
+            await line.close()
 
         stranger = await asyncio.start_server(relay, "0.0.0.0", PORT)
         async with stranger, listening(serve):
