@@ -21,6 +21,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 from msgspec import Struct
@@ -119,7 +120,7 @@ class _Found:
         taken = frozenset(self.names)
         accepted: FileSet | None = None
         sets = _sets(self.root, patterns)
-        for each, newer in zip(sets, [*sets[1:], None], strict=True):
+        for each, newer in zip_longest(sets, sets[1:]):
             names = {file.path.relative_to(self.root).parts[0] for file in each.files}
             if names <= taken:
                 continue

@@ -37,6 +37,12 @@ def find(root, *patterns):
     return last_complete(root, declared=parse_patterns(patterns))
 
 
+def test_a_directory_without_any_save_has_no_checkpoint(tmp_path):
+    assert find(tmp_path, "ckpt_{step}_rank*.bin").found is None
+    write(tmp_path, {"notes.txt": RAW})
+    assert find(tmp_path, "ckpt_{step}_rank*.bin").found is None
+
+
 def test_one_file_a_rank_is_one_checkpoint_of_as_many_files_as_before(tmp_path):
     for step in (10, 20, 30):
         write(tmp_path, {f"ckpt_{step}_rank{r}.bin": RAW for r in range(4)})
