@@ -43,6 +43,16 @@ class AdmissionPool:
         with self._lock:
             self._waiting.pop(connection, None)
 
+    def make_room(self) -> None:
+        """Shut the oldest down of the address that has the most, where one waits.
+
+        For a listener that is out of descriptors or memory: those that are not proven go first.
+        """
+        with self._lock:
+            counts = Counter(self._waiting.values())
+            if counts:
+                self._shut_oldest(counts.most_common(1)[0][0])
+
     def _shut_oldest(self, address: str) -> None:
         oldest = next(held for held, whose in self._waiting.items() if whose == address)
         del self._waiting[oldest]

@@ -127,6 +127,7 @@ class Server:
                 connection, address = self._socket.accept()
             except OSError:
                 # Out of descriptors or memory, or the peer is gone already: the next one may do.
+                self._unproven.make_room()
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
             self._unproven.admit(connection, str(address[0]))
@@ -314,6 +315,8 @@ class _PortRace:
         """Return the connection. Raises PeerError; NobodyListens where every port is closed."""
         try:
             channel = self._find_channel()
+        except RuntimeError as error:  # no thread can be made now
+            raise PeerError(f"{self._address}: {error}") from error
         finally:
             self._finish()
         if channel is not None:
@@ -356,7 +359,10 @@ class _PortRace:
                 attempt.channel.close()
 
     def _try(self, port: int) -> None:
-        attempt = self._connect(port)
+        try:
+            attempt = self._connect(port)
+        except Exception as error:  # noqa: BLE001 -- `_wait` waits for every attempt
+            attempt = _Attempt(error=PeerError(f"{type(error).__name__}: {error}"), fatal=True)
         with self._done:
             if not self._over:
                 self._came.put(attempt)

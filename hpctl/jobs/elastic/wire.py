@@ -141,8 +141,14 @@ async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connec
 
 
 def _abandon(task: asyncio.Task[Connection]) -> None:
-    """End an attempt that is not needed, also where it has just come to a connection."""
-    if not task.cancel() and task.exception() is None:
+    """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
+    task.add_done_callback(_discard_attempt)
+    task.cancel()
+
+
+def _discard_attempt(task: asyncio.Task[Connection]) -> None:
+    # Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes with the result.
+    if not task.cancelled() and task.exception() is None:
         task.result().abort()
 
 
@@ -212,6 +218,7 @@ class Listener:
             connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
         except OSError:
             # Out of descriptors or memory, or the peer is gone already: the next one may do.
+            self._unproven.make_room()
             await asyncio.sleep(ACCEPT_PAUSE_S)
             return
         self._unproven.admit(connection, str(address[0]))

@@ -265,3 +265,53 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
         pytest.raises(PeerError, match="lost within a file"),
     ):
         peer.read("get")
+
+
+@pytest.mark.parametrize("error", [UnicodeError("label too long"), MemoryError()])
+def test_whatever_ends_an_attempt_ends_the_wait_for_it(tmp_path, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    spec, came = spec_of(tmp_path, "127.0.9.92"), []
+
+    def connect():
+        try:
+            Peer(spec, "n0")
+        except OSError as raised:
+            came.append(raised)
+
+    waiting = threading.Thread(target=connect, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert [type(each) for each in came] == [PeerError]
+    assert type(error).__name__ in str(came[0])
+
+
+def test_a_peer_without_a_thread_is_an_error_of_the_peer(tmp_path, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(PeerError, match="can't start new thread"):
+        Peer(spec_of(tmp_path, "127.0.9.93"), "n0")
+
+
+def test_a_listener_without_descriptors_closes_a_stranger(tmp_path, monkeypatch):
+    listen, failing = peers._listen, []
+
+    def listen_once(*at):
+        failing.append(FailingListener(listen(*at), ()))
+        return failing[0]
+
+    monkeypatch.setattr(peers, "_listen", listen_once)
+    monkeypatch.setattr(peers, "HANDSHAKE_S", 600.0)
+    spec, address = spec_of(tmp_path, "127.0.9.94"), "127.0.9.94"
+    with closing(Server(spec, "n0", lambda _: {"yes": 1})):
+        at = address, next(peers._ports(spec))
+        with closing(socket.create_connection(at)) as first:
+            # The next accept has begun, or fails: in both cases one fails while this one waits.
+            failing[0]._errors.extend([errno.EMFILE] * 2)
+            with closing(socket.create_connection(at)):
+                first.settimeout(60)
+                assert first.recv(1) == b""

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator
+from unittest import mock
 
 import pytest
 
@@ -287,3 +289,48 @@ def test_waiting_too_long_raises_the_builtin_error() -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(wire.wait_for(asyncio.sleep(5), 0.01))
     assert asyncio.run(wire.wait_for(asyncio.sleep(0, "done"), 5)) == "done"
+
+
+def test_attempts_that_are_not_needed_end_without_a_word():
+    """Many launchers come at once: the next ports are tried, and some fail as they are ended."""
+    said = []
+
+    async def try_it() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(context["message"]))
+
+        async def fail() -> wire.Connection:
+            raise ConnectionRefusedError
+
+        ended = [asyncio.ensure_future(fail()) for _ in range(2)]
+        await asyncio.wait(ended[:1])
+        for task in ended:
+            wire._abandon(task)
+        await asyncio.wait(ended)
+        failing = loop.create_future()
+        late = asyncio.ensure_future(wire.wait_for(failing, 60))
+        await asyncio.sleep(0)
+        failing.set_exception(ConnectionRefusedError())
+        wire._abandon(late)
+        await asyncio.wait([late])
+        await asyncio.sleep(0)
+
+    asyncio.run(try_it())
+    gc.collect()
+    assert said == []
+
+
+def test_a_connection_that_comes_too_late_is_closed():
+    async def try_it() -> bool:
+        closed = []
+        line = mock.Mock(abort=lambda: closed.append(True))
+        coming = asyncio.get_running_loop().create_future()
+        late = asyncio.ensure_future(wire.wait_for(coming, 60))
+        await asyncio.sleep(0)
+        coming.set_result(line)
+        wire._abandon(late)
+        await asyncio.wait([late])
+        await asyncio.sleep(0)
+        return bool(closed) or late.cancelled()
+
+    assert asyncio.run(try_it())
