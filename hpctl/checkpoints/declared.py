@@ -12,7 +12,8 @@ it or fewer than the step before, where numbered files have a gap, where a start
 between its files, or where a file is damaged as far as its container (`contents`) shows that. Where
 no step before shows how many ranks save, the files' own `world_size` does, else the number of tasks
 that the job's start has noted; fewer are the beginning of an interrupted save, unless the same
-start went on to save a later step. What remains unproven is said with it.
+start went on to save a later step. Files of rank 0 alone are unproven and count: in many programs
+no other rank saves. What remains unproven is said with it.
 """
 
 from __future__ import annotations
@@ -307,19 +308,27 @@ class _Proof(Struct, frozen=True):
         expected = expected or self._tasks(self.files)
         if not count or not expected:
             return False
-        if count < expected and not self._is_followed() and not self._was_so_before(expected):
+        known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
+        if count < expected and not known:
             raise NotWhole(f"the files of {count} of {expected} ranks are there")
         return count == expected
 
     def _ranks(self) -> int:
         """How many ranks have files, by the pattern that has the fewest; 0 where no name tells."""
-        counts = [
-            len(numbers)
+        return min(map(len, self._rank_numbers()), default=0)
+
+    def _is_of_first_rank(self) -> bool:
+        """Whether no rank but rank 0 has files: it may save for all."""
+        return all(numbers == {0} for numbers in self._rank_numbers())
+
+    def _rank_numbers(self) -> list[set[int]]:
+        """The ranks that have files, for each place of the patterns that names a rank."""
+        return [
+            numbers
             for number, pattern in enumerate(self.patterns)
             for before, _, numbers in _numbers(pattern, self.files.of(number))
             if _RANK.search(before) and not _RANK_OF_SOME.search(before)
         ]
-        return min(counts, default=0)
 
     def _tasks(self, files: FileSet) -> int:
         """How many tasks the start has that wrote a set; 0 where that is unknown."""

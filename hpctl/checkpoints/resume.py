@@ -92,10 +92,12 @@ def _read_list(environment: Mapping[str, str], name: str, what: str) -> tuple[st
 
 
 def count_tasks(environment: Mapping[str, str]) -> int:
-    """Return how many tasks each step of the job has by its options; 0 where that is unknown."""
+    """Return how many tasks each step of the job has by its options; 0 where that is unknown, or
+    where each node has one, which may be a launcher of several ranks."""
     if environment.get("HPCTL_SPARES"):
         return 0
-    return natural(environment.get("SLURM_NTASKS", ""))
+    tasks = natural(environment.get("SLURM_NTASKS", ""))
+    return tasks if tasks != natural(environment.get("SLURM_JOB_NUM_NODES", "")) else 0
 
 
 def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:

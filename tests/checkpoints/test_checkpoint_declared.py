@@ -160,6 +160,15 @@ def test_a_start_that_saves_again_has_finished_the_save_before(tmp_path):
     assert [(row.step, row.unproven) for row in rows] == [(6, ""), (5, "")]
 
 
+@pytest.mark.parametrize("more", [{}, {"world_size": 4}])
+def test_rank_0_may_save_for_all(tmp_path, more):
+    """A program that keeps its newest checkpoint alone has no step before, however long it ran."""
+    note(tmp_path, (0, 4))
+    save(tmp_path, 10, step=5, ranks=1, **more)
+    found = last_complete(tmp_path).found
+    assert (found.step, found.unproven) == (5, "whether a step has more than 1 file")
+
+
 def test_a_job_that_has_grown_is_held_to_its_new_tasks(tmp_path):
     note(tmp_path, (0, 2), (20, 4))
     save(tmp_path, 10, step=5, ranks=2)
@@ -169,7 +178,7 @@ def test_a_job_that_has_grown_is_held_to_its_new_tasks(tmp_path):
     assert last_complete(tmp_path).found.step == 6
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_the_files_say_of_how_many_ranks_they_are(tmp_path, ranks):
     save(tmp_path, 10, step=5, ranks=ranks, world_size=3)
     found = last_complete(tmp_path).found
@@ -184,12 +193,22 @@ def test_a_rank_within_a_node_or_a_group_is_none_of_the_job(tmp_path, name):
     assert found.unproven == "whether a step has more than 2 files"
 
 
+def test_files_that_are_declared_by_name_are_all_that_is_saved(tmp_path):
+    note(tmp_path, (0, 4))
+    save(tmp_path, 10, step=5, ranks=2)
+    found = find(tmp_path, "ckpt_{step}_rank0.pt", "ckpt_{step}_rank1.pt").found
+    assert (found.step, found.unproven) == (5, "whether a step has more than 2 files")
+
+
 def test_a_start_notes_the_tasks_of_the_job(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    run("last", "--export", "--tell", tmp_path)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     run("last", "--export", "--tell", tmp_path)
     monkeypatch.setenv("HPCTL_SPARES", "1")
     run("last", "--export", "--tell", tmp_path)
-    assert [start.tasks for start in read_starts(tmp_path)] == [4, 0]
+    assert [start.tasks for start in read_starts(tmp_path)] == [0, 4, 0]
 
 
 def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
