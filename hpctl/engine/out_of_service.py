@@ -12,12 +12,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.maintenance import flagged, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
 from hpctl.engine.view import Candidate
 from hpctl.engine.waiting import find_waiting_nodes
-from hpctl.engine.world import World, find_hold
+from hpctl.engine.world import World, find_holds
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.reachability import left_alone
 from hpctl.faults.slurm_reasons import find_closed
@@ -72,6 +73,7 @@ class _Known(Struct, frozen=True):
     """What the accounts are made of, looked up once for all nodes."""
 
     world: World
+    holds: Mapping[str, HoldNoted]
     escalated: Mapping[NodeName, NodeRecovery]
     untreated: Mapping[NodeName, UntreatedNode]
     candidates: Mapping[NodeName, Candidate]
@@ -103,6 +105,7 @@ def find_out_of_service(w: World) -> list[Account]:
         return []
     known = _Known(
         world=w,
+        holds=find_holds(w),
         escalated={rec.node: rec for rec in find_handed_over(w)},
         untreated={one.name: one for one in find_untreated(w)},
         candidates={c.node.name: c for c in w.candidates},
@@ -135,7 +138,7 @@ def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:
 
 
 def _by_gate(node: SlurmNode, known: _Known) -> Account | None:
-    hold = find_hold(known.world, node.name)
+    hold = known.holds.get(node.name)
     return None if hold is None else Account(node, By.GATE, f"gate {hold.gate}: {hold.why}")
 
 
@@ -242,7 +245,9 @@ def _by_reach(node: SlurmNode, known: _Known) -> Account | None:
 
 
 def _describe_unknown(node: SlurmNode) -> str:
-    reason = f"Reason {node.reason!r}" if node.reason else "Slurm gives no Reason"
+    # What stands in backquotes is shown as a command to run.
+    said = node.reason.replace("`", "'")
+    reason = f"Reason {said!r}" if said else "Slurm gives no Reason"
     return f"{reason}: a person runs `scontrol show node {node.name}`"
 
 

@@ -28,7 +28,7 @@ from hpctl.engine.untreated import (
     describe_untreated,
     find_untreated,
 )
-from hpctl.engine.world import World, cloud_says, find_hold, waits_for_cloud
+from hpctl.engine.world import World, cloud_says, find_holds, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
 from hpctl.faults.slurm_reasons import advise
@@ -369,8 +369,7 @@ def _group(closed: list[Account]) -> list[OutOfServiceView]:
 
 def _find_holds(w: World) -> list[HoldNoted]:
     """What gates block, each with the reason of the last cycle."""
-    found = (find_hold(w, target) for target in sorted(w.state.holds))
-    return [hold for hold in found if hold is not None]
+    return list(find_holds(w).values())
 
 
 def _counts(w: World) -> NodeCounts:

@@ -131,6 +131,19 @@ def find_hold(w: World, target: str) -> HoldNoted | None:
     return replace(hold, why=last[0]) if last else hold
 
 
+def find_holds(w: World) -> dict[str, HoldNoted]:
+    """Return what `find_hold` finds of every target that a gate blocks, by target, in order."""
+    last: dict[tuple[str, str, str], str] = {}
+    for hold in w.holds:
+        last.setdefault((hold.target, hold.gate, hold.rule), hold.why)
+    found = {}
+    for target in sorted(w.state.holds):
+        hold = w.state.holds[target]
+        why = last.get((hold.target, hold.gate, hold.rule), hold.why)
+        found[target] = replace(hold, why=why)
+    return found
+
+
 def known_nodes(w: World) -> list[identity.NodeName]:
     """Every node that anybody has a word for, in order."""
     from hpctl.engine.instance_resolver import natural

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -189,3 +190,28 @@ def test_each_account_is_reached_by_some_world() -> None:
     views = [status_view(RandomWorld(seed).build()) for seed in range(100)]
     found = {row.by for view in views for row in view.out_of_service}
     assert found == {one.value for one in By}
+
+
+def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
+    """Each hold has the reason of the last cycle, which is looked up and not searched for."""
+    log: list[Event] = []
+    nodes = {}
+    for number in range(1, 10_001):
+        name = node_name(number)
+        log.append(HoldNoted(at(90), name, "correlated", "2 nodes at once", "xid-79"))
+        nodes[name] = slurm_node(number, state="DOWN", reason="Not responding")
+    newest = tuple(HoldNoted(at(95), name, "correlated", "all at once", "xid-79") for name in nodes)
+    world = World(NOW, OWN, replay(log), slurm=SchedulerView(NOW, nodes), holds=newest)
+    begun = time.process_time()
+    (row,) = status_view(world).out_of_service
+    assert (row.by, row.why) == ("gate", "gate correlated: all at once")
+    assert len(row.nodes) == len(nodes)
+    # A search for each of them takes a minute.
+    assert time.process_time() - begun < 15
+
+
+def test_a_reason_adds_no_command_to_what_a_person_is_to_run() -> None:
+    node = slurm_node(1, state="IDLE", flags=frozenset({"INVALID_REG"}), reason="`rm -rf /`")
+    world = World(NOW, OWN, replay([]), slurm=SchedulerView(NOW, {node.name: node}))
+    (task,) = status_view(world).person_tasks
+    assert task.commands == (f"scontrol show node {node.name}",)
