@@ -78,8 +78,8 @@ class Pause(Struct, frozen=True):
         return self.until if self.lifted is None else self.lifted
 
     def is_active(self, now: datetime) -> bool:
-        """Whether it is in force."""
-        return self.ends is None or now < self.ends
+        """Whether it is in force. One that was lifted is not, also where the clock was set back."""
+        return self.lifted is None and (self.until is None or now < self.until)
 
     @property
     def what(self) -> str:
@@ -181,7 +181,7 @@ def lift(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     for one in pauses.values():
         if not scope or one.scope == scope:
             changed.update(end(pauses, one.scope, at))
-    if not scope or scope in pauses or scope.startswith(OF_PARTITION):
+    if not scope or scope.startswith(OF_PARTITION):
         return changed
     named = set(expand(scope))
     for one in find_active(pauses, at):
@@ -189,9 +189,16 @@ def lift(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
             continue
         changed.update(end(pauses, one.scope, at))
         left = fold(one.nodes - named)
-        if left:
+        if left and not _lasts(changed.get(left), one):
             changed[left] = msgspec.structs.replace(one, scope=left)
     return changed
+
+
+def _lasts(one: Pause | None, other: Pause) -> bool:
+    """Whether a pause is open for as long as another one at least."""
+    if one is None or one.lifted is not None:
+        return False
+    return one.until is None or (other.until is not None and other.until <= one.until)
 
 
 def end(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:

@@ -66,6 +66,25 @@ def test_nodes_that_are_lifted_leave_a_pause_of_more_nodes():
     assert find_active(lift(of(CLUSTER), "n2", at(1)), at(1)) == [CLUSTER]
 
 
+def test_lifted_nodes_leave_every_pause_that_has_them():
+    """One of exactly these nodes, open or ended long ago, hides no other."""
+    for other in (Pause("n1", "cy", at(0)), Pause("n1", "cy", at(0), lifted=at(1))):
+        (left,) = find_active(lift(of(NODES, other), "n1", at(2)), at(2))
+        assert (left.scope, left.by) == ("n[2-3]", "bo")
+
+
+def test_what_is_left_of_a_pause_shortens_no_other():
+    longer = Pause("n[2-3]", "cy", at(0))
+    assert find_active(lift(of(NODES, longer), "n1", at(1)), at(1)) == [longer]
+    shorter = Pause("n[2-3]", "cy", at(0), until=at(30))
+    (left,) = find_active(lift(of(NODES, shorter), "n1", at(1)), at(1))
+    assert (left.scope, left.until) == ("n[2-3]", at(60))
+
+
+def test_a_lifted_pause_stays_lifted_where_the_clock_is_set_back():
+    assert find_active(lift(of(CLUSTER), "", at(3600)), at(0)) == []
+
+
 def test_what_was_paused_can_be_acted_on_since_the_end_of_the_last_pause():
     assert find_resumption({}, at(1), ("n1",)) is None
     assert find_resumption(of(NODES), at(1), ("n9",)) is None
