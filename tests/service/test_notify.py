@@ -438,6 +438,37 @@ def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
     assert out.read_text() == "ann\nbob\n"
 
 
+def test_what_comes_while_a_users_mail_fails_has_tries_of_its_own(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "AGAIN_S", (0.01, 0.01))
+    calls, go = head.place / "calls", head.place / "go"
+    mailer = head.place / "mailer"
+    mailer.write_text(
+        f"#!/bin/sh\necho >>{calls}\nmade=$(wc -l <{calls})\n"
+        f"while [ $made = {daemon.TRIES - 1} ] && ! [ -e {go} ]; do sleep 0.05; done\n"
+        f"[ $made -gt {daemon.TRIES} ] || exit 1\ncat >>{head.place}/out\n"
+    )
+    (head.place / "scontrol").write_text(
+        f"#!/bin/sh\ncase $2 in\nconfig) echo 'MailProg = {mailer}'; exit;;\nesac\n"
+        "echo '   MailUser=ann MailType=REQUEUE'\n"
+    )
+    (head.place / "squeue").write_text("#!/bin/sh\necho physics\n")
+    for name in ("mailer", "scontrol", "squeue"):
+        (head.place / name).chmod(0o755)
+    head.sinks.clear()
+    told = head.start(users="mailprog")
+    head.happens(*job_ends(5, "proved"))
+    until(lambda: calls.exists() and len(calls.read_text()) == daemon.TRIES - 1, 60)
+    head.happens(*job_ends(6, "proved"))
+    until(lambda: len(told._outbox.posted) == 2, 60)
+    go.touch()
+    out = head.place / "out"
+    until(lambda: out.exists() and "Job 6" in out.read_text(), 60)
+    assert "Job 5" not in out.read_text()
+    until(lambda: not told._retries, 60)
+
+
 @pytest.mark.parametrize("command", ["scontrol", "squeue"])
 @pytest.mark.parametrize("patience_s", [600.0, 2.0])
 def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(

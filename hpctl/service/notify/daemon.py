@@ -62,10 +62,17 @@ _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 class _Retry(Struct, frozen=True):
     """How often a message to one reader of a sink has failed in a row, and the time of the
-    monotonic clock before which it is not tried again."""
+    monotonic clock before which it is not tried again. `told`: the rows of a message to one user,
+    which is tried again as it was."""
 
     attempts: int = 0
     not_before: float = 0.0
+    told: frozenset[tuple[str, str, Notice]] = frozenset()
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """When its reader has its turn: after those whose last message did not fail."""
+        return self.attempts > 0, self.not_before
 
 
 class Notifier:
@@ -221,32 +228,48 @@ class Notifier:
     def _send(self, name: str) -> None:
         """Send each reader of a sink what is due; nothing before all that was sent is noted.
 
-        A reader whose last message failed comes after the others, and each is tried once a turn: an
-        address of a user that takes no mail costs the others one attempt at most.
+        A reader whose last message failed comes after the others, and one such a turn: an address
+        of a user that takes no mail costs the others one attempt at most.
         """
         with self._change:
             if self._unkept:
                 self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
+        self._forget_retries(name, {p.told for p in posted if not p.sent})
         readers = {p.to for p in posted if not p.sent}
         retries = {to: self._retries.get((name, to), _Retry()) for to in sorted(readers)}
-        for to in sorted(retries, key=lambda to: retries[to].attempts):
-            if self._stopping.is_set() or time.monotonic() < retries[to].not_before:
+        for to in sorted(retries, key=lambda to: retries[to].order):
+            retry = retries[to]
+            if self._stopping.is_set() or time.monotonic() < retry.not_before:
                 continue
             mine = [p for p in posted if p.to == to]
             quiet = not to and self._settings.quiet_at(now)
-            group = notify_outbox.due(mine, self._settings.per_hour, now, quiet=quiet)
-            if group and self._deliver(name, to, [p.notice for p in group]):
+            group = tuple(p for p in mine if p.told in retry.told and not p.sent)
+            group = group or notify_outbox.due(mine, self._settings.per_hour, now, quiet=quiet)
+            if not group:
+                continue
+            if self._deliver(name, to, group):
                 with self._change:
                     marked = self._outbox.mark(group, self._clock.now())
                     # In memory at once: what cannot be noted is not sent again and again.
                     self._outbox, self._unkept = marked, True
                     self._keep(marked)
+            if retry.attempts:
+                return
 
-    def _deliver(self, name: str, to: str, group: Sequence[Notice]) -> bool:
+    def _forget_retries(self, name: str, waiting: set[tuple[str, str, Notice]]) -> None:
+        """Forget the failures of readers for whom nothing, or no part of the message, waits."""
+        readers = {to for _, to, _ in waiting}
+        for key, retry in tuple(self._retries.items()):
+            is_over = key[1] not in readers or bool(key[1] and retry.told.isdisjoint(waiting))
+            if key[0] == name and is_over:
+                self._retries.pop(key, None)
+
+    def _deliver(self, name: str, to: str, group: Sequence[Posted]) -> bool:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
-        text = notify_outbox.message(self._config.cluster.name or socket.gethostname(), group)
+        notices = [p.notice for p in group]
+        text = notify_outbox.message(self._config.cluster.name or socket.gethostname(), notices)
         why = self._try(name, to, text)
         attempts = self._retries.pop((name, to), _Retry()).attempts + 1
         if not why or (to and attempts >= TRIES):
@@ -254,7 +277,8 @@ class Notifier:
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
         wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
-        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s)
+        told = frozenset(p.told for p in group) if to else frozenset()
+        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s, told)
         return False
 
     def _try(self, name: str, to: str, text: SinkMessage) -> str:
