@@ -239,6 +239,18 @@ def test_a_window_that_ended_before_it_began_closes_no_node():
     assert due(log, seconds=-59) == {}
 
 
+def test_nodes_of_a_window_that_an_admin_extends_stay_open_until_its_new_end():
+    """An admin may try them with jobs in the reservation."""
+    longer = replace(HELD, end=at(3 * HOUR), nodes=("n2",))
+    log = [*BEGUN, *seen(ChangeSignal.CHANGED, seconds=100)]
+    assert due(log, longer, seconds=100) == {"n1": MAINTENANCE_OVER}
+    log += followed(world(log, longer, seconds=100), 100)
+    log += [SignalSeen(at(101), log[-1].recovery, s, "seen") for s in ("reserved", "began")]
+    assert due(log, longer, seconds=102) == {"n1": MAINTENANCE_OVER}
+    assert due(log, longer, seconds=3 * HOUR - END_LEAD_S) == BOTH_OVER
+    assert due(log, seconds=3 * HOUR + 1) == BOTH_OVER
+
+
 def test_no_room_is_made_for_an_admins_own_reservation_nor_twice():
     hers = [replace(WINDOW, own=False), *seen(ChangeSignal.RESERVED)]
     assert due(hers, HELD, seconds=-1) == {}

@@ -90,8 +90,12 @@ def _find_changed(name: str, view: View) -> Change | None:
     mine = [c for c in view.state.changes.values() if is_window(c) and c.opened.group == name]
     if not mine:
         return None
-    last = mine[-1].trail[-1:]
-    return mine[-1] if last and last[0].signal == ChangeSignal.CHANGED else None
+    return mine[-1] if _was_changed(mine[-1]) else None
+
+
+def _was_changed(window: Change) -> bool:
+    """Whether a window has ended because an admin changed its reservation: another follows it."""
+    return bool(window.trail) and window.trail[-1].signal == ChangeSignal.CHANGED
 
 
 def advance_window(window: Change, view: View, policy: Policy, now: datetime) -> Next:
@@ -261,7 +265,8 @@ def _find_nodes(window: Change, fault: FaultClass, view: View) -> Iterator[NodeN
         last = view.state.nodes[rid] if rid is not None else None
         looked_after = last is not None and last.ended and last.since >= due
         held = view.begun.get(name)
-        elsewhere = held is not None and held.name != window.opened.group
+        followed = held is not None and _was_changed(window)
+        elsewhere = followed or (held is not None and held.name != window.opened.group)
         if not (looked_after or elsewhere or name in ran_through):
             yield name
 
