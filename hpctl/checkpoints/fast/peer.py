@@ -361,7 +361,7 @@ class _PortRace:
     def _try(self, port: int) -> None:
         try:
             attempt = self._connect(port)
-        except Exception as error:  # noqa: BLE001 -- `_wait` waits for every attempt
+        except (ValueError, MemoryError, RuntimeError) as error:  # `_wait` waits for each attempt
             attempt = _Attempt(error=PeerError(f"{type(error).__name__}: {error}"), fatal=True)
         with self._done:
             if not self._over:
