@@ -56,11 +56,12 @@ def _find_file(path: str, owner: int, is_kind: IsKind) -> int:
                 os.close(place)
                 place = found
                 continue
+            # Read by the descriptor that was checked: another link may have its name by now.
+            target = os.readlink("", dir_fd=found)
             os.close(found)
             links += 1
             if status.st_uid != 0 or links > MOST_LINKS:
                 raise OSError(errno.ELOOP, "a link of a user is on the way", path)
-            target = os.readlink(name, dir_fd=place)
             names = _split_path(target) + names
             if target.startswith("/"):
                 os.close(place)
