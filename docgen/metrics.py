@@ -17,7 +17,7 @@ from hpctl.service.metrics import Metrics
 
 HEAD = """# Metrics
 
-`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 352 series,
+`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 358 series,
 12 a partition, and 102 for what waits for a person by name. All but the named ones exist from the
 start of the daemon: a missing one means that it is down.
 `/healthz` answers 200 while it is alive. `hyperpod_training_operator_jobs_*` are the training

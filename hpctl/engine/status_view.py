@@ -46,7 +46,7 @@ from hpctl.toolkit.declared_view import (
     Section,
 )
 from hpctl.toolkit.durations import duration
-from hpctl.toolkit.hostlist import fold as fold_names
+from hpctl.toolkit.hostlist import fold_shown
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
 from hpctl.vocabulary.assessment import Condition
@@ -143,7 +143,7 @@ class OutOfServiceView(Struct, frozen=True):
     problem: bool
 
     columns: ClassVar[Columns] = (
-        Column("NODES", lambda row: fold_names(row.nodes), fold=True),
+        Column("NODES", lambda row: fold_shown(row.nodes), fold=True),
         Column("SLURM", "state", fold=True),
         Column("BY", "by"),
         Column("WHY", "why", fold=True),

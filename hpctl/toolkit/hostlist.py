@@ -7,7 +7,7 @@ not plainly a host name never reaches an argument list. Checked in the tests aga
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TypeVar
 
@@ -67,6 +67,11 @@ def fold(names: Iterable[str]) -> str:
     parts = sorted(whole)
     parts += [_fold_group(*key, groups[key]) for key in sorted(groups)]
     return ",".join(parts)
+
+
+def fold_shown(names: Sequence[str]) -> str:
+    """Return names for people: as a hostlist, or with commas where one is not plainly a name."""
+    return fold(names) if all(map(valid_name, names)) else ", ".join(names)
 
 
 def valid_name(name: str) -> bool:

@@ -103,10 +103,12 @@ LIVE = {
     "requests": "recoveries[].",
     "checkpoint-ls": "checkpoints[].mark.",
     "checkpoint-verify": "checkpoints[].mark.",
+    "status": ("pauses[].", "windows[]."),
     "checkpoint-last": ("found.mark.", "passed_over[].mark."),
 }
 """Fields below what needs a running Slurm or daemon, or a marked checkpoint: here they are empty.
-The live tests of arrays and of orders that are followed, and the tests of marks, print them."""
+The live tests of arrays, of orders that are followed and of maintenance windows, and the tests of
+marks, print them."""
 
 
 def holds(schema: str, *documents: str) -> None:

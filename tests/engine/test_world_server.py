@@ -504,8 +504,8 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRest.__struct_fields__}
     assert told == derived | sent
     local = {
-        "able_since", "absent", "silent_at", "ruled", "maintenance", "hangs", "worked", "flaws",
-        "withdrawn", "reading", "preemption", "requeue_codes",
+        "able_since", "absent", "begun", "silent_at", "ruled", "maintenance", "hangs", "worked",
+        "flaws", "withdrawn", "reading", "preemption", "requeue_codes",
     }  # fmt: skip
     shown = {
         "scheduler", "provider", "health", "assessments", "state", "instances", "unjoined",

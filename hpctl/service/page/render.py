@@ -34,7 +34,7 @@ from hpctl.service.page.node_map import KINDS, cells, counted
 from hpctl.service.page.training import Segment, Training, strip, trainings
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.durations import duration
-from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.toolkit.hostlist import fold_shown
 from hpctl.toolkit.tables import STYLES, after
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -118,7 +118,7 @@ def _passed(at: datetime, fault_at: datetime) -> str:
 
 def _folded(names: Sequence[str], limit: int = 200) -> str:
     """Names of nodes as a hostlist, cut where it is long."""
-    text = fold(names) if all(map(valid_name, names)) else ", ".join(names)
+    text = fold_shown(names)
     return text if len(text) <= limit else text[:limit] + "\u2026"
 
 
