@@ -152,6 +152,12 @@ def test_what_a_drain_was_good_for(signals, step, found):
     assert back == (1 if signals[-1] == "return_seen" else 0)
 
 
+def test_labels_have_names_that_prometheus_takes_as_they_are():
+    for registry in (Metrics().registry, intake_registry()):
+        for series in set(registry._collector_to_names):
+            assert [n for n in series._labelnames if not re.fullmatch(r"[a-z_]+", n)] == []
+
+
 def test_what_had_happened_before_the_start_is_not_counted_again():
     bench = Bench()
     bench.state.fold(opened())
