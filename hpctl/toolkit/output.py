@@ -19,6 +19,7 @@ import click
 from hpctl.toolkit.bounds import duration_s, in_utc, json_safe, later, printable
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.lazy_commands import by_ctrl_c
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +32,10 @@ DEFAULT_CONFIG = "/etc/hpctl/hpctl.yaml"
 
 DRY_RUN = "Dry run: nothing was done."
 """The last line of every `--dry-run`."""
+
+
+NOT_CONFIRMED = "Not confirmed, so nothing was done (--yes confirms beforehand)."
+"""The last line where a question was not answered with yes."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,8 +181,18 @@ def exact(text: str, *, nl: bool = True) -> None:
 
 
 def confirm(question: str, *, abort: bool = False) -> bool:
-    """Ask yes or no on standard error. Raises click.Abort."""
-    return click.confirm(printable(question, lines=True), abort=abort, err=True)
+    """Ask yes or no on standard error.
+
+    With `abort`, leaves with exit code 1 unless the answer is yes, also where the input has ended.
+    Raises click.Abort for Ctrl-C, and without `abort` for an input that has ended.
+    """
+    try:
+        return click.confirm(printable(question, lines=True), abort=abort, err=True)
+    except click.Abort as aborted:
+        if not abort or by_ctrl_c(aborted):
+            raise
+        echo("\n" + NOT_CONFIRMED, err=True)
+        raise click.exceptions.Exit(Exit.PROBLEM) from None
 
 
 def prompt(question: str, **how: Any) -> Any:

@@ -103,6 +103,17 @@ def test_neither_echo_nor_questions_are_obeyed():
     assert not OBEYED.search(result.output.replace("/a/path\x1b[2J", ""))
 
 
+@pytest.mark.parametrize(("answer", "code"), [("", 1), ("n\n", 1), ("y\n", 0)])
+def test_a_question_that_is_not_answered_with_yes_says_what_confirms(answer, code):
+    @click.command()
+    def ask() -> None:
+        output.confirm("Replace one node?", abort=True)
+
+    result = CliRunner().invoke(ask, input=answer)
+    assert result.exit_code == code
+    assert (output.NOT_CONFIRMED in result.output) is bool(code)
+
+
 def test_what_is_kept_of_findings_and_troubles_is_clean():
     at = worlds.T0
     found = Finding("kernel.xid", Verdict.FAIL, at, at, EVIL, EVIL, EVIL, "a\nb\t" + EVIL)

@@ -134,8 +134,7 @@ def answered(ask: Callable[[], bool]) -> bool:
 
 def refused() -> None:
     """Leave: nothing was confirmed."""
-    text = "Not confirmed, so nothing was done (--yes confirms beforehand)."
-    output.echo(output.folded(text), err=True)
+    output.echo(output.folded(output.NOT_CONFIRMED), err=True)
     output.leave(Exit.PROBLEM)
 
 
