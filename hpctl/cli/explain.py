@@ -21,7 +21,7 @@ from hpctl.engine.timeline import Mark
 from hpctl.engine.world import World, waits_for_cloud
 from hpctl.engine.world_reader import gather
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import fold
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.tables import (
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
 def explain(target: str, config: str, as_json: bool) -> None:
     """Explain why hpctl acted or did not act.
 
-    ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
-    that autoscaling or spares have changed, or whatever `hpctl status` lists as held. Of an array,
-    12_3 is one task and 12 lists all of them; 12+1 is a component of a heterogeneous job.
+    ID is the id of a recovery or of a change of capacity (s-...), a node (its name in Slurm, its
+    instance id, logical id or address), a job, an instance group that autoscaling or spares have
+    changed, or whatever `hpctl status` lists as held. Of an array, 12_3 is one task and 12 lists
+    all of them; 12+1 is a component of a heterogeneous job.
     """
     view, note = explained(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
@@ -75,6 +76,9 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
     # A job's id may be a task of an array or a component: Slurm says of which job.
     world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
     view = explain_view(world, rules, target, parts)
+    if view is None:
+        target = find_node(world, target)
+        view = explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
         world = gather(loaded, output.now(), slurm=True, cloud=True)
         view = explain_view(world, rules, target, parts)
@@ -83,6 +87,7 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
+        target = target if view is not None else find_node(world, target)
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
@@ -96,8 +101,23 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         policies = {job: each.policy for job, each in ruled.items()}
         view = job_view(world, policies, target, parts, order)
     if view is None:
-        raise output.no_such("recoveries --all", target, everything(world))
+        lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
+        hint = output.nearest(target, everything(world), lists)
+        raise HpctlError(f"hpctl does not know {target!r}", hint)
     return view, decided_by(world, view)
+
+
+def find_node(w: World, target: str) -> str:
+    """Return the name of the node that an instance id, logical id or address means; without one,
+    the target."""
+    for name, instance in w.joined.instances.items():
+        if target in (instance.id, instance.logical_id):
+            return name
+    for name, health in w.health.items():
+        if target == health.generation.instance:
+            return name
+    nodes = w.slurm.nodes.items() if w.slurm is not None else ()
+    return next((name for name, node in nodes if node.address == target), target)
 
 
 def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:

@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from hpctl.cli.explain import find_node
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, JobReported
@@ -74,6 +75,22 @@ def test_what_is_past_is_explained_and_listed_as_ever(history):
     assert all("11111111" in text or "22222222" in text for text in before)
     # Nobody has to read it who does not ask for it.
     assert "11111111" not in history.run("recoveries", "--since", "89d").stdout
+
+
+def test_a_node_is_explained_by_the_id_of_its_instance(history):
+    by_node = json.loads(history.run("explain", "ip-10-1-0-5", "--json").stdout)
+    by_name = json.loads(history.run("explain", "i-00000000000000005", "--json").stdout)
+    assert by_node["target"] == by_name["target"] == "ip-10-1-0-5"
+    assert by_node["headline"] == by_name["headline"]
+
+
+@pytest.mark.parametrize("name", ["i-00000000000000005", "worker-group-1-4", "10.1.0.5"])
+def test_each_name_of_a_node_is_known(name):
+    slurm = worlds.slurm()
+    node = replace(slurm.nodes["ip-10-1-0-5"], address="10.1.0.5")
+    w = world(healed(), slurm=replace(slurm, nodes={**slurm.nodes, node.name: node}))
+    assert find_node(w, name) == "ip-10-1-0-5"
+    assert find_node(w, "i-00000000000000099") == "i-00000000000000099"
 
 
 def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
