@@ -188,10 +188,17 @@ def status(name: str, as_json: bool) -> None:
 @_name
 def down(name: str) -> None:
     """End a sandbox and remove its files. No error when there is none."""
+    import os
+
     one = _sandbox(name)
     there = one.state_dir.exists()
+    points = os.environ.get("HPCTL_CONFIG") == str(one.state_dir / "hpctl.yaml")
+    exports = one.exports if points and (one.state_dir / "spec.json").exists() else {}
     one.down()
     output.echo(f"Sandbox {name} is gone." if there else f"There is no sandbox {name}.")
+    if exports:
+        names = " ".join(key for key in exports if key != "PATH")
+        output.echo(f"This shell still points to it: unset {names}")
 
 
 @sandbox.command()

@@ -175,7 +175,7 @@ def render(
     config: str,
     as_json: bool,
 ) -> None:
-    """Write Prometheus configuration, alert rules and Grafana dashboards.
+    """Write Prometheus configuration, rules and Grafana dashboards.
 
     \b
     Example:

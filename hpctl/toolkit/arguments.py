@@ -75,14 +75,21 @@ class NodesType(Reading):
 
 
 class ThereType(click.Path):
-    """A file or directory to read. One that is not there is exit code 1, as with every name."""
+    """A file or directory to read. One that is not there is exit code 1, as with every name.
+
+    `hint` says what to do then.
+    """
+
+    def __init__(self, *, hint: str = "", **how: Any) -> None:
+        super().__init__(**how)
+        self._hint = hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path. Raises HpctlError."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            raise HpctlError(error.message.rstrip(".")) from error
+            raise HpctlError(error.message.rstrip("."), self._hint) from error
 
 
 def usage(error: HpctlError) -> click.UsageError:

@@ -447,7 +447,10 @@ def test_a_window_is_taken():
     [
         ({"end": "2026-03-01T11:00:00Z"}, "is past"),
         ({"start": "2026-03-01T11:00:00Z"}, "is past"),
-        ({"end": "2026-03-01T13:00:00Z"}, "not after its beginning"),
+        (
+            {"end": "2026-03-01T13:00:00Z"},
+            "2026-03-01 13:00:00 UTC, is not after its beginning, 2026-03-01 13:00:00 UTC",
+        ),
         ({"nodes": "n[1-99]"}, "Slurm knows no node 'n"),
         ({"nodes": ""}, "needs nodes"),
         ({"nodes": "n["}, "bracket"),
@@ -504,6 +507,15 @@ def test_a_window_is_ended_by_its_name_its_id_or_the_end_of_its_name():
         ok, _, (event,) = ended(target, BEGUN)
         assert ok
         assert event == SignalSeen(at(5), "m-1", ChangeSignal.END_ASKED, "bo asked for its end")
+
+
+@pytest.mark.parametrize(
+    ("log", "says"), [(BEGUN, "are verified before"), (RESERVED, "before it has begun")]
+)
+def test_an_end_says_what_becomes_of_the_nodes(log, says):
+    ok, answer, _ = ended(NAME, log)
+    assert ok
+    assert says in answer
 
 
 @pytest.mark.parametrize(

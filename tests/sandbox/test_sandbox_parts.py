@@ -5,12 +5,14 @@ import socket
 import subprocess
 import sys
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from hpctl.detection.check import Expected, Machine
 from hpctl.detection.checks import host_spot
-from hpctl.sandbox import hardware, slurmconf, spec, supervisor
+from hpctl.sandbox import command, hardware, slurmconf, spec, supervisor
 from hpctl.sandbox.faults import change_file
 from hpctl.sandbox.instances import Imds
 from hpctl.sandbox.logs import last_lines
@@ -25,6 +27,19 @@ def ended() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(["true"])
     until(lambda: child.pid in zombie_children(os.getpid()))
     return child
+
+
+@pytest.mark.parametrize("points", [True, False])
+def test_down_says_how_a_shell_forgets_the_sandbox(tmp_path, monkeypatch, points):
+    (tmp_path / "spec.json").touch()
+    config = str(tmp_path / "hpctl.yaml")
+    exports = {"SLURM_CONF": "/s", "HPCTL_CONFIG": config, "PATH": "/bin"}
+    one = SimpleNamespace(state_dir=tmp_path, exports=exports, down=lambda: None)
+    monkeypatch.setattr(command, "_sandbox", lambda name: one)
+    monkeypatch.setenv("HPCTL_CONFIG", config if points else "/etc/hpctl/hpctl.yaml")
+    shown = CliRunner().invoke(command.sandbox, ["down"]).output
+    assert "is gone" in shown
+    assert ("unset SLURM_CONF HPCTL_CONFIG\n" in shown) is points
 
 
 def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):

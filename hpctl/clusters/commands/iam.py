@@ -111,7 +111,7 @@ def iam() -> None:
 def policy(
     who: str, file: str | None, config: str, as_json: bool, trust: bool, **names: str
 ) -> None:
-    """Print the policy of least privilege for what the configuration uses.
+    """Print the policy of least privilege for the configuration in use.
 
     WHO is `head-node` (the daemon, on a controller), `execution-role` (every node of a cluster) or
     `operator` (the person or CI job that runs `hpctl cluster`). What is not named stays `*`. The

@@ -155,8 +155,9 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
             )
         if not any(group.lifecycle for group in spec.groups):
             output.echo(
-                "No lifecycle scripts: nothing installs hpctl on the nodes. Make some with `hpctl "
-                "lifecycle bundle` and `push`, and name their prefix with --scripts."
+                "No lifecycle scripts: nothing installs hpctl on the nodes. "
+                "`hpctl cluster lifecycle bundle` and `hpctl cluster lifecycle push` make and "
+                "upload them; name their prefix with --scripts."
             )
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
@@ -176,7 +177,9 @@ def _answers(given: dict[str, Any]) -> Answers:
     if missing and not sys.stdin.isatty():
         flags = {"instance_types": "--instance-type"}
         names = [flags.get(question.option, f"--{question.option}") for question in missing]
-        raise click.UsageError(f"{', '.join(names)} must be given where nobody can be asked")
+        raise click.UsageError(
+            f"this is no terminal, so nothing can be asked: {', '.join(names)} must be given"
+        )
     if missing:
         for question in ASKED:
             if given[question.option] in (None, ()):

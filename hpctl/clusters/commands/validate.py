@@ -72,7 +72,10 @@ class ValidateView(Struct, frozen=True):
 
 @click.command()
 @click.argument(
-    "file", metavar="[FILE]", default=DEFAULT_FILE, type=ThereType(exists=True, dir_okay=False)
+    "file",
+    metavar="[FILE]",
+    default=DEFAULT_FILE,
+    type=ThereType(exists=True, dir_okay=False, hint="`hpctl cluster init` writes a first one"),
 )
 @click.option("--offline", is_flag=True, help="Only what needs no credentials.")
 @click.option(

@@ -79,9 +79,19 @@ def maintenance() -> None:
 @click.option("--partition", metavar="P", default="", help="A partition's nodes.")
 @click.option("--all", "every", is_flag=True, help="All nodes.")
 @click.option(
-    "--from", "start", type=output.UntilType(), required=True, help="now, +2h, or ISO 8601."
+    "--from",
+    "start",
+    type=output.UntilType(),
+    required=True,
+    help="now, +2h (two hours from now), or ISO 8601.",
 )
-@click.option("--until", "end", type=output.UntilType(), required=True, help="+6h, or ISO 8601.")
+@click.option(
+    "--until",
+    "end",
+    type=output.UntilType(),
+    required=True,
+    help="+6h (six hours from now), or ISO 8601.",
+)
 @click.option("--why", required=True, metavar="TEXT", help="The reason, for everybody to read.")
 @click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

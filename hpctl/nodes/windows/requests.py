@@ -91,7 +91,10 @@ def _check_times(start: datetime, end: datetime, now: datetime) -> None:
     if end <= now:
         raise RefusedWindow(f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is past")
     if end <= start:
-        raise RefusedWindow("the window's end is not after its beginning")
+        raise RefusedWindow(
+            f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is not after its beginning,"
+            f" {start:%Y-%m-%d %H:%M:%S} UTC (+6h means six hours from now)"
+        )
     late = (now - start).total_seconds()
     if late > 60:
         raise RefusedWindow(
@@ -181,7 +184,11 @@ def end_window(
         return False, f"{pause.text}; lift it first: `{pause.lifting}`", []
     why = f"{request.by or 'an operator'} asked for its end"
     signal = SignalSeen(now, window.id, ChangeSignal.END_ASKED, why)
-    return True, f"{about.group} ends; its nodes are verified before they serve", [signal]
+    if window.phase is ChangePhase.BEGUN:
+        answer = f"{about.group} ends; its nodes are verified before they serve"
+    else:
+        answer = f"{about.group} ends before it has begun: nodes drained for it are verified"
+    return True, answer, [signal]
 
 
 def find_window(name: str, state: State) -> Change | None:
