@@ -76,9 +76,12 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
     # A job's id may be a task of an array or a component: Slurm says of which job.
     world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
     view = explain_view(world, rules, target, parts)
-    if view is None:
-        target = find_node(world, target)
-        view = explain_view(world, rules, target, parts)
+    if view is None and parse_job_id(target) is None:
+        # The cloud alone knows a node's logical id.
+        named = gather(loaded, output.now(), slurm=True, cloud=True)
+        if (node := find_node(named, target)) != target:
+            world, target = named, node
+            view = explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
         world = gather(loaded, output.now(), slurm=True, cloud=True)
         view = explain_view(world, rules, target, parts)
@@ -87,7 +90,6 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
         world = gather(loaded, output.now(), slurm=True, past=view is None)
-        target = target if view is not None else find_node(world, target)
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run

@@ -77,9 +77,10 @@ def test_what_is_past_is_explained_and_listed_as_ever(history):
     assert "11111111" not in history.run("recoveries", "--since", "89d").stdout
 
 
-def test_a_node_is_explained_by_the_id_of_its_instance(history):
+@pytest.mark.parametrize("name", ["i-00000000000000005", "worker-group-1-4"])
+def test_a_node_is_explained_by_the_ids_of_its_instance(history, name):
     by_node = json.loads(history.run("explain", "ip-10-1-0-5", "--json").stdout)
-    by_name = json.loads(history.run("explain", "i-00000000000000005", "--json").stdout)
+    by_name = json.loads(history.run("explain", name, "--json").stdout)
     assert by_node["target"] == by_name["target"] == "ip-10-1-0-5"
     assert by_node["headline"] == by_name["headline"]
 
