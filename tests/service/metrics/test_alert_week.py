@@ -82,6 +82,18 @@ def plan_a_normal_day(cluster: Cluster, day: int, dice: random.Random) -> None:
         cluster.at(begins + 1405, cluster.start, 1)
 
 
+def shorten_windows(rules: Path, place: Path) -> Path:
+    """Return the rules with a day for each window of a week, which is the stricter share.
+
+    promtool loads 10,000 samples for a query and no more: less than a week of both head nodes.
+    """
+    text = rules.read_text()
+    assert "[7d]" in text
+    short = place / "short.rules.yml"
+    short.write_text(text.replace("[7d]", "[1d]"))
+    return short
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("days", [1, pytest.param(7, marks=pytest.mark.nightly)])
 def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
@@ -96,6 +108,8 @@ def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
     assert len(ended) > days, "nothing was treated"
     assert "escalated" not in set(map(str, ended)), ended
     checks = [opened(day * DAY - 2, DAY, EVALUATED, {}) for day in range(1, days + 1)]
+    if days > 1:
+        rules = shorten_windows(rules, tmp_path)
     judge(tmp_path, rules, EVALUATED, [make_test("normal", cluster.series, 1, checks)])
 
 
