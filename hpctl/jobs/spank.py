@@ -57,8 +57,9 @@ def _srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
     options: list[str] = []
     if policy:
         asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
-        context.job_policy(asked, os.environ, os.getcwd())
-        options = ["--policy", str(context.find_policy(policy, os.environ, os.getcwd()))]
+        cwd = context.read_working_directory()
+        context.job_policy(asked, os.environ, cwd)
+        options = ["--policy", str(context.find_policy(policy, os.environ, cwd))]
     return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *args]
 
 

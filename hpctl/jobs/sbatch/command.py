@@ -120,16 +120,17 @@ def sbatch(arguments: tuple[str, ...]) -> None:
 def planned(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
     """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _script(line)
-    asked = hpctl_options(line.own, script.own if script else {}, os.getcwd())
-    return script, plan(line, script, asked, _around(line, asked, script))
+    cwd = context.read_working_directory()
+    asked = hpctl_options(line.own, script.own if script else {}, cwd)
+    return script, plan(line, script, asked, _around(line, asked, script, cwd))
 
 
 def _around(
-    line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None
+    line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
 ) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
     effective = EffectiveOptions(line, script, os.environ)
-    logs = log_directories(effective, os.getcwd())
+    logs = log_directories(effective, cwd)
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
     if missing:
         with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
@@ -138,7 +139,7 @@ def _around(
     return SubmitContext(
         runtime=_runtime(),
         environment=os.environ,
-        policy=context.job_policy(asked, os.environ, os.getcwd()),
+        policy=context.job_policy(asked, os.environ, cwd),
         filesystem=context.filesystem(where) if where is not None else "",
         unknown=_unknown(where, asked.checkpoint_files)
         if where is not None and asked.resume

@@ -39,6 +39,20 @@ class SubmitContext(Struct, frozen=True):
     restarted: tuple[str, ...] = ()
 
 
+def read_working_directory() -> str:
+    """Return the working directory. Raises HpctlError: it was deleted, or cannot be entered."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        named = os.environ.get("PWD", "")
+        shown = f" {named}" if named else ""
+        raise HpctlError(
+            f"cannot read the working directory{shown}: {error.strerror}",
+            "It was deleted or moved, or is not mounted any more. Run `cd` to a directory that"
+            " exists, the same path too where it was created again, and submit again.",
+        ) from None
+
+
 ASK_S = 5.0
 """What does not answer must not keep a submission waiting that would itself go through."""
 

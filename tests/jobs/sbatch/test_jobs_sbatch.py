@@ -159,3 +159,21 @@ def test_errors_are_one_message_and_a_fix(shell: Shell) -> None:
     assert done.returncode == 1
     assert "cannot create the checkpoint directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--wrap", "true"), ("/job.sh",), ("--chdir=/", "/job.sh")])
+def test_a_deleted_working_directory_is_one_error_and_a_fix(shell: Shell, options) -> None:
+    gone = shell.tmp / "gone"
+    words = [f"{shell.tmp}{word}" if word == "/job.sh" else word for word in options]
+    gone.mkdir()
+    command = [sys.executable, "-m", "hpctl", "sbatch", *words]
+    deletes = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *command]
+    path = f"{shell.tmp}/bin:{os.environ['PATH']}"
+    done = run_text(deletes, env={"PATH": path, "PYTHONPATH": ROOT})
+    assert done.returncode == 1
+    first, *rest = done.stderr.splitlines()
+    assert first == f"hpctl: cannot read the working directory {gone}: No such file or directory"
+    assert "Run `cd` to a directory that exists" in " ".join(rest)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not shell.record.exists()
