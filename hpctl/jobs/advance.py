@@ -41,6 +41,7 @@ class JobFacts(Struct, frozen=True):
     `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`: the
     node recovery will set the node DOWN, which stops the job; otherwise we requeue it.
     `called_off`: that node recovery has ended, and hpctl keeps none of the bad nodes closed.
+    `remedied`: it has given the node back after something that no run there has outlived.
     `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded for
     this job before and that have healed since. `gone`: its bad nodes hold it no more. `headless`:
     the node of its batch script is lost. `report`: the newest of its supervisor since the recovery
@@ -55,6 +56,7 @@ class JobFacts(Struct, frozen=True):
     cordoned: bool = False
     node_stops_it: bool = False
     called_off: bool = False
+    remedied: bool = False
     exclude: tuple[NodeName, ...] = ()
     forgive: tuple[NodeName, ...] = ()
     gone: bool = False
@@ -112,16 +114,16 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
         return Move(JobSignal.FAILED_AGAIN, "it reached its time limit right after its restart")
     if job.state in ("CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED") and not at_limit:
         return Move(JobSignal.GONE, f"the job ended as {job.state}: this recovery does not apply")
-    if facts.called_off and job.running and rec.phase in BEFORE_STOP and not rec.crippled:
+    disturbed = rec.crippled or _find_queued(rec) is not None
+    if facts.called_off and job.running and rec.phase in BEFORE_STOP and not disturbed:
         return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
     later_run = job.restarts > rec.attempt.restarts
     if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     if _runs_uncounted(rec, facts, job):
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
-    # A run that is there and runs is left alone: its node may be somebody else's by now.
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
-    ended = at_limit or job.state in ENDED_BADLY
+    ended = at_limit or job.state in ENDED_BADLY or _runs_no_more(rec, facts, job)
     if again and ended and not job.completing:
         return Move(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
@@ -140,11 +142,29 @@ def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     former one ran, so it came back with the job in the queue and never having run."""
     if rec.phase not in (JobPhase.RELEASED, JobPhase.STARTING) or job.state != "RUNNING":
         return False
-    queued = max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
+    queued = _find_queued(rec)
     if queued is None or job.start is None or job.restarts != rec.attempt.restarts:
         return False
     bad = set(rec.bad_nodes).difference(facts.forgive)
     return job.start >= queued.replace(microsecond=0) and bad.isdisjoint(job.nodes)
+
+
+def _runs_no_more(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
+    """Whether slurmctld shows the run as running that was seen in the queue: it was killed before
+    it had saved the requeue. Nothing tells it soon that the nodes have ended that run.
+
+    The run is left alone where its node has become somebody else's, for it may have gone on.
+    """
+    queued = _find_queued(rec)
+    if queued is None or job.start is None or not job.running:
+        return False
+    ours = facts.remedied or (facts.cordoned and not facts.called_off)
+    return ours and job.start < queued.replace(microsecond=0)
+
+
+def _find_queued(rec: JobRecovery) -> datetime | None:
+    """When the run was last seen back in the queue; None where it was not."""
+    return max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
 
 
 def _hit(c: _Case) -> Next:

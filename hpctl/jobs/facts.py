@@ -43,6 +43,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         cordoned=cordoned or cause is None or cause.ended,
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
+        remedied=cause is not None and cause.phase is NodePhase.RETURNED and cause.remedied,
         exclude=_excluded(rec, job, view),
         forgive=_healed(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),

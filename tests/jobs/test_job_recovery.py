@@ -242,6 +242,30 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
     assert (start.kind, start.attempt) == (StepKind.START_NOW, 2)
 
 
+@pytest.mark.parametrize("phase", [JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING])
+@pytest.mark.parametrize(
+    ("changes", "facts", "again"),
+    [
+        ({}, JobFacts(cordoned=True), True),
+        ({}, JobFacts(cordoned=True, called_off=True), False),
+        ({}, JobFacts(cordoned=True, called_off=True, remedied=True), True),
+        ({}, JobFacts(cordoned=False), False),
+        ({"flags": frozenset({"COMPLETING"})}, JobFacts(cordoned=True), False),
+        ({"start": at(6)}, JobFacts(cordoned=True), False),
+    ],
+)
+def test_a_run_that_was_seen_in_the_queue_runs_no_more(phase, changes, facts, again):
+    """slurmctld came back with it as running: it was killed before it had saved the requeue."""
+    trail = (Trail(at(5), JobSignal.QUEUED, JobPhase.RELEASED, ""),)
+    back = replace(RUNNING, **{"start": at(-100), **changes})
+    shown = replace(facts, job=back)
+    answer = advance(rec(phase, trail=trail), shown, OWN, at(10))
+    assert (isinstance(answer, Move) and answer.signal == JobSignal.STOP_WANTED) is again
+    if again:
+        stopping = rec(JobPhase.STOPPING, trail=trail, since=at(10))
+        assert advance(stopping, shown, OWN, at(10)) == Do(StepKind.REQUEUE, "1", 1)
+
+
 def test_an_order_is_not_repeated_because_the_clock_was_set_back():
     for outcome, expected in ((Outcome.accepted(), Move), (Outcome.ambiguous("?"), Wait)):
         sent = replace(step(StepKind.START_NOW, outcome), moves=1)
