@@ -66,6 +66,26 @@ def test_which_ended_jobs_were_hit(job, hit):
     assert [event.attempt.restarts for event in found] == [ran] * hit
 
 
+@pytest.mark.parametrize(
+    ("changes", "hit"),
+    [
+        ({"start": at(-15)}, False),
+        ({"start": at(-22)}, False),
+        ({"start": at(-24)}, True),
+        ({"start": at(-9)}, True),
+        ({"start": None}, True),
+        ({"start": at(-15), "nodes": (N2,)}, True),
+    ],
+)
+def test_a_job_that_had_left_its_node_to_another_was_not_hit(changes, hit):
+    """It was requeued twenty seconds before now, ten seconds before the fault."""
+    left = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-20))
+    other = replace(slurm_job(9, end=at(-1)), **{"state": "COMPLETED", **changes})
+    assert bool(job_opens(view_of(jobs=[left, other], log=treated()))) is hit
+    after = replace(left, submit=at(-9))
+    assert job_opens(view_of(jobs=[after, other], log=treated()))
+
+
 @pytest.mark.parametrize("change", [{"requeue": False}, {"batch": False}])
 def test_a_job_that_slurm_cannot_run_again_is_a_hold(change):
     (hold,) = planned(view_of(jobs=[slurm_job(**change)], log=treated())).holds
