@@ -13,6 +13,7 @@ from hpctl.engine.explain_view import (
     ExplainView,
     everything,
     explain_view,
+    is_suspended,
     job_view,
     preemption_of,
 )
@@ -125,7 +126,8 @@ def find_node(w: World, target: str) -> str:
 def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
     """What Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = preemption_of(w, target, NO_ORDER)
-    if lost is None or lost.certain:
+    uncertain = lost is not None and not lost.certain
+    if not uncertain and not is_suspended(w, target):
         return NO_ORDER
     from hpctl.engine.adapters import make_scheduler
 

@@ -20,7 +20,15 @@ from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.preemption import Preemption, find_preemption, may_be_preempted, preemption_text
+from hpctl.engine.preemption import (
+    SUSPENDED,
+    Preemption,
+    find_preemption,
+    find_suspender,
+    may_be_preempted,
+    preemption_text,
+    show_preemptor,
+)
 from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.restart_time import find_put_off
@@ -249,6 +257,13 @@ def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption |
         (rec.attempt.job, rec.attempt.restarts) for rec in w.state.jobs.values() if not rec.note
     }
     return None if treated else find_preemption(job, w.slurm.jobs.values(), order)
+
+
+def is_suspended(w: World, target: str) -> bool:
+    """Whether a job is suspended, by a person or by a job that preempts it."""
+    named = find_named_jobs(w, target)
+    job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
+    return job is not None and job.state == SUSPENDED
 
 
 def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
@@ -799,6 +814,9 @@ def job_view(
         facts.append(f"it was {preemption_text(lost)}")
     elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
         facts.append(notes[-1].why)
+    suspender = find_suspender(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
+    if suspender is not None:
+        facts.append(f"it is preempted by {show_preemptor(suspender)} and goes on once that ends")
     reported = next(
         (e.report for e in reversed(_reports_of(w, str(job.id))) if e.report.trouble), None
     )

@@ -16,6 +16,7 @@ from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
+SUSPENDED: Final = "SUSPENDED"
 WITHIN: Final = timedelta(minutes=2)
 """How long after the end of a run a job on its nodes started for it: KillWait and Epilog pass."""
 RELEASED: Final = timedelta(seconds=3)
@@ -82,15 +83,37 @@ def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> Slurm
     return max(running)[2] if running else None
 
 
+def find_suspender(
+    job: SlurmJob, jobs: Iterable[SlurmJob], order: PreemptionOrder
+) -> SlurmJob | None:
+    """Return the job that has suspended another: the last that started on its nodes, runs, and may
+    preempt it. None where a person suspended it."""
+    if job.state != SUSPENDED:
+        return None
+    nodes = set(job.nodes)
+    found = [
+        (other.start, other.id, other)
+        for other in jobs
+        if other.state == "RUNNING"
+        and other.start is not None
+        and not nodes.isdisjoint(other.nodes)
+        and order.allows(other, job)
+    ]
+    return max(found)[2] if found else None
+
+
 def preemption_text(found: Preemption) -> str:
     """Return it as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started then`."""
     how = "preempted" if found.certain else "requeued"
     text = f"{how} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
     if found.by is None:
         return text
+    return f"{text}; {show_preemptor(found.by)} started on its nodes then"
+
+
+def show_preemptor(job: SlurmJob) -> str:
+    """Return a job as others are told of it: `job 12 of alice (partition high, QOS urgent)`."""
     where = ", ".join(
-        f"{what} {name}"
-        for what, name in (("partition", found.by.partition), ("QOS", found.by.qos))
-        if name
+        f"{what} {name}" for what, name in (("partition", job.partition), ("QOS", job.qos)) if name
     )
-    return f"{text}; job {found.by.shown} of {found.by.user} ({where}) started on its nodes then"
+    return f"job {job.shown} of {job.user} ({where})"

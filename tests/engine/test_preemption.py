@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.preemption import find_preemption, preemption_text
+from hpctl.engine.preemption import find_preemption, find_suspender, preemption_text
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -75,3 +75,23 @@ def test_a_job_that_runs_or_ended_otherwise_is_not_preempted(state):
 
 def test_a_job_that_waits_for_its_first_run_is_not_preempted():
     assert find_preemption(replace(WAITS, restarts=0), [other()], TIERS) is None
+
+
+def test_a_suspended_job_is_told_which_job_preempts_it():
+    job = replace(WAITS, state="SUSPENDED", restarts=0)
+    earlier, later = other(1, id=JobId(13)), other(2)
+    assert find_suspender(job, [job, later, earlier], TIERS) == later
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "order"),
+    [
+        ("RUNNING", other(), TIERS),
+        ("SUSPENDED", other(), NONE),
+        ("SUSPENDED", other(partition="low"), TIERS),
+        ("SUSPENDED", other(nodes=(B,)), TIERS),
+        ("SUSPENDED", other(state="COMPLETED"), TIERS),
+    ],
+)
+def test_no_other_job_is_named_of_one_that_a_person_has_suspended(state, by, order):
+    assert find_suspender(replace(WAITS, state=state, restarts=0), [by], order) is None
