@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -63,6 +64,11 @@ class Condition(StrEnum):
     UNKNOWN = "unknown"
 
 
+NOT_REACHED: Final = ("slurm", "silent")
+"""Check and code of a slurmd that does not answer slurmctld. It is no news of a node: slurmctld says
+so of each one for a moment after its RESUME, and no rule acts on it."""
+
+
 class Assessment(Struct, frozen=True):
     """What the facts about one generation amount to, and which rule says so.
 
@@ -89,5 +95,9 @@ class Assessment(Struct, frozen=True):
     @property
     def newest(self) -> datetime:
         """When the evidence last said something new: a line each time, a condition as it began."""
-        news = (f.last if f.check.startswith("kernel.") else f.first for f in self.findings)
+        news = [
+            finding.last if finding.check.startswith("kernel.") else finding.first
+            for finding in self.findings
+            if (finding.check, finding.code) != NOT_REACHED
+        ]
         return max(news, default=self.since)

@@ -28,6 +28,7 @@ from tests.fakes.values import (
     at,
     attempt,
     faulty,
+    finding,
     generation,
     node_name,
     opened,
@@ -80,6 +81,16 @@ def test_nobody_elses_drain_is_lifted():
         assert node_opens(given_back(reason)) == []
     for end in ("operator_cancelled", "needs_human"):
         assert node_opens(given_back(ended=("cordon_seen", end))) == []
+
+
+@pytest.mark.parametrize(("code", "opens"), [("silent", 0), ("down", 1)])
+def test_a_slurmd_that_does_not_answer_after_a_resume_is_no_new_evidence(code, opens):
+    """slurmctld says so of each node for a moment after its RESUME."""
+    sign = replace(finding(code, -0.5), check="slurm", device="")
+    sick = faulty()
+    judged = replace(sick, findings=(*sick.findings, sign))
+    log = [opened(), SignalSeen(at(-5), "n-1", "cordon_seen", ""), CANCEL]
+    assert len(node_opens(view_of(sick=[judged], log=log))) == opens
 
 
 def test_slurms_own_drain_that_keeps_our_reason_is_not_lifted():
