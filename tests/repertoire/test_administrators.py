@@ -23,11 +23,6 @@ def running_job(live: Chaos) -> tuple[int, str]:
     return job, node
 
 
-def admin(live: Chaos, node: str, *settings: str) -> None:
-    """`scontrol update` of a node, as an administrator."""
-    live.sandbox.run(["scontrol", "update", f"NodeName={node}", *settings])
-
-
 def reconfigure(live: Chaos) -> None:
     """`scontrol reconfigure`. slurmctld 24.11.5 may end in it while it requeues a job; it is then
     started again, as systemd does."""
@@ -40,31 +35,6 @@ def reconfigure(live: Chaos) -> None:
 
 def end(live: Chaos, *jobs: int) -> None:
     live.sandbox.run(["scancel", *map(str, jobs)])
-
-
-@story(
-    job="Batch job whose node has a fault",
-    act="slurmctld is killed and started again in mid-recovery",
-    slurm="The job runs again elsewhere; the node is replaced and returns.",
-    explain="One recovery of the node and one of the job, both complete.",
-    owner="The job runs again by itself.",
-)
-def test_a_restart_of_slurmctld_in_mid_recovery(live: Chaos):
-    job, victim = running_job(live)
-    live.sandbox.inject_api("stuck-replace")
-    live.xid(victim)
-    until(lambda: live.job(job).restarts == 1, 60, "it is requeued")
-    live.sandbox.signal_service("slurmctld", "SIGKILL")
-    live.sandbox.start_service("slurmctld")
-    live.sandbox.inject_api("clear")
-    # slurmctld may have died before it saved that the job ran: it then counts no restart.
-    until(lambda: live.of_job(job)[0].phase == "resumed", 60, "it runs again")
-    assert live.running(job)
-    assert victim not in live.job(job).nodes
-    live.returned(victim)
-    assert len(live.of_job(job)) == 1
-    assert len(live.of(victim)) == 1
-    end(live, job)
 
 
 @story(
@@ -82,50 +52,6 @@ def test_a_reconfigure_in_mid_recovery(live: Chaos):
     until(lambda: live.running(job, 1), 60, "it runs again")
     live.returned(victim)
     end(live, job)
-
-
-@story(
-    job="Node that hpctl drained for a fault",
-    act="an administrator changes its Reason before it is remedied",
-    slurm="The node stays drained with the administrator's Reason, and is not replaced.",
-    explain="An operator took over the node.",
-    owner="The administrator resumes the node; the job runs again elsewhere.",
-)
-def test_a_changed_reason_takes_the_node_over(live: Chaos):
-    job, victim = running_job(live)
-    live.sandbox.inject_api("throttle")
-    live.xid(victim)
-    until(lambda: live.job(job).restarts == 1, 60, "its job is requeued")
-    instance = live.instance(victim)
-    admin(live, victim, "State=DRAIN", "Reason=rack moves on Monday")
-    until(lambda: live.last(victim).ended, 60, "hpctl lets go")
-    live.sandbox.inject_api("clear")
-    assert live.last(victim).phase == "cancelled"
-    until(lambda: live.running(job, 1), 60, "the job runs elsewhere")
-    stays(lambda: "rack moves" in live.node(victim).reason, 3, "the Reason stays")
-    assert live.accepted(instance) == 0
-    end(live, job)
-
-
-@story(
-    job="Node that is replaced",
-    act="an administrator drains it with a Reason of their own meanwhile",
-    slurm="The new instance stays drained with the administrator's Reason.",
-    explain="An operator took over the node.",
-    owner="The administrator resumes the node.",
-)
-def test_a_drain_during_the_replacement_stays(live: Chaos):
-    (victim,) = live.victims(1)
-    live.sandbox.inject_api("stuck-replace")
-    live.xid(victim)
-    until(lambda: live.phase(victim) == "remedying", 60, "it is being replaced")
-    admin(live, victim, "State=DRAIN", "Reason=keep it out")
-    live.sandbox.inject_api("clear")
-    until(lambda: live.last(victim).ended, 60, "hpctl lets go")
-    stays(lambda: live.node(victim).drained, 3, "it stays drained")
-    assert "keep it out" in live.node(victim).reason
-    until(lambda: live.node(victim).responding, 60, "the new instance registers")
-    admin(live, victim, "State=RESUME")
 
 
 @story(

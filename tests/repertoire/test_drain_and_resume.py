@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from hpctl.vocabulary.node_recovery import NodePhase
-from tests.daemon.chaos import Chaos, cluster
+from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.phases import (
     AFTER_JOBS,
@@ -64,62 +64,138 @@ def treat(live: Chaos, phase: NodePhase) -> tuple[int, str, str]:
     return job, node, instance
 
 
-@pytest.mark.parametrize("phase", PHASES)
+def end(live: Chaos, job: int, node: str) -> None:
+    """End a story: accept the node's fault where it is still known."""
+    live.sandbox.run(["scancel", str(job)])
+    live.hpctl("undrain", node, check=False)
+    until(lambda: live.all_idle() and status(live)[0] == 0, 60, "nothing is left to list")
+
+
+def runs_on(live: Chaos, job: int, phase: NodePhase) -> None:
+    """Wait until a job runs: where it was if its node was to wait for it, else elsewhere."""
+    restarts = 0 if phase is NodePhase.CORDONED else 1
+    until(lambda: live.running(job, restarts), 60, "the job runs")
+    assert live.job(job).restarts == restarts
+
+
+def is_let_go(live: Chaos, node: str, how: str) -> None:
+    """Wait until hpctl has let a node go, and `explain` says why."""
+    until(lambda: live.last(node).ended, 60, "hpctl lets go")
+    assert live.phase(node) == NodePhase.CANCELLED
+    assert how in live.explained(node)
+
+
+def is_listed(live: Chaos, node: str, row: str) -> None:
+    """Wait until `hpctl status` has this about a node, and calls it a problem."""
+    until(lambda: row in " ".join(status(live)[1].split()), 60, f"status lists: {row}")
+    assert status(live)[0] == 1
+    assert f"hpctl replace {node}" in live.explained(node)
+
+
+def serves_untreated(live: Chaos, node: str, instance: str) -> None:
+    """A node with a known fault serves, and is listed; hpctl does nothing to it."""
+    is_listed(live, node, f"{node} is in service with a fault known since")
+    stays(lambda: live.node(node).in_service and len(live.of(node)) == 1, 5, "it is left so")
+    assert live.accepted(instance) == 0
+
+
+def is_replaced(live: Chaos, node: str, instance: str) -> None:
+    """Wait until the instance that one order has brought is registered."""
+    until(lambda: live.instance(node) != instance, 60, "another instance is there")
+    until(lambda: live.node(node).responding and not live.node(node).down, 60, "it registers")
+    assert live.accepted(instance) == 1
+    assert len(live.of(node)) == 1
+
+
+@pytest.mark.parametrize("phase", BEFORE)
 @story(
-    job="Node that hpctl treats",
-    act="an administrator drains it with a Reason of their own, in each phase of its recovery",
-    slurm="x",
+    job="Node with a fault, and its job",
+    act="an administrator drains the node with a Reason of their own before it is replaced, and"
+    " resumes it later",
+    slurm="The node stays drained with that Reason, is not replaced, and serves once resumed. Its"
+    " job runs on, or again elsewhere where the fault does not let it run on.",
+    explain="Somebody changed the Reason, or resumed the node; `status` lists it with its fault"
+    " both times, and has exit code 1.",
+    owner="The job runs on, or again by itself; `hpctl replace` or `hpctl undrain` ends the story"
+    " of the node.",
 )
-def test_a_drain(live: Chaos, phase: NodePhase) -> None:
+def test_a_drain_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=DRAIN", f"Reason={OWN}")
-    until(lambda: live.last(node).ended, 60, "hpctl lets go")
+    is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
     PHASES[phase].end(live)
-    print(
-        "PHASE",
-        phase,
-        live.last(node).phase,
-        [(t.signal, t.why) for t in live.last(node).trail][-2:],
-    )
-    print(live.node(node), status(live), live.hpctl("explain", node, check=False), sep="\n")
-    until(lambda: live.running(job), 60, "the job runs")
-    until(lambda: live.node(node).responding, 60, "registers")
-    print(
-        "LATER", live.node(node), status(live), live.hpctl("explain", node, check=False), sep="\n"
-    )
+    is_listed(live, node, f"{node} is out of service (Reason '{OWN}') with a fault known since")
+    runs_on(live, job, phase)
+    assert live.node(node).reason == OWN
     act(live, node, "State=RESUME")
-    until(lambda: live.node(node).in_service, 60, "serves")
-    print(
-        "RESUMED", live.node(node), status(live), live.hpctl("explain", node, check=False), sep="\n"
-    )
-    print("accepted", live.accepted(instance), len(live.of(node)), live.job(job).restarts)
-    live.sandbox.run(["scancel", str(job)])
-    print(live.hpctl("undrain", node, check=False))
+    serves_untreated(live, node, instance)
+    end(live, job, node)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", AFTER)
 @story(
-    job="Node that hpctl treats",
-    act="an administrator resumes it, in each phase of its recovery",
-    slurm="x",
+    job="Node with a fault, and its job",
+    act="an administrator drains the node with a Reason of their own after its replacement was"
+    " ordered, and resumes it later",
+    slurm="The new instance registers, stays drained with that Reason, and serves once resumed; no"
+    " other is ordered. The job runs again elsewhere.",
+    explain="Somebody changed the Reason; `status` lists the node as the administrator's, which is"
+    " no problem.",
+    owner="The job runs again by itself.",
 )
-def test_a_resume(live: Chaos, phase: NodePhase) -> None:
+def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+    job, node, instance = treat(live, phase)
+    act(live, node, "State=DRAIN", f"Reason={OWN}")
+    is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
+    PHASES[phase].end(live)
+    is_replaced(live, node, instance)
+    runs_on(live, job, phase)
+    row = f"{node} IDLE+DRAIN administrator {OWN}"
+    until(lambda: row in " ".join(status(live)[1].split()), 60, "status lists it")
+    until(lambda: status(live)[0] == 0, 60, "it is no problem")
+    assert live.node(node).reason == OWN
+    act(live, node, "State=RESUME")
+    until(lambda: live.node(node).in_service, 60, "it serves")
+    end(live, job, node)
+    assert live.accepted(live.instance(node)) == 0
+
+
+@pytest.mark.parametrize("phase", BEFORE)
+@story(
+    job="Node with a fault, and its job",
+    act="an administrator resumes the node before it is replaced",
+    slurm="The node serves and is not replaced. Its job runs on, or again elsewhere where the fault"
+    " does not let it run on.",
+    explain="Somebody resumed the node; `status` lists it as in service with a known fault, and has"
+    " exit code 1.",
+    owner="The job runs on, or again by itself; `hpctl replace` or `hpctl undrain` ends the story"
+    " of the node.",
+)
+def test_a_resume_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=RESUME")
-    until(lambda: live.last(node).ended, 60, "hpctl lets go")
+    is_let_go(live, node, "somebody resumed the node")
     PHASES[phase].end(live)
-    print(
-        "PHASE",
-        phase,
-        live.last(node).phase,
-        [(t.signal, t.why) for t in live.last(node).trail][-2:],
-    )
-    print(live.node(node), status(live), live.hpctl("explain", node, check=False), sep="\n")
-    until(lambda: live.running(job), 60, "the job runs")
-    until(lambda: live.node(node).responding and live.node(node).in_service, 60, "registers")
-    print(
-        "LATER", live.node(node), status(live), live.hpctl("explain", node, check=False), sep="\n"
-    )
-    print("accepted", live.accepted(instance), len(live.of(node)), live.job(job).restarts)
-    live.sandbox.run(["scancel", str(job)])
-    print(live.hpctl("undrain", node, check=False))
+    runs_on(live, job, phase)
+    serves_untreated(live, node, instance)
+    end(live, job, node)
+
+
+@pytest.mark.parametrize("phase", AFTER)
+@story(
+    job="Node with a fault, and its job",
+    act="an administrator resumes the node after its replacement was ordered",
+    slurm="The new instance registers and serves; no other is ordered. The job runs again.",
+    explain="Somebody resumed the node; `status` is fine once the new instance is there.",
+    owner="The job runs again by itself.",
+)
+def test_a_resume_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
+    job, node, instance = treat(live, phase)
+    act(live, node, "State=RESUME")
+    is_let_go(live, node, "somebody resumed the node")
+    PHASES[phase].end(live)
+    is_replaced(live, node, instance)
+    until(lambda: live.node(node).in_service, 60, "it serves")
+    runs_on(live, job, phase)
+    end(live, job, node)
+    assert live.accepted(live.instance(node)) == 0
