@@ -6,9 +6,9 @@ from functools import partial
 from typing import Final
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
-from hpctl.engine.preemption import RELEASED
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, urgent
+from hpctl.jobs.departures import had_left
 from hpctl.jobs.restart import restart_of
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Urgency
@@ -133,27 +133,11 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
         and not job.put_off
-        and not _left_before(job, cause.node, first, view)
+        and not had_left(job, cause.node, first, view)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return Attempt(job.id, job.submit, job.restarts - 1)
     return None
-
-
-def _left_before(job: SlurmJob, node: NodeName, fault: datetime, view: View) -> bool:
-    """Whether a job that waits had left a node before its fault: another job started there between.
-
-    It was preempted, or an operator requeued it. The time of the requeue alone does not tell: what
-    slurmctld sees of a dead node may come long before what hpctl finds.
-    """
-    if job.submit > fault:
-        return False
-    requeued = later(job.submit, -RELEASED.total_seconds())
-    return any(
-        other.start is not None and requeued <= other.start <= fault
-        for other in view.scheduler.jobs.values()
-        if other.id != job.id and node in other.nodes
-    )
 
 
 def _of_maintenance(rec: JobRecovery, view: View) -> bool:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.view import View, headless, last_report
+from hpctl.jobs.departures import is_noted_as_preempted
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, Wish
@@ -157,7 +158,7 @@ def _find_requeue_cause(
     job: SlurmJob, attempt: Attempt, view: View, now: datetime
 ) -> Trouble | None:
     """Return why Slurm itself has requeued a job; None where somebody else has."""
-    if job.ordered or _was_given_up_in_queue(attempt, view):
+    if job.ordered or is_noted_as_preempted(job, view) or _was_given_up_in_queue(attempt, view):
         return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     if lost:

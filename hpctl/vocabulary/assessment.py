@@ -65,8 +65,8 @@ class Condition(StrEnum):
 
 
 NOT_REACHED: Final = ("slurm", "silent")
-"""Check and code of a slurmd that does not answer slurmctld. It is no news of a node: slurmctld says
-so of each one for a moment after its RESUME, and no rule acts on it."""
+"""Check and code of a slurmd that does not answer slurmctld. It is no news of a node: slurmctld
+says so of each one for a moment after its RESUME, and no rule acts on it."""
 
 
 class Assessment(Struct, frozen=True):

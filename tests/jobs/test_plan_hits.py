@@ -75,6 +75,7 @@ def test_which_ended_jobs_were_hit(job, hit):
         ({"start": at(-9)}, True),
         ({"start": None}, True),
         ({"start": at(-15), "nodes": (N2,)}, True),
+        ({"state": "PENDING", "start": at(100), "ran_from": at(-15)}, False),
     ],
 )
 def test_a_job_that_had_left_its_node_to_another_was_not_hit(changes, hit):
@@ -82,6 +83,9 @@ def test_a_job_that_had_left_its_node_to_another_was_not_hit(changes, hit):
     left = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-20))
     other = replace(slurm_job(9, end=at(-1)), **{"state": "COMPLETED", **changes})
     assert bool(job_opens(view_of(jobs=[left, other], log=treated()))) is hit
+    noted = JobRecoveryOpened(at(-19), "j-1", Attempt(1, at(-20), 0), "", (), "", note="preempted")
+    over = SignalSeen(at(-19), "j-1", "called_off", "")
+    assert not job_opens(view_of(jobs=[left], log=[noted, over, *treated()]))
     after = replace(left, submit=at(-9))
     assert job_opens(view_of(jobs=[after, other], log=treated()))
 

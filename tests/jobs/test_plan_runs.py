@@ -422,6 +422,17 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     assert (found.start_at, found.exclude) == (None, (HOST,))
 
 
+def test_a_preempted_job_whose_former_node_dies_is_left_alone():
+    nodes = {HOST: slurm_node(1, state="DOWN")}
+    shown = replace(QUEUED, nodes=(HOST,))
+    run = Attempt(shown.id, shown.submit, 0)
+    noted = JobRecoveryOpened(shown.submit, "j-1", run, "", (), "", note="preempted")
+    over = SignalSeen(shown.submit, "j-1", "called_off", "")
+    seen = SchedulerView(at(0), nodes, {shown.id: shown})
+    assert decided(shown, [noted, over], scheduler=seen) is None
+    assert decided(shown, scheduler=seen) is not None
+
+
 def test_a_job_that_was_preempted_or_requeued_by_an_operator_is_left_alone():
     assert decided(QUEUED) is None
 

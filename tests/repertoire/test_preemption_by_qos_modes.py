@@ -143,7 +143,7 @@ def test_a_suspended_job_that_its_owner_cancels_stays_ended(live: Chaos) -> None
 )
 def test_a_requeued_job_is_not_hit_by_a_later_fault(live: Chaos) -> None:
     low, high, node = preempt(live, "requeue")
-    assert live.job(low).restarts == 1
+    until(lambda: bool(live.of_job(low)), 60, "the preemption is noted")
     live.xid(node)
     leaves(live, high, node)
     live.returned(node)
