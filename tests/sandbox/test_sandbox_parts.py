@@ -44,18 +44,20 @@ def test_down_says_how_a_shell_forgets_the_sandbox(tmp_path, monkeypatch, points
 
 def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
     # One choice of ports, as it happens among many sandboxes, though no port is bound yet.
-    monkeypatch.setattr(spec.random, "randrange", lambda start, stop: 12000)
-    code = "from hpctl.sandbox import spec; spec.random.randrange = lambda start, stop: 12000;"
+    # Of this process alone, so that another run of this test on the machine has its own.
+    first = 12000 + 16 * (os.getpid() % 1000)
+    monkeypatch.setattr(spec.random, "randrange", lambda start, stop: first)
+    code = f"from hpctl.sandbox import spec; spec.random.randrange = lambda start, stop: {first};"
     code += "print(spec.free_ports(4).slurmctld, flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with other:
-        assert other.stdout.readline() == "12000\n"
+        assert other.stdout.readline() == f"{first}\n"
         with pytest.raises(HpctlError, match="no 10 free TCP ports"):
             spec.free_ports(4)
         other.stdin.close()
-    assert spec.free_ports(4).slurmctld == 12000
+    assert spec.free_ports(4).slurmctld == first
 
 
 def test_one_that_somebody_else_collects_first_ends_nothing(monkeypatch):
