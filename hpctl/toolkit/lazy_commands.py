@@ -7,13 +7,10 @@ from typing import Any
 
 import click
 
+from hpctl.toolkit.interrupts import by_ctrl_c
+
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
-
-
-def by_ctrl_c(abort: click.Abort) -> bool:
-    """Whether a question was answered by Ctrl-C. click says Abort of an input's end as well."""
-    return isinstance(abort.__context__, KeyboardInterrupt)
 
 
 class _Formatter(click.HelpFormatter):

@@ -19,7 +19,7 @@ import click
 from hpctl.toolkit.bounds import duration_s, in_utc, json_safe, later, printable
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.lazy_commands import by_ctrl_c
+from hpctl.toolkit.interrupts import by_ctrl_c
 
 if TYPE_CHECKING:
     from rich.console import Console

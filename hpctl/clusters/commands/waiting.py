@@ -22,7 +22,8 @@ from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.errors import Absent
-from hpctl.toolkit.lazy_commands import INTERRUPTED, by_ctrl_c
+from hpctl.toolkit.interrupts import by_ctrl_c
+from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:

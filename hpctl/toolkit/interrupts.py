@@ -1,0 +1,8 @@
+"""How a command tells Ctrl-C from an input that has ended."""
+
+import click
+
+
+def by_ctrl_c(abort: click.Abort) -> bool:
+    """Whether a question was answered by Ctrl-C. click says Abort of an input's end as well."""
+    return isinstance(abort.__context__, KeyboardInterrupt)
