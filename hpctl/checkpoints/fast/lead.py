@@ -341,12 +341,7 @@ class Lead:
                 if not isinstance(result, Checkpoint) or result.step != row.step:
                     why = "another step" if isinstance(result, Checkpoint) else result.why
                     raise OSError(f"the flushed files are not whole: {why}")
-                if os.path.lexists(shared / row.name):
-                    (shared / row.name).rename(aside(shared / row.name))
-                (room / row.name).rename(shared / row.name)
-                _point(row, shared)
-                sync_directory(shared)
-                self._say(f"flushed step {row.step} to {shared / row.name}")
+                self._put_in_place(row, room)
             self._flushed = row
         except OSError as error:
             if not halt.is_set():
@@ -357,6 +352,20 @@ class Lead:
             self._pinned = ""
             shutil.rmtree(room, ignore_errors=True)
         return True
+
+    def _put_in_place(self, row: SavedStep, room: Path) -> None:
+        """Move a proved step from its room into the shared directory. Raises OSError."""
+        shared = Path(self._spec.shared)
+        # A helper that did not answer in time may lead as well, and may have flushed the same step
+        # since the first look: its copy is as good, and setting it aside would double the space.
+        if self._flushed_before(row):
+            return
+        if os.path.lexists(shared / row.name):
+            (shared / row.name).rename(aside(shared / row.name))
+        (room / row.name).rename(shared / row.name)
+        _point(row, shared)
+        sync_directory(shared)
+        self._say(f"flushed step {row.step} to {shared / row.name}")
 
     def _write(
         self, row: SavedStep, peers: Peers, into: Path, limit_s: float, halt: threading.Event

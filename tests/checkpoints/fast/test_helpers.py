@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent import futures
 from contextlib import closing, suppress
+from pathlib import Path
 from unittest.mock import Mock
 
 import msgspec
@@ -825,3 +826,38 @@ def test_a_stranger_reads_nothing(tmp_path):
             good.ask("flush", name="step-1", into="/tmp", files=[])
         good.close()
         assert nodes.resume().verdict == "none"
+
+
+def test_two_leaders_flush_one_step_without_setting_one_copy_aside(tmp_path, monkeypatch):
+    """A leader that was slow to answer is replaced for a moment: both flush the newest step."""
+    (tmp_path / "shared").mkdir()
+    spec = replace(spec_of(tmp_path, "n0", "n1"), shared=str(tmp_path / "shared"))
+    written_ns = time.time_ns()
+    files = tuple(
+        SavedFile(name, len(data), written_ns, written_ns, "n0")
+        for name, data in dcp_files(step=1).items()
+    )
+    row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), files, time.time())
+    lines: list[str] = []
+
+    def make_lead(host):
+        saves = FastSaves(str(tmp_path / host))
+        return lead.Lead(Node(replace(spec, saves=saves), host), Mock(), lines.append)
+
+    slow, other = make_lead("n0"), make_lead("n1")
+
+    def write_files(into):
+        into.mkdir()
+        for name, data in dcp_files(step=1).items():
+            (into / name).write_bytes(data)
+
+    def write_after_the_other(row, peers, into, limit_s, halt):
+        monkeypatch.setattr(other, "_write", lambda *given: write_files(given[2]))
+        assert other._flush(row, peers, limit_s, halt)
+        write_files(into)
+
+    monkeypatch.setattr(slow, "_write", write_after_the_other)
+    assert slow._flush(row, Mock(), 1.0, threading.Event())
+    place = Path(spec.shared)
+    assert [path.name for path in place.iterdir() if path.name != META] == ["step-1"]
+    assert len([line for line in lines if line.startswith("flushed step 1")]) == 1
