@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.chaos import cluster
-from tests.live import until
+from tests.live import Live, until
 from tests.service.test_notify import Webhook
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 MAILER = '#!/bin/sh\necho "$@" >>{base}/mails\ncat >>{base}/mails\n'
+
+
+def count_waiting(live: Live) -> dict[str, int]:
+    """Return how many notices wait for each sink."""
+    listed = json.loads(live.hpctl("notify", "list", "--json"))["sinks"]
+    return {row["name"]: row["waiting"] for row in listed}
 
 
 def test_an_escalation_and_a_resumed_job_are_told(tmp_path: Path) -> None:
@@ -35,6 +41,8 @@ def test_an_escalation_and_a_resumed_job_are_told(tmp_path: Path) -> None:
         resumed = f"job resumed: {job} ann@x.org"
         until(lambda: box.exists() and resumed in box.read_text(), 30, "the owner has a mail")
         assert "Nobody has to do anything." in box.read_text()
-        listed = json.loads(live.hpctl("notify", "list", "--json"))["sinks"]
-        assert [(row["name"], row["waiting"]) for row in listed] == [("ops", 1), ("mailprog", 0)]
+        # The journal learns that a mail was sent only after the mailer has ended. A notice that is
+        # not urgent waits a minute for the operator's sink; a loaded machine may use that up.
+        until(lambda: count_waiting(live)["mailprog"] == 0, 30, "the mail counts as sent")
+        assert count_waiting(live).keys() == {"ops", "mailprog"}
     hook.close()
