@@ -133,6 +133,11 @@ package: setup ## Build wheels and a .deb that needs no network, under dist/
 	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
 	cd hpctl/client && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
 
+# Refuses a tree that is not ready: versions, the changelog's section, files that are not committed.
+.PHONY: release
+release: setup ## Check the tree, and build all that a release consists of, under dist/
+	$(BIN)/python tools/release.py
+
 .PHONY: corpus
 corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it
 	$(BIN)/pytest -q tests/detection/corpus
