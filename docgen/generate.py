@@ -20,6 +20,7 @@ from docgen.dashboards import BOARDS, dashboard
 from docgen.gpu import pages as gpu_pages
 from docgen.json_types import page as json_text
 from docgen.manual import pages as manual_pages
+from docgen.messages import page as messages_text
 from docgen.metrics import page as metrics_text
 from docgen.policies import page as policies_text
 from docgen.recoveries import page as recovery_text
@@ -53,6 +54,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "cluster.schema.json": schema_text,
     "configuration.md": _noted(configuration_text),
     "jobs-and-admins.md": _noted(repertoire_text),
+    "messages.md": _noted(messages_text),
     "metrics.md": _noted(metrics_text),
     "policies.md": _noted(policies_text),
     "recovery.md": _noted(recovery_text),
