@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from hpctl.engine import config_loading
+from hpctl.engine.cancellation import add_cancellation, find_canceled_job
 from hpctl.engine.completion import complete_any
 from hpctl.engine.explain_view import (
     NO_ORDER,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from hpctl.engine.config import Config
     from hpctl.vocabulary.preemption_order import PreemptionOrder
+    from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
 @click.command()
@@ -76,6 +79,7 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
     rules, parts = make_rules(loaded), list_explain_parts()
     # A job's id may be a task of an array or a component: Slurm says of which job.
     world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
+    world = _read_end(loaded, world, target)
     view = explain_view(world, rules, target, parts)
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
@@ -107,6 +111,9 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
         hint = output.nearest(target, everything(world), lists)
         raise HpctlError(f"hpctl does not know {target!r}", hint)
+    canceled = find_canceled_job(world, target)
+    if canceled is not None:
+        view = add_cancellation(view, canceled, _find_canceler(loaded, canceled))
     return view, decided_by(world, view)
 
 
@@ -135,6 +142,29 @@ def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
         return make_scheduler(loaded).preemption_order()
     except Unavailable:
         return NO_ORDER
+
+
+def _read_end(loaded: Config, w: World, target: str) -> World:
+    """Return the world with a job as Slurm has it now, where it was COMPLETING and how it ended was
+    not known yet: nothing makes a daemon read Slurm again as soon as it is."""
+    named = find_named_jobs(w, target)
+    seen = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
+    if w.slurm is None or seen is None or not seen.ends_unknown:
+        return w
+    from hpctl.engine.adapters import make_scheduler
+
+    try:
+        now = make_scheduler(loaded).find_jobs(named[:1])
+    except Unavailable:
+        return w
+    return replace(w, slurm=replace(w.slurm, jobs={**w.slurm.jobs, **now}))
+
+
+def _find_canceler(loaded: Config, job: SlurmJob) -> str:
+    """The account that canceled a job; "" where Slurm does not tell it."""
+    from hpctl.engine.adapters import make_scheduler
+
+    return make_scheduler(loaded).find_canceler(job)
 
 
 def decided_by(w: World, view: ExplainView) -> str:

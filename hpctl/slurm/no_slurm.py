@@ -84,6 +84,10 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
+    def find_canceler(self, job: SlurmJob) -> str:
+        """Return that nothing tells it."""
+        return ""
+
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return that no exit code is one."""
         return frozenset()

@@ -42,7 +42,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.demand import Demand, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, each
-from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import COMPLETING, SlurmJob, SlurmNode
 
 SKEW = timedelta(seconds=30)
 """How far slurmctld's clock may be from ours."""
@@ -265,26 +265,29 @@ def job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     """
     if word in JOB_BASE or not word:
         return word, frozenset()
-    if word == "COMPLETING":
+    if word == COMPLETING:
         return ended or "PENDING", frozenset({word})
     return _FLAG_BASE.get(word, "PENDING"), frozenset({word})
 
 
-def ended_state(end: datetime | None, reason: str, exit_code: str) -> str:
-    """The base state of a job that has ended, where a COMPLETING flag hides it; "" for no end.
+def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted: bool) -> str:
+    """Return the base state of a job that has ended, where a COMPLETING flag hides it.
 
-    One that waits to be requeued has none, or with a time limit that of its next run, a minute
-    or more from now (slurmctld's `_pack_job`).
+    "" for no end: a job that waits to be requeued has none, or with a time limit that of its next
+    run, a minute or more from now (slurmctld's `_pack_job`).
+
+    slurmctld gives a run that failed by itself a Reason (`_job_complete`: NonZeroExitCode,
+    RaisedSignal, before 23.02 JobLaunchFailure), and a canceled or preempted one none, whatever its
+    script returns on SIGTERM. COMPLETING where the end is not known before the flag is gone: the
+    exit code of a canceled job is 0 until its script has ended, as that of a completed one is.
     """
     if end is None or end > datetime.now(UTC) + SKEW:
         return ""
     by_reason = _ENDED_BY.get(reason.split(":", 1)[0])
     if by_reason:
         return by_reason
-    code, _, signal = exit_code.partition(":")
-    if signal not in ("", "0"):
-        return "CANCELLED"
-    return "COMPLETED" if code == "0" else "FAILED"
+    returned_nothing = exit_code in ("", "0:0")
+    return COMPLETING if returned_nothing or preempted else "CANCELLED"
 
 
 @lru_cache(maxsize=1024)
@@ -374,7 +377,9 @@ def _record(
     pending, task = values["State"] == "PENDING", values["ArrayTaskID"]
     exit_code = _exit_code(values["exit_code"])
     end, reason = at_text(values["EndTime"]), values["Reason"].replace(" ", "_")
-    state, flags = job_states(values["State"], ended_state(end, reason, exit_code))
+    preempted = at_text(values["PreemptTime"])
+    ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = job_states(values["State"], ended)
     uid = natural(values["UserID"])
     job = SlurmJob(
         id=JobId(_id(values["JobID"])),
@@ -399,13 +404,13 @@ def _record(
         uid=uid,
         wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
         asks=demand(values) if pending else None,
-        completing_on=hosts(values["NodeList"]) if "COMPLETING" in flags else (),
+        completing_on=hosts(values["NodeList"]) if COMPLETING in flags else (),
         array_job=natural(values["ArrayJobID"]) if task else 0,
         array_task=task,
         het_job=JobId(natural(values["HetJobID"])),
         het_offset=natural(values["HetJobOffset"]),
         qos=printable(values["QOS"]),
-        preempted=at_text(values["PreemptTime"]),
+        preempted=preempted,
         admin_comment=values["admin_comment"],
     )
     size = Size(

@@ -333,7 +333,9 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
     end, reason = at_stamp(job.end_time), _text(job, "state_reason").replace(" ", "_")
-    state, flags = job_states(job.state, ended_state(end, reason, exit_code))
+    preempted = at_stamp(job.preempt_time)
+    ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = job_states(job.state, ended)
     return SlurmJob(
         id=JobId(job.id),
         state=state,
@@ -363,7 +365,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         het_job=JobId(job.heterogeneous_id or 0),
         het_offset=job.heterogeneous_offset or 0,
         qos=_text(job, "qos"),
-        preempted=at_stamp(job.preempt_time),
+        preempted=preempted,
     )
 
 

@@ -1,5 +1,6 @@
 """Reading Slurm through its commands: retried, bounded, and in one shape for every release."""
 
+import pwd
 import re
 import secrets
 import time
@@ -44,6 +45,8 @@ GLANCES = 4
 """Nodes whose states are asked for one by one; more cost what all of them cost."""
 JOBS_AT_ONCE = 500
 """Jobs that one squeue is asked for by their ids: an argument list stays short."""
+ACCOUNTING_S = 3.0
+"""How long slurmdbd may take to tell who canceled a job: a person waits for the answer."""
 LOOK_ALONE = 16
 """Nodes without a partition that are asked for one by one, to see whether they are there."""
 
@@ -155,6 +158,17 @@ class Reader:
                 qos=parse.preempting_qos(self._read(*_QOS, program="sacctmgr").text)
             )
         return PreemptionOrder()
+
+    def find_canceler(self, job: SlurmJob) -> str:
+        """Return the account that canceled a job's last run, as slurmdbd has it.
+
+        "" where slurmctld keeps no accounting there, where slurmdbd does not answer within
+        ACCOUNTING_S, and where it does not have the end of the job yet. slurmctld itself tells
+        nobody: it keeps the account for accounting alone (`requid` of its job record).
+        """
+        asked = (*_ENDS, "--jobs", job.shown)
+        found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
+        return _name_account(int(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
@@ -371,8 +385,17 @@ class Reader:
         return ran
 
 
+def _name_account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {uid}"
+
+
 _HELD_BY_ADMIN = "JobHeldAdmin"
 _QOS = ("--noheader", "--parsable2", "show", "qos", "format=Name,Preempt")
+_ENDS = ("--noheader", "--parsable2", "--allocations", "--format=State")
+_CANCELED_BY = re.compile(r"^CANCELLED by (?P<uid>[0-9]{1,10})$", re.MULTILINE)
 _LEAF = re.compile(
     r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
 )

@@ -142,6 +142,9 @@ class Scheduler(Protocol):
     def preemption_order(self) -> PreemptionOrder:
         """Which jobs Slurm lets preempt which others. Raises Unavailable."""
 
+    def find_canceler(self, job: SlurmJob) -> str:
+        """The account that canceled a job's last run; "" where nothing tells it."""
+
     def requeue_exit_codes(self) -> frozenset[int]:
         """The exit codes after which Slurm itself requeues a batch job. Raises Unavailable."""
 

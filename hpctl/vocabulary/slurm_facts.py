@@ -92,6 +92,10 @@ TIMED_OUT = "TIMEOUT"
 ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED"})
 
 
+COMPLETING: Final = "COMPLETING"
+"""A flag; as a state that of a job that has ended, while Slurm does not tell how."""
+
+
 LAUNCH_FAILED = "launch_failed_requeued_held"
 """The Reason of a job that slurmctld holds because its launch failed, mostly in a Prolog."""
 
@@ -196,7 +200,12 @@ class SlurmJob(Struct, frozen=True):
     @property
     def completing(self) -> bool:
         """Still cleaning up: requeueing it now can crash slurmctld (facts/recovery 2.3)."""
-        return "COMPLETING" in self.flags
+        return COMPLETING in self.flags
+
+    @property
+    def ends_unknown(self) -> bool:
+        """It has ended, and Slurm tells how once it is no longer COMPLETING."""
+        return self.state == COMPLETING
 
     @property
     def completing_since(self) -> datetime | None:

@@ -42,12 +42,15 @@ class Jobs:
                 2: job(2, name=b"caf\\xe9", comment=b"\\xff"),
                 3: job(3, end_time=253402300800),
                 4: job(4, state=None),
-                5: job(5, state="COMPLETING", exit_code=3, end_time=time.time() - 60),
+                5: job(5, state="COMPLETING", exit_code=3, end_time=time.time() - 60,
+                       state_reason="NonZeroExitCode"),
                 6: job(6, state="COMPLETING", end_time=time.time() + 60),
                 7: job(7, state="PENDING", num_nodes=2, array_tasks_waiting="0-9",
                        array_tasks_parallel=4, state_reason="ReqNodeNotAvail, May be reserved"),
                 8: job(8, state="PENDING", num_nodes=3),
-                9: job(9, state="COMPLETED", num_nodes=3, end_time=1795264006)}
+                9: job(9, state="COMPLETED", num_nodes=3, end_time=1795264006),
+                10: job(10, state="COMPLETING", exit_code=143, end_time=time.time() - 60),
+                11: job(11, state="COMPLETING", end_time=time.time() - 60)}
 
 class Nodes:
     @staticmethod
@@ -83,13 +86,14 @@ def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
     with pytest.raises(Unavailable, match="the library has a bug"):
         scheduler.view()
     (tmp_path / "broken").unlink()
-    assert len(scheduler.view().jobs) == 8
+    assert len(scheduler.view().jobs) == 10
     assert scheduler._child._started() is before, "the child lives on"
 
 
 def test_a_completing_job_has_ended_or_waits_for_its_next_run(scheduler):
     jobs = scheduler.view().jobs
-    assert [jobs[n].state for n in (5, 6)] == ["FAILED", "PENDING"]
+    states = [jobs[n].state for n in (5, 6, 10, 11)]
+    assert states == ["FAILED", "PENDING", "CANCELLED", "COMPLETING"]
     assert jobs[6].completing
 
 

@@ -190,6 +190,10 @@ class SimSlurm(Slurmctld):
         mine.comment = rules.comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
+    def find_canceler(self, job: SlurmJob) -> str:
+        """Promised in ports.Scheduler."""
+        return ""
+
     def requeue_exit_codes(self) -> frozenset[int]:
         """Promised in ports.Scheduler."""
         return frozenset()

@@ -131,9 +131,18 @@ def test_what_a_user_writes_is_no_field_and_no_record(field: str, text: str) -> 
         ({}, "PENDING"),
         ({"EndTime": "2999-01-01T00:00:00", "Reason": "BeginTime"}, "PENDING"),
         ({"EndTime": "2026-11-21T11:45:38", "Reason": "NonZeroExitCode"}, "FAILED"),
+        ({"EndTime": "2026-11-21T11:45:38", "Reason": "JobLaunchFailure"}, "FAILED"),
         ({"EndTime": "2026-11-21T11:45:38", "exit_code": "15"}, "CANCELLED"),
-        ({"EndTime": "2026-11-21T11:45:38", "exit_code": "0"}, "COMPLETED"),
-        ({"EndTime": "2026-11-21T11:45:38", "exit_code": "768"}, "FAILED"),
+        ({"EndTime": "2026-11-21T11:45:38", "exit_code": "36608"}, "CANCELLED"),
+        ({"EndTime": "2026-11-21T11:45:38", "exit_code": "0"}, "COMPLETING"),
+        (
+            {
+                "EndTime": "2026-11-21T11:45:38",
+                "exit_code": "15",
+                "PreemptTime": "2026-11-21T11:45:08",
+            },
+            "COMPLETING",
+        ),
     ],
 )
 def test_the_base_state_that_completing_hides(over: dict[str, str], state: str) -> None:

@@ -330,6 +330,7 @@ def says(error: str) -> Ran:
         (says("Socket timed out on send/recv operation"), "ambiguous", "timeout", False),
         (says("Zero Bytes were transmitted or received"), "ambiguous", "connection_lost", False),
         (ran(err="Job is pending execution for job 7"), "rejected", "ESLURM_JOB_PENDING", False),
+        (says("Job is no longer pending execution"), "rejected", "not_pending", False),
         (says("Invalid node name specified"), "rejected", "ESLURM_INVALID_NODE_NAME", False),
         (says("Something new"), "rejected", "SLURM_ERROR", False),
     ],
