@@ -93,7 +93,7 @@ MEANINGS = {
     "job.save_grace_s": "time to save a checkpoint before the job is stopped",
     "job.stop_deadline_s": "until the job has left its nodes",
     "job.release_deadline_s": "until its begin delay is removed",
-    "job.start_deadline_s": "until it runs again",
+    "job.start_deadline_s": "until it runs again; its turn in Slurm's queue has no deadline",
     "job.prove_s": "running for this long: resumed",
     "job.prove_deadline_s": "until that is so",
     "job.step_retry_s": "interval between tries of a step",

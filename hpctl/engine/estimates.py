@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.queue_wait import is_queued
 from hpctl.engine.world import World
 from hpctl.toolkit.bounds import later
 from hpctl.toolkit.durations import duration
@@ -86,13 +87,15 @@ class Estimator:
                 self._left_s.setdefault((kind, phase), []).append(left_s)
 
     def estimate_job(self, rec: JobRecovery) -> Estimate | None:
-        """Return when a job runs again; None where it runs, where hpctl does not restart it, and
-        where even the bound has passed."""
+        """Return when a job runs again; None where it runs, where hpctl does not restart it, where
+        it waits its turn in Slurm's queue, and where even the bound has passed."""
         w = self._world
         if rec.ended or rec.phase is JobPhase.PROVING or w.policy.mode is Mode.OBSERVE:
             return None
         job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
         if job is not None and job.reason.startswith("JobHeld"):
+            return None
+        if job is not None and rec.phase is JobPhase.STARTING and is_queued(job, w.now):
             return None
         completing = job is not None and job.completing
         begin = max(rec.since, rec.start_at) if rec.start_at is not None else rec.since

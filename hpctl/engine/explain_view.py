@@ -29,6 +29,7 @@ from hpctl.engine.preemption import (
     preemption_text,
     show_preemptor,
 )
+from hpctl.engine.queue_wait import describe_queue, is_queued
 from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.requests import ORDERS
 from hpctl.engine.restart_time import find_put_off
@@ -436,6 +437,8 @@ def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
     if put_off is not None:
         when = f"{put_off:%Y-%m-%d %H:%M:%S} UTC"
         return replace(found, what=f"its begin time: a person has put it off until {when}")
+    if w.slurm is not None and is_queued(job, w.now):
+        return Awaited(describe_queue(job, w.slurm.jobs.values()))
     named = job.reason not in ("", "None")
     return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 

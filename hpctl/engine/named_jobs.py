@@ -20,6 +20,10 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     if asked is None:
         return ()
     jobs = list(w.slurm.jobs.values()) if w.slurm is not None else []
+    own = [job.id for job in jobs if _is_task(asked, job)]
+    if own:
+        # squeue lists a task that was requeued in the record of those that wait, too.
+        return tuple(sorted(own))
     found = dict.fromkeys(job.id for job in jobs if names(asked, job))
     found |= dict.fromkeys(_journaled(asked, w.state))
     number = JobId(asked.number)
@@ -37,6 +41,13 @@ def names(asked: UserJobId, job: SlurmJob) -> bool:
     if asked.component is not None:
         return job.id == asked.number and asked.component < len(job.components)
     return asked.number in (job.id, job.array_job, *job.components)
+
+
+def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
+    """Whether an id is that of a task with a record of its own, which this job is."""
+    if asked.task is None or job.array_job != asked.number:
+        return False
+    return job.array_task == str(asked.task)
 
 
 def _journaled(asked: UserJobId, state: State) -> Iterator[JobId]:

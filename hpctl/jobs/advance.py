@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.queue_wait import is_queued
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_put_off
 from hpctl.toolkit.bounds import EARLIEST, later
 from hpctl.vocabulary.identity import NodeName
@@ -79,7 +80,10 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
     job = policy.job
     completing = facts.job is not None and facts.job.completing
-    deadline = later(rec.since, deadline_s(rec.phase, policy, completing=completing))
+    queued = facts.job is not None and rec.phase is JobPhase.STARTING and is_queued(facts.job, now)
+    # Its turn in the queue may come in days, and a recovery that gave up could change nothing.
+    since = now if queued else rec.since
+    deadline = later(since, deadline_s(rec.phase, policy, completing=completing))
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)

@@ -232,8 +232,8 @@ _REFUSED = {
     "Only batch jobs are accepted or processed": "ESLURM_BATCH_ONLY",
     "Access/permission denied": "ESLURM_ACCESS_DENIED",
     "User does not have permission": "ESLURM_ACCESS_DENIED",
-    # As the look before the order says it: the job began in between, or slurmctld died and came back
-    # with it as running (`hpctl.slurm.rules`).
+    # In the word of the look before the order (`hpctl.slurm.rules`): the job began in between, or
+    # slurmctld died and came back with it as running.
     "Job is no longer pending execution": "not_pending",
     "Job is not pending nor running": "ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
     "Requested nodes are busy": "ESLURM_NODES_BUSY",

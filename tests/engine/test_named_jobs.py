@@ -27,7 +27,7 @@ def component(number: int, offset: int) -> SlurmJob:
 
 
 JOBS = [
-    *(task(15, "3"), task(16, "4"), task(12, "5-9%2")),
+    *(task(15, "3"), task(16, "4"), task(12, "4-9%2")),
     *(component(30, 0), component(31, 1)),
     SlurmJob(JobId(20), "RUNNING", T),
 ]

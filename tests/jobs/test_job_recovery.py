@@ -40,7 +40,7 @@ STUCK = {
     JobPhase.SAVING: JobFacts(RUNNING, cordoned=True),
     JobPhase.STOPPING: JobFacts(CLEANING, cordoned=True),
     JobPhase.RELEASED: JobFacts(QUEUED),
-    JobPhase.STARTING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
+    JobPhase.STARTING: JobFacts(replace(QUEUED, reason="PartitionDown", eligible=at(0))),
     JobPhase.PROVING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
 }
 
@@ -71,6 +71,19 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     ended = TRANSITIONS[phase, moved(stuck, STUCK[phase], due)]
     grace = phase in (JobPhase.SAVING, JobPhase.WATCHING)
     assert ended is (JobPhase.STOPPING if grace else JobPhase.GAVE_UP)
+
+
+@pytest.mark.parametrize(
+    "reason", ["Resources", "Priority", "JobArrayTaskLimit", "QOSGrpGRESLimit"]
+)
+def test_a_job_that_waits_its_turn_in_the_queue_is_never_given_up(reason):
+    queued = JobFacts(replace(QUEUED, reason=reason, eligible=at(0)))
+    due = deadline_s(JobPhase.STARTING, OWN)
+    answer = advance(rec(JobPhase.STARTING), queued, OWN, at(5 * due))
+    assert isinstance(answer, Wait)
+    assert answer.until > at(5 * due)
+    held = JobFacts(replace(QUEUED, reason="JobHeldUser", eligible=at(0)))
+    assert moved(rec(JobPhase.STARTING), held, 5 * due) is JobSignal.DEADLINE
 
 
 PUT_OFF = replace(QUEUED, eligible=at(3600))

@@ -1,8 +1,10 @@
 """Job arrays: each task is treated as the job that it is to slurmctld."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.daemon.chaos import Chaos, cluster
+from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
 
@@ -55,6 +57,36 @@ def test_a_task_whose_node_is_lost_runs_elsewhere_before_its_delay_is_over(live:
     assert recovery.bad_nodes == (victim,)
     until(lambda: live.state().jobs[recovery.id].phase == "resumed", 60, "its recovery ends")
     live.sandbox.run(["scancel", str(more)])
+
+
+@story(
+    job="Task of an array that fills the cluster, other tasks of which wait for their first run",
+    act="a GPU of its node falls off the bus (Xid 79)",
+    slurm="The task waits behind all tasks that have not run yet: Slurm starts these first where"
+    " priorities are equal. It is not held, and runs once it is its turn.",
+    explain="It waits its turn in Slurm's queue, with Slurm's reason and how many other tasks wait;"
+    " no deadline ends its recovery meanwhile.",
+    owner="The task runs again by itself; `scontrol top` or a priority starts it sooner.",
+)
+def test_a_task_that_waits_behind_its_siblings_is_not_given_up(live: Chaos):
+    live.reconfigure(job={"start_deadline_s": 2.0})
+    over = Path(live.sandbox.state_dir) / "over"
+    body = f"until [ -e {over} ]; do sleep 0.1; done"
+    array = live.submit(body, "--array=1-9", "--nodes=1", header=SLEEPER)
+    until(lambda: find_task(live, array, 4)[1] == "R", 60, "four tasks run")
+    job, _, victim = find_task(live, array, 1)
+    live.xid(victim)
+    until(lambda: find_task(live, array, 5)[1] == "R", 60, "the next task takes its place")
+    turn = "its turn in Slurm's queue, where other jobs are before it (Slurm: "
+    until(lambda: turn in live.explained(f"{array}_1"), 60, "explain names the queue")
+    assert f"4 other tasks of array {array} wait, too" in live.explained(f"{array}_1")
+    stays(lambda: job in live.state().open_jobs, 5, "its recovery goes on")
+    over.touch()
+    until(lambda: job not in live.state().open_jobs, 60, "its recovery ends")
+    assert live.of_job(job)[-1].phase == "resumed"
+    live.reconfigure()
+    live.returned(victim)
+    until(live.all_idle, 60, "the array ends")
 
 
 @story(
