@@ -14,6 +14,9 @@ AFTER_JOBS: Final = 63
 CONFIG: Final = {
     "catalogue": {"xid-79": {"ladder": ["replace"]}, "xid-63": {"ladder": ["replace"]}}
 }
+REBOOT: Final = "BatchRebootClusterNodes"
+REBOOTED: Final[dict[str, Any]] = {"catalogue": {"xid-79": {"ladder": ["reboot"]}}}
+"""Has a recovery that opens reboot the instance in place of replacing it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ REMEDY_LATE: Final = Held({"node": {"remedy_after_s": 600.0}})
 REPLACE_STUCK: Final = Held(api="stuck-replace")
 HEALTHY_LATE: Final = Held({"node": {"verify_healthy_s": 600.0}})
 PROVED_LATE: Final = Held({"job": {"prove_s": 600.0}})
+REBOOT_LATE: Final = Held({**REBOOTED, "node": {"remedy_after_s": 600.0}})
+REBOOTING: Final = Held(REBOOTED)
+REBOOTED_HEALTHY_LATE: Final = Held({**REBOOTED, "node": {"verify_healthy_s": 600.0}})
 
 
 def await_phase(read: Callable[[], str], phase: str, phases: type[NodePhase | JobPhase]) -> None:

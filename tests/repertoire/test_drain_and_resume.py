@@ -14,6 +14,9 @@ from tests.repertoire.phases import (
     CONFIG,
     HEALTHY_LATE,
     PASSING,
+    REBOOT,
+    REBOOTED_HEALTHY_LATE,
+    REBOOTING,
     REMEDY_LATE,
     REPLACE_STUCK,
     await_phase,
@@ -32,6 +35,8 @@ AFTER: Final = {
 }
 """Phases after the instance was ordered to be replaced."""
 PHASES: Final = {**BEFORE, **AFTER}
+REBOOT_PHASES: Final = {NodePhase.REMEDYING: REBOOTING, NodePhase.VERIFYING: REBOOTED_HEALTHY_LATE}
+"""Phases after the instance was ordered to be rebooted."""
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +204,41 @@ def test_a_resume_after_the_order_takes_the_node_over(live: Chaos, phase: NodePh
     runs_on(live, job, phase)
     end(live, job, node)
     assert live.accepted(live.instance(node)) == 0
+
+
+@pytest.mark.parametrize("phase", REBOOT_PHASES)
+@pytest.mark.parametrize("verb", ["drain", "resume"])
+@story(
+    job="Node with a fault that a reboot treats, and its job",
+    act="an administrator drains or resumes the node while its instance reboots, or after it",
+    slurm="The instance reboots once and registers. A drained node stays drained with that Reason"
+    " until it is resumed; a resumed one serves. The job runs again elsewhere.",
+    explain="Somebody changed the Reason, or resumed the node; hpctl orders nothing more.",
+    owner="The job runs again by itself.",
+)
+def test_an_act_after_the_reboot_was_ordered_takes_the_node_over(
+    live: Chaos, phase: NodePhase, verb: str
+) -> None:
+    job = live.start("sleep 600", header=HEADER)
+    (node,) = live.job(job).nodes
+    instance = live.instance(node)
+    ordered = live.accepted(instance, REBOOT)
+    REBOOT_PHASES[phase].begin(live)
+    live.xid(node)
+    await_phase(lambda: live.phase(node), phase, NodePhase)
+    if verb == "drain":
+        act(live, node, "State=DRAIN", f"Reason={OWN}")
+        is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
+    else:
+        act(live, node, "State=RESUME")
+        is_let_go(live, node, "somebody resumed the node")
+    REBOOT_PHASES[phase].end(live)
+    runs_on(live, job, phase)
+    until(lambda: live.node(node).responding and not live.node(node).down, 60, "it registers")
+    if verb == "drain":
+        assert live.node(node).reason == OWN
+        act(live, node, "State=RESUME")
+    until(lambda: live.node(node).in_service, 60, "it serves")
+    end(live, job, node)
+    assert live.accepted(instance, REBOOT) == ordered + 1
+    assert live.instance(node) == instance

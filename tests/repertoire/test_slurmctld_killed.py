@@ -22,6 +22,10 @@ from tests.repertoire.phases import (
     HEALTHY_LATE,
     PASSING,
     PROVED_LATE,
+    REBOOT,
+    REBOOT_LATE,
+    REBOOTED_HEALTHY_LATE,
+    REBOOTING,
     REMEDY_LATE,
     REPLACE_STUCK,
     await_phase,
@@ -45,6 +49,11 @@ NODE_PHASES: Final = {
     NodePhase.REMEDYING: REPLACE_STUCK,
     NodePhase.REJOINING: HEALTHY_LATE,
     NodePhase.VERIFYING: HEALTHY_LATE,
+}
+REBOOT_PHASES: Final = {
+    NodePhase.VACATED: REBOOT_LATE,
+    NodePhase.REMEDYING: REBOOTING,
+    NodePhase.VERIFYING: REBOOTED_HEALTHY_LATE,
 }
 JOB_PHASES: Final = {
     JobPhase.HIT: PASSING,
@@ -120,6 +129,33 @@ def test_a_node_s_recovery_goes_on(live: Chaos, phase: NodePhase) -> None:
     crash(live)
     NODE_PHASES[phase].end(live)
     is_replaced_once(live, victim, instance)
+    resumes_once(live, job, victim)
+    live.sandbox.run(["scancel", str(job)])
+
+
+@pytest.mark.parametrize("phase", REBOOT_PHASES)
+@story(
+    job="Batch job whose node has a fault that a reboot treats",
+    act="slurmctld is killed and started again before, during and after the reboot",
+    slurm="The instance is rebooted, by one order, and the node returns; the job runs again"
+    " elsewhere.",
+    explain="One recovery of the node and one of the job, both complete.",
+    owner="The job runs again by itself.",
+)
+def test_a_reboot_goes_on(live: Chaos, phase: NodePhase) -> None:
+    job = start_saved(live)
+    (victim,) = live.job(job).nodes
+    instance = live.instance(victim)
+    ordered = live.accepted(instance, REBOOT)
+    REBOOT_PHASES[phase].begin(live)
+    live.xid(victim)
+    await_phase(lambda: live.phase(victim), phase, NodePhase)
+    crash(live)
+    REBOOT_PHASES[phase].end(live)
+    live.returned(victim)
+    assert len(live.of(victim)) == 1
+    assert live.accepted(instance, REBOOT) == ordered + 1
+    assert live.instance(victim) == instance
     resumes_once(live, job, victim)
     live.sandbox.run(["scancel", str(job)])
 
