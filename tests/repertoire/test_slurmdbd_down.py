@@ -1,4 +1,4 @@
-"""A killed slurmdbd: hpctl asks it nothing, so nothing waits for it and nothing ends.
+"""A killed slurmdbd: the daemon asks it nothing, so nothing waits for it and nothing ends.
 
 Slurm keeps what accounting misses, and hands it over when slurmdbd is back.
 """
