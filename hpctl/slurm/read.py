@@ -25,7 +25,7 @@ from hpctl.slurm.records import (
     whole_jobs,
 )
 from hpctl.slurm.run import End, Ran, Runner
-from hpctl.toolkit.bounds import at_text
+from hpctl.toolkit.bounds import at_text, natural
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold
@@ -168,7 +168,7 @@ class Reader:
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
-        return _name_account(int(found["uid"])) if found is not None else ""
+        return _name_account(natural(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
