@@ -84,7 +84,10 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
         "`stop_deadline_s`; `start_deadline_s` while it is COMPLETING",
     ),
     "released": ("in the queue; its begin delay is being removed", "`release_deadline_s`"),
-    "starting": ("free to start on healthy nodes", "`start_deadline_s`"),
+    "starting": (
+        "free to start on healthy nodes",
+        "`start_deadline_s`; none while it waits its turn in Slurm's queue",
+    ),
     "proving": ("running again; counts after `prove_s`", "`prove_deadline_s`"),
     "resumed": ("runs, or has finished", ""),
     "held": ("over its restart budget: held, with the reason in its Comment", ""),
