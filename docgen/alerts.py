@@ -221,8 +221,8 @@ ALERTS = (
         severity=PAGE,
         summary="The disk of hpctl's state directory on {{ $labels.instance }} is full.",
         description=(
-            "{{ $value | humanizePercentage }} is free. A recovery that cannot be written down is"
-            " not begun."
+            "{{ $value | humanizePercentage }} is free. Recoveries go on in the journal's reserve; one"
+            " that cannot be written down is not begun."
         ),
         act=(
             "Run `hpctl status`, and `df -h` of the daemon's `state_dir`, on that head node.",

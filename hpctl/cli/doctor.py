@@ -25,7 +25,7 @@ from hpctl.engine import config_loading
 from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.state_disk import describe_full_disk, find_mount
+from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
 from hpctl.toolkit.durations import duration
@@ -351,6 +351,13 @@ def state_dir(facts: Facts) -> Iterator[CheckView]:
         yield CheckView("state directory", "warn", f"{path} is not writable for this user", hint)
     elif full := describe_full_disk(path):
         yield CheckView("state directory", "fail", full, "make room: the journal must be written")
+    elif config.database_url is None and (shared := find_open_directories(path)):
+        what = f"{path} is on the file system of {', '.join(shared)}, which any user can fill"
+        hint = (
+            "put state_dir on a file system of its own; until then a full disk leaves the journal"
+            " its reserve alone (docs/troubleshooting.md)"
+        )
+        yield CheckView("state directory", "warn", what, hint)
     else:
         yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
 

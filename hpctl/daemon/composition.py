@@ -40,6 +40,7 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config, load
 from hpctl.engine.execute import AgentOrders, Effectors, Executor
+from hpctl.engine.journal.reserve import JournalReserve
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -97,6 +98,8 @@ class _Base(Struct, frozen=True):
     shared: bool
     leadership: Leadership
     waker: Waker
+    reserve: JournalReserve | None
+    """None: the journal is in a database."""
 
     @property
     def config(self) -> Config:
@@ -125,6 +128,9 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
         undo.callback(cluster_lock.close)
     live = LiveConfig(config)
     clock = SystemClock()
+    reserve = None if shared else JournalReserve(config.state_dir / "journal.db")
+    if reserve is not None:
+        reserve.free_for_start()
     store = open_writer(config)
     undo.callback(store.close)
     leadership = _make_leadership(config, store, clock)
@@ -133,7 +139,7 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
     waker = Waker(config.state_dir)
     undo.callback(waker.close)
     held = HeldResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
-    return _Base(path, live, clock, held, shared, leadership, waker)
+    return _Base(path, live, clock, held, shared, leadership, waker, reserve)
 
 
 def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leadership:
@@ -309,7 +315,7 @@ def _assemble(
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     readers = WorldServer(base.config, leadership, memory)
     signals, readiness = Signals(base.waker), Readiness()
-    journal = JournalGuard(memory, base.waker)
+    journal = JournalGuard(memory, base.waker, base.reserve)
     audit = ConfigurationAudit(base.path, live, memory, clock)
     reload = Reload(base.path, live, leadership, audit, processes=(service.page,))
     failures = CycleFailures(on_failure=(world.metrics.failed.inc,))

@@ -108,6 +108,7 @@ class Cycle:
         spent_s = time.monotonic() - begun
         self.follow_up.note_flaws(self.loop)
         self.housekeeping.run(spent_s)
+        self.journal.keep_reserve()
         self.follow_up.use_slurm()
         self.leadership.follow_controller()
         return pace, spent_s

@@ -1,11 +1,13 @@
 """A journal that cannot be written: a full disk, a database that is away.
 
 Nothing is done and no report is accepted until the journal can be written again. What was under
-way is in doubt then, as after a crash; so the journal is read again.
+way is in doubt then, as after a crash; so the journal is read again. A journal in a file has a
+reserve for a full disk (`hpctl.engine.journal.reserve`).
 """
 
 import logging
 
+from hpctl.engine.journal.reserve import JournalReserve
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.wake import Waker
 from hpctl.toolkit.errors import Unavailable
@@ -19,9 +21,11 @@ RETRY_S = 1.0
 class JournalGuard:
     """Waits for the journal, and reads it again after a write whose outcome is unknown."""
 
-    def __init__(self, memory: JournaledState, waker: Waker) -> None:
-        """The memory is as the journal says."""
-        self._memory, self._waker = memory, waker
+    def __init__(
+        self, memory: JournaledState, waker: Waker, reserve: JournalReserve | None = None
+    ) -> None:
+        """The memory is as the journal says. `reserve` None: the journal is in a database."""
+        self._memory, self._waker, self._reserve = memory, waker, reserve
         self._stale = False
 
     def reread_if_stale(self) -> None:
@@ -35,10 +39,17 @@ class JournalGuard:
         self._memory.reread()
         self._stale = False
 
+    def keep_reserve(self) -> None:
+        """Make the journal's reserve where it is missing and the disk has room. Raises nothing."""
+        if self._reserve is not None:
+            self._reserve.make_if_due()
+
     def wait(self, error: Exception) -> None:
         """Log the error, wait, and replay the journal where it can be read. Raises OSError,
         JournalCorrupt, Corrupt."""
         log.error("trouble=%s", error)
+        if self._reserve is not None:
+            self._reserve.free_for_write()
         self._waker.wait(RETRY_S)
         try:
             self.reread()

@@ -26,7 +26,8 @@ class AlreadyRunning(HpctlError):
 def lock_state_dir(state_dir: Path) -> IO[str]:
     """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
     state_dir.mkdir(parents=True, exist_ok=True)
-    handle = (state_dir / "daemon.lock").open("a+")
+    descriptor = os.open(state_dir / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    handle = os.fdopen(descriptor, "r+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -36,10 +37,17 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         raise AlreadyRunning(
             f"{state_dir} is in use by {holder}", "one daemon per state directory; stop the other"
         ) from None
-    handle.truncate(0)
-    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
-    handle.flush()
+    _write_holder(descriptor)
     return handle
+
+
+def _write_holder(descriptor: int) -> None:
+    """Write who holds a lock, over what was there: a full disk has no block for it elsewhere. Where
+    it cannot be written, the lock holds all the same."""
+    text = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
 
 
 class ClusterLock:

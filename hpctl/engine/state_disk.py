@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +14,8 @@ from msgspec import Struct
 LOW: Final = 256 * 1024 * 1024
 """Bytes that must be free for reports of jobs; the events of recoveries are written until the very
 end."""
+OPEN_DIRECTORIES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 -- only looked at
+"""Where every user of a host may write, by default."""
 _MIB: Final = 2**20
 
 
@@ -38,22 +43,38 @@ def describe_full_disk(state_dir: Path) -> str:
     """Return which file system is full, how full, and what to do; "" where there is room, and where
     it cannot be looked at."""
     try:
-        stat = os.statvfs(state_dir)
-        free = stat.f_bavail * stat.f_frsize
-        no_inodes = stat.f_files > 0 and stat.f_favail == 0
+        disk = os.statvfs(state_dir)
+        free = disk.f_bavail * disk.f_frsize
+        no_inodes = disk.f_files > 0 and disk.f_favail == 0
         if free >= LOW and not no_inodes:
             return ""
         mount = find_mount(state_dir, Path("/proc/self/mountinfo").read_text())
     except OSError:
         return ""
-    size = stat.f_blocks * stat.f_frsize
+    size = disk.f_blocks * disk.f_frsize
     full = "no inode is free"
     if not no_inodes:
         share = 100 * (size - free) // size if size else 100
         full = f"{share} % full, {free // _MIB} MiB of {size // _MIB} MiB free"
     return (
         f"the file system {mount.point} ({mount.kind}) of the state directory {state_dir} is"
-        f" short of room ({full}): with under {LOW // _MIB} MiB hpctl refuses reports of jobs, and"
-        f" where the journal cannot be written it does nothing. Free space on {mount.point}, or"
-        " enlarge it; the daemon goes on by itself then"
+        f" short of room ({full}): with under {LOW // _MIB} MiB hpctl refuses reports of jobs."
+        " Recoveries go on in the journal's reserve, and stop where that is used up. Free space on"
+        f" {mount.point}, or enlarge it; the daemon goes on by itself then"
     )
+
+
+def find_open_directories(
+    state_dir: Path, directories: Sequence[str] = OPEN_DIRECTORIES
+) -> list[str]:
+    """Return which of the directories every user may write to on the file system of the state
+    directory: by one of them a user can fill it. Raises OSError where the state directory cannot be
+    looked at."""
+    device = state_dir.stat().st_dev
+    found = []
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            status = os.stat(directory)
+            if status.st_dev == device and status.st_mode & stat.S_IWOTH:
+                found.append(directory)
+    return found

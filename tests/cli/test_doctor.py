@@ -56,12 +56,22 @@ def test_the_file_system_is_that_of_the_longest_mount(path, kind):
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
     head, monkeypatch
 ):
+    monkeypatch.setattr(doctor, "find_open_directories", lambda path: [])
     assert verdicts(doctor.state_dir(Facts(with_(head), worlds.NOW))) == {"state directory": "ok"}
     monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: Mount("/", "nfs4"))
     (check,) = doctor.state_dir(Facts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
     (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
+    server = with_(head, database_url="postgresql://head/hpctl")
+    assert verdicts(doctor.state_dir(Facts(server, worlds.NOW))) == {"state directory": "ok"}
+
+
+def test_a_state_directory_on_the_file_system_of_tmp_is_a_warning(head, monkeypatch):
+    monkeypatch.setattr(doctor, "find_open_directories", lambda path: ["/tmp", "/var/tmp"])
+    (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))
+    assert check.verdict == "warn"
+    assert "on the file system of /tmp, /var/tmp, which any user can fill" in check.what
     server = with_(head, database_url="postgresql://head/hpctl")
     assert verdicts(doctor.state_dir(Facts(server, worlds.NOW))) == {"state directory": "ok"}
 

@@ -1,14 +1,14 @@
-"""The file system of the state directory fills up under a running daemon, and has room again."""
+"""Another user fills the file system of the state directory under a running daemon."""
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hpctl.engine.journal.reserve import BALLAST
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.small_disk import filled_by_another_user, small_disk
 
 pytestmark = [
     pytest.mark.slurm,
@@ -17,54 +17,52 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system"),
 ]
-MIB = 2**20
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 MiB."""
-    point = tmp_path / "small"
-    point.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300m,mode=755", "tmpfs", str(point)]
-    made = subprocess.run(mount, check=False, capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr}")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "--lazy", str(point)], check=True)
+def test_recoveries_go_on_while_another_user_keeps_the_disk_full(tmp_path: Path) -> None:
+    """A node is drained and its job runs elsewhere; status names the disk; then there is room, and
+    the reserve is made again."""
+    with small_disk(tmp_path / "small", 400) as small:
+        state_dir = small / "hpctl"
+        with cluster(nodes=3, config={"state_dir": str(state_dir)}) as live:
+            reserve = state_dir / "reserve"
+            until(reserve.exists, 30, "the reserve is made")
+            pid = live.daemon().pid
+            with filled_by_another_user(small):
+                heal(live)
+                check_status(live, small)
+                restart(live)
+                heal(live)
+            until(lambda: live.daemon().pid != pid, 30, "the daemon writes its lease")
+            until(
+                lambda: reserve.exists() and reserve.stat().st_size == BALLAST,
+                100,
+                "the reserve is made again",
+            )
+            assert "short of room" not in live.hpctl("status", check=False)
+            live.settle()
 
 
-def fill(point: Path, leave: int) -> Path:
-    """Write a file that leaves so many bytes free."""
-    ballast = point / "ballast"
-    with ballast.open("ab") as file:
-        stat = os.statvfs(point)
-        free = stat.f_bavail * stat.f_frsize
-        os.posix_fallocate(file.fileno(), 0, free - leave)
-    return ballast
+def heal(live: Chaos) -> None:
+    """Break the node of a job; wait until the job runs elsewhere and the node has returned."""
+    job = live.start("sleep 600", "--time=10")
+    (node,) = live.job(job).nodes
+    live.xid(str(node))
+    until(lambda: live.running(job, 1), 60, f"job {job} runs elsewhere")
+    assert node not in live.job(job).nodes
+    live.returned(str(node), 120)
+    live.sandbox.run(["scancel", str(job)])
 
 
-def test_status_names_a_full_disk_and_the_daemon_goes_on_once_there_is_room(small: Path) -> None:
-    with cluster(nodes=2, config={"state_dir": str(small / "hpctl")}) as live:
-        run(live, small)
-
-
-def run(live: Chaos, small: Path) -> None:
-    assert "short of room" not in live.hpctl("status", check=False)
-    pid = live.daemon().pid
-    ballast = fill(small, leave=0)
-    (victim,) = live.victims(1)
-    live.xid(victim)
-    until(lambda: "cannot be written" in live.log(), 60, "the daemon says what fails")
+def check_status(live: Chaos, small: Path) -> None:
+    """Status names the file system and says what still goes on."""
     status = " ".join(live.hpctl("status", check=False).split())
     assert f"the file system {small} (tmpfs) of the state directory {small}/hpctl" in status
-    assert "(100 % full, 0 MiB of 300 MiB free)" in status
+    assert "(100 % full, 0 MiB of 400 MiB free)" in status
     assert f"Free space on {small}, or enlarge it" in status
-    assert not live.node(victim).drained, "nothing is done that is not in the journal"
-    ballast.unlink()
-    until(lambda: live.phase(victim) != "", 60, "a recovery")
-    live.returned(victim, 120)
-    assert live.daemon().pid == pid, "the same process"
-    assert "short of room" not in live.hpctl("status", check=False)
-    live.settle()
+
+
+def restart(live: Chaos) -> None:
+    """Kill the daemon; it starts on the full disk."""
+    live.sandbox.kill_daemon()
+    live.sandbox.start_daemon()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpctl.engine import state_disk
 from hpctl.engine.journal.state import State
-from hpctl.engine.state_disk import LOW, describe_full_disk
+from hpctl.engine.state_disk import LOW, describe_full_disk, find_open_directories
 from hpctl.engine.status_view import status_view, verdict
 from hpctl.engine.world import World
 from hpctl.toolkit.output import Exit
@@ -48,6 +48,19 @@ def test_what_is_full_is_named(tmp_path, monkeypatch, free, inodes, words):
 
 def test_a_directory_that_is_not_there_is_not_full(tmp_path):
     assert describe_full_disk(tmp_path / "no") == ""
+
+
+def test_directories_that_any_user_may_write_to_are_found_on_the_same_file_system(tmp_path):
+    state_dir, closed, shared = (tmp_path / name for name in ("state", "closed", "shared"))
+    for directory, mode in ((state_dir, 0o711), (closed, 0o755), (shared, 0o1777)):
+        directory.mkdir()
+        directory.chmod(mode)
+    looked_at = [str(closed), str(shared), str(tmp_path / "no")]
+    assert find_open_directories(state_dir, looked_at) == [str(shared)]
+
+
+def test_an_open_directory_on_another_file_system_does_not_count():
+    assert find_open_directories(Path("/proc"), ["/dev/shm"]) == []
 
 
 def test_a_full_disk_is_a_problem():
