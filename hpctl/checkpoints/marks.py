@@ -204,24 +204,41 @@ def _read_mark(path: Path, owners: set[int]) -> tuple[int, Mark]:
 
 
 def write_mark(directory: Path, mark: Mark) -> Path:
-    """Write a mark, whole or not at all, and return its file. Raises OSError."""
+    """Write a mark, whole or not at all, and return its file. Raises OSError.
+
+    Root may write for a user, who can replace each directory at any time: the one that was checked
+    is the one that is written to.
+    """
     place = directory / MARKS
     with contextlib.suppress(FileExistsError):
         place.mkdir()
-    status = os.lstat(place)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in _trusted_owners(directory):
-        raise PermissionError(1, "it is not a directory of the owner's", str(place))
     steps = f"{mark.first}" if mark.last == mark.first else f"{mark.first}-{mark.last or 'on'}"
     kind = "poisoned" if mark.poisoned else "clean"
-    path = place / f"{mark.at:%Y%m%dT%H%M%S.%f}-{steps}-{kind}-{os.getpid()}.json"
-    made = path.with_name(f".{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(made, flags, 0o644), "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(mark), indent=1) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    made.rename(path)
-    return path
+    name = f"{mark.at:%Y%m%dT%H%M%S.%f}-{steps}-{kind}-{os.getpid()}.json"
+    held = _open_marks(place, directory)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(f".{name}.tmp", flags, 0o644, dir_fd=held), "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(mark), indent=1) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f".{name}.tmp", name, src_dir_fd=held, dst_dir_fd=held)
+    finally:
+        os.close(held)
+    return place / name
+
+
+def _open_marks(place: Path, directory: Path) -> int:
+    """Return a descriptor of a directory of marks whose owner is trusted. Raises OSError."""
+    why = PermissionError(1, "it is not a directory of the owner's", str(place))
+    try:
+        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise why from None
+    if os.fstat(held).st_uid not in _trusted_owners(directory):
+        os.close(held)
+        raise why
+    return held
 
 
 def written_ns(path: Place, format_name: str, step: int | None) -> int:

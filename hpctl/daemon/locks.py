@@ -24,9 +24,12 @@ class AlreadyRunning(HpctlError):
 
 
 def lock_state_dir(state_dir: Path) -> IO[str]:
-    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
+    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning,
+    OSError."""
     state_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(state_dir / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # Where root starts a daemon in another user's directory, a link there leads nowhere.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(state_dir / "daemon.lock", flags, 0o666)
     handle = os.fdopen(descriptor, "r+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -136,11 +136,15 @@ def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
 
 
 def _hand_over(file: Path) -> None:
-    """What root has made in the daemon's directory is the daemon's user's."""
+    """Give the daemon's user what root has made in that user's directory.
+
+    The user can put a link there, which must not lead root to another file.
+    """
     owner = file.parent.stat()
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
+        place = file.with_name(name)
         with suppress(FileNotFoundError):
-            os.chown(file.with_name(name), owner.st_uid, owner.st_gid)
+            os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def _overwrite(source: JournalReader, target: Connection, tell: Tell) -> None:

@@ -259,8 +259,9 @@ def write(results: Results, spool: Path) -> Path:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
             file.write(result.encode(results))
             file.flush()
+            # Not by its name: the folder is the daemon's user's, who may put a link there.
+            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-        os.chmod(file.name, 0o644)
         path = folder / f"{results.id}.json"
         os.replace(file.name, path)
     except OSError as error:
