@@ -74,7 +74,7 @@ def _read(path: Path, file: OpenFile, deep: bool) -> tuple[bool, torch_files.Sav
     head = file.read(0, min(8, file.size))
     if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):
         return True, _read_archive(file, deep)
-    if head[:1] == b"\x80" and 2 <= head[1] <= 5:
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         _read_pickles(file)
         return True, nothing
     if file.name.endswith(".safetensors"):

@@ -379,6 +379,7 @@ def opened(root: Place, name: str) -> Iterator[OpenFile]:
         return
     path = root / name if name else root
     shown = name or root.name
+    _refuse_impossible(name)
     try:
         # Without O_NONBLOCK a fifo of that name would hold us for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -401,8 +402,19 @@ def content(root: Place, name: str, limit: int) -> bytes:
         return file.read(0, file.size)
 
 
+MOST_JSON_PARTS = 6_000_000
+"""Objects, lists, and values after others in one JSON file. Three bytes of a file can take 64 of
+memory; the index of a model of a million tensors has 5 million parts."""
+
+
 def json_object(raw: bytes, name: str) -> dict[str, object]:
-    """A JSON file's object. Raises NotWhole where its bytes are none."""
+    """Return a JSON file's object. Raises NotWhole where its bytes are none, TooLarge where it
+    would take too much memory."""
+    parts = sum(raw.count(mark) for mark in (b"{", b"[", b","))
+    if parts > MOST_JSON_PARTS:
+        raise TooLarge(f"{name} has {parts} values: too many")
+    if b"\0" in raw:
+        raise NotWhole(f"{name} is not JSON: still being written, or damaged")
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -419,6 +431,7 @@ def size_of(root: Place, name: str) -> int:
         if listed is None:
             raise FileMissing(f"{name} is missing")
         return listed.size
+    _refuse_impossible(name)
     try:
         found = (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -438,6 +451,7 @@ def exists(root: Place, name: str) -> bool:
     """Whether something of that name is there. Raises OSError."""
     if isinstance(root, Remote):
         return root.has(name)
+    _refuse_impossible(name)
     try:
         (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -473,13 +487,25 @@ def names_in(root: Place) -> frozenset[str] | None:
 
 
 def directory_names(root: Place, name: str) -> frozenset[str] | None:
-    """The entries of a sub-directory, or None where there is none. Raises OSError."""
+    """The entries of a sub-directory, or None where there is none. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         return root.below(name)
+    _refuse_impossible(name)
     try:
-        return frozenset(os.listdir(root / name))
-    except (FileNotFoundError, NotADirectoryError):
+        return names_in(root / name)
+    except FileNotFoundError:
         return None
+
+
+def _refuse_impossible(name: str) -> None:
+    """Raise NotWhole for a name that no file can have, as a document may hold: half a surrogate
+    pair, or a null character."""
+    try:
+        raw = os.fsencode(name)
+    except UnicodeEncodeError:
+        raw = b"\0"
+    if b"\0" in raw:
+        raise NotWhole(f"{name[:80]!r} is no file's name")
 
 
 def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:

@@ -75,7 +75,8 @@ def decode(raw: bytes) -> Manifest | Defect:
         kind = ForeignManifest if document else Defect
         return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
-        return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
+        version = repr(document.get("version"))[:40]
+        return Defect(f"{NAME} has version {version}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)
     if checksum != hpctl_checkpoint.checksum(document):
         return Defect(f"{NAME} does not match its own checksum")

@@ -32,6 +32,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.checkpoints.files import (
+    MAX_ENTRIES,
     Claim,
     FileMissing,
     Listing,
@@ -201,10 +202,21 @@ def _untouched(place: Place, committed_ns: int) -> None:
     """Raise NotWhole where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
         raise Unprovable("is in a format that hpctl does not know")
-    for directory, _, files in os.walk(place):
-        for path in (directory, *(os.path.join(directory, name) for name in files)):
-            if os.lstat(path).st_mtime_ns > committed_ns:
-                raise NotWhole("was changed since it was committed, or copied without its times")
+    changed = NotWhole("was changed since it was committed, or copied without its times")
+    waiting, left = [place], MAX_ENTRIES
+    while waiting:
+        directory = waiting.pop()
+        if directory.lstat().st_mtime_ns > committed_ns:
+            raise changed
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    raise TooLarge(f"has more than {MAX_ENTRIES} entries")
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(directory / entry.name)
+                elif entry.stat(follow_symlinks=False).st_mtime_ns > committed_ns:
+                    raise changed
 
 
 def _tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
