@@ -267,7 +267,7 @@ def storage_error(error: OSError) -> str:
     if error.errno == errno.ESTALE:
         what = f"{what}: replaced or removed by another node; not whole as far as can be seen"
     if isinstance(error.filename, str | os.PathLike):
-        return f"cannot be read: {what} ({os.path.basename(error.filename)})"
+        return f"cannot be read: {what} ({os.path.basename(error.filename)[:80]})"
     return f"cannot be read: {what}"
 
 
