@@ -206,6 +206,22 @@ def shots(address, words):
     return found
 
 
+def flood_datagrams(address, seconds):
+    """The shortest datagrams to a UDP address, as fast as this process can: how many went out."""
+    host, port = address.partition(":")[2].partition(",")[0].rsplit(":", 1)
+    sent = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun:
+        gun.setblocking(False)
+        gun.connect((host, int(port)))
+        print("ready", flush=True)
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            with contextlib.suppress(OSError):
+                gun.send(b"x")
+                sent += 1
+    return sent
+
+
 def write(path, text):
     """Try to make a file."""
     try:
