@@ -206,6 +206,31 @@ def shots(address, words):
     return found
 
 
+def answer_as_ras(document, seconds):
+    """Speak as NCCL's RAS service on a free port of loopback, and answer STATUS with `document`.
+    Prints the port; how many were answered."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.2)
+    print(listener.getsockname()[1], flush=True)
+    said = {"CLIENT": b"SERVER PROTOCOL 2\n", "TIMEOUT": b"OK\n", "SET": b"OK\n"}
+    said["VERBOSE"] = document.encode()
+    answered, limit = 0, time.monotonic() + seconds
+    while time.monotonic() < limit:
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            continue
+        client.settimeout(1)
+        with client, client.makefile("rb") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                command = line.decode().split()[0]
+                client.sendall(said[command])
+                if command == "VERBOSE":
+                    answered += 1
+                    break
+    return answered
+
+
 def flood_datagrams(address, seconds):
     """The shortest datagrams to a UDP address, as fast as this process can: how many went out."""
     host, port = address.partition(":")[2].partition(",")[0].rsplit(":", 1)

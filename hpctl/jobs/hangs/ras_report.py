@@ -2,13 +2,15 @@
 
 Lines go both ways; the answer to STATUS ends with the connection. The protocol's number is 2 in
 every release from 2.24.3 to 2.30.7, with and without JSON, so the client finds out by asking. The
-job that is asked hangs, so every wait has an end and every read a bound.
+job that is asked hangs, so every wait has an end and every read a bound. Any user of the node may
+listen on the port before NCCL does, so only a service of the ranks' own user is believed.
 
 JSON (NCCL 2.28.7 and later) has every rank's counts. Earlier releases answer a text that lists only
 some ranks; it is not read. Facts of the protocol are NCCL's: src/ras of its source, and its user
 guide's page on RAS.
 """
 
+import os
 import re
 import socket
 import time
@@ -20,6 +22,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.socket_owner import find_peer_uid
 
 RUNNING, FINALIZE, ABORT, INIT = "RUNNING", "FINALIZE", "ABORT", "INIT"
 IN_PROGRESS, REMOTE_ERROR = 7, 6
@@ -298,18 +301,24 @@ def address_of_job(job_id: int) -> Address:
     return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasReport:
-    """Ask what all ranks of the job report now.
+def query(
+    where: Address | None = None, deadline_s: float = DEADLINE_S, owner: int | None = None
+) -> RasReport:
+    """Ask what all ranks of the job report now, on this host.
 
-    Takes at most `deadline_s` seconds. Raises RasError where no service listens, an answer is late
-    or torn, and RasWithoutJsonError where the service knows no JSON.
+    `owner`: the uid of the ranks, None for this process's own. Takes at most `deadline_s` seconds.
+    Raises RasError where no service of theirs listens, an answer is late or torn, and
+    RasWithoutJsonError where the service knows no JSON.
     """
     where = where or Address()
-    line = _Connection(where, time.monotonic() + deadline_s)
+    line = _Connection(
+        where, time.monotonic() + deadline_s, os.geteuid() if owner is None else owner
+    )
     try:
         line.connect()
         line.send(f"CLIENT PROTOCOL {PROTOCOL}")
         reply = line.reply()
+        line.check_owner()
         if not reply.upper().startswith("SERVER PROTOCOL "):
             raise RasError(f"{where} is no RAS service: it says {reply[:80]!r}", _HINT)
         line.expect_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
@@ -334,10 +343,10 @@ _HINT = (
 
 
 class _Connection:
-    """One connection with one deadline for everything on it."""
+    """One connection within this host, with one deadline for everything on it."""
 
-    def __init__(self, where: Address, deadline: float) -> None:
-        self._where, self._deadline = where, deadline
+    def __init__(self, where: Address, deadline: float, owner: int) -> None:
+        self._where, self._deadline, self._owner = where, deadline, owner
         self._socket: socket.socket | None = None
         self._left = b""
 
@@ -346,6 +355,17 @@ class _Connection:
         self._socket = socket.create_connection(
             (self._where.host, self._where.port), timeout=self._remaining()
         )
+        # An agent that is root takes the address from a user's environment: nothing is sent to
+        # another host.
+        if find_peer_uid(self._socket) is None:
+            raise RasError(f"{self._where} is not on this node", _HINT)
+
+    def check_owner(self) -> None:
+        """Raise RasError where who has answered is not the ranks' user."""
+        assert self._socket is not None
+        uid = find_peer_uid(self._socket)
+        if uid != self._owner:
+            raise RasError(f"{self._where} answers as uid {uid}, not {self._owner}", _HINT)
 
     def send(self, command: str) -> None:
         self._timed().sendall(command.encode() + b"\n")

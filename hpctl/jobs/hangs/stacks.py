@@ -216,7 +216,8 @@ def _ras(found: Mapping[tuple[str, int], JobProcess]) -> str:
     if first is None:
         return ""
     try:
-        return query(address(first.env.get("NCCL_RAS_ADDR", "")), RAS_S).text[:2000]
+        where = address(first.env.get("NCCL_RAS_ADDR", ""))
+        return query(where, RAS_S, first.owner).text[:2000]
     except RasWithoutJsonError as error:
         return str(error)
     except HpctlError:

@@ -1,0 +1,35 @@
+"""A service of another user on the port of a job's RAS service: its word about the ranks."""
+
+import os
+
+import pytest
+
+from hpctl.jobs.hangs.ras_judge import Inquiry
+from hpctl.jobs.hangs.ras_report import Address, RasError, query
+from tests.adversary.bed import STRANGER, begin
+from tests.jobs.hangs.test_ras_explain import hung, trouble_of
+from tests.stubs.ras.job import NEWEST, as_json, job
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.adversary,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a program as another user"),
+]
+
+
+def test_another_user_names_no_rank_of_a_hang() -> None:
+    state = job()
+    state.communicators[0].step(times=100)
+    state.communicators[0].step(but=(5,))
+    progress = hung(state)
+    stranger = begin("answer_as_ras", document=as_json(state, NEWEST), seconds=4.0)
+    where = Address("localhost", int(stranger.process.stdout.readline()))
+    # What it says would be believed of a service of the ranks' own user.
+    assert query(where, owner=STRANGER.pw_uid).communicators
+    with pytest.raises(RasError, match=f"answers as uid {STRANGER.pw_uid}, not 0"):
+        query(where)
+    trouble = Inquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
+    assert trouble is not None
+    assert trouble.rank is None
+    assert "answers as uid" in trouble.evidence
+    assert stranger.result() == 1
