@@ -256,6 +256,35 @@ def test_a_listener_outlives_errors_of_accept(monkeypatch):
     asyncio.run(wire.wait_for(try_it(), 60))
 
 
+def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
+    async def try_it() -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, []
+        connected = asyncio.Event()
+
+        async def fail_in_between(listener: socket.socket) -> object:
+            if failures:
+                raise OSError(failures.pop(), "accept fails")
+            taken = await accept(listener)
+            failures.append(errno.EMFILE)
+            connected.set()
+            return taken
+
+        monkeypatch.setattr(loop, "sock_accept", fail_in_between)
+        monkeypatch.setattr(wire, "HANDSHAKE_S", 600.0)
+
+        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            await line.close()
+
+        async with listening(answer):
+            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+            await connected.wait()
+            assert await reader.read(1) == b""
+            writer.close()
+
+    asyncio.run(wire.wait_for(try_it(), 30))
+
+
 def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
     pen = AccountWriter(path, "7.3")
