@@ -432,6 +432,9 @@ class Bounds(Struct, frozen=True):
     waiting: int = 512
     waiting_of_address: int = 64
     busy_of_address: int = 256
+    oldest_busy_goes: bool = False
+    """Whether the oldest request that is answered makes room for a new one of its address: it is a
+    stream or a reader that takes its time. False: the new one is dropped."""
     kept_of_node: int = 4
     waiting_bytes: int = 32 * 1024 * 1024
 
@@ -508,9 +511,10 @@ class Connections:
         """The request is here; nobody is dropped while we think about it."""
         self._forget(peer)
         peer.until = self._monotonic() + REQUEST_S
-        if self._oldest(("busy", peer.address), self._bounds.busy_of_address):
-            self._drop(peer)
-        else:
+        crowded = self._oldest(("busy", peer.address), self._bounds.busy_of_address)
+        if crowded is not None:
+            self._drop(crowded if self._bounds.oldest_busy_goes else peer)
+        if peer in self._all:
             self._join(peer, "busy", peer.address)
 
     def kept(self, peer: Peer, node: str) -> None:

@@ -33,7 +33,12 @@ from hpctl.wire.authentication import Refusal
 
 T = TypeVar("T")
 
-BOUNDS = Bounds(in_all=256, waiting=64, waiting_of_address=64, busy_of_address=128)
+BOUNDS = Bounds(
+    in_all=256, waiting=64, waiting_of_address=64, busy_of_address=128, oldest_busy_goes=True
+)
+"""All browsers that come through a tunnel or a Unix socket share one address, and each keeps a
+stream for each of its tabs: a new request takes the place of the oldest stream, which its browser
+opens again."""
 EVERY_S = 1.0
 """How often the journal is looked at while somebody looks at the page."""
 STREAM_S, IDLE_S = REQUEST_S - 5, REQUEST_S + 5
