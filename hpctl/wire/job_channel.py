@@ -42,17 +42,33 @@ class Channel:
     """One proven connection. For one thread at a time."""
 
     def __init__(
-        self, connection: socket.socket, context: ssl.SSLContext, *, server: bool, seconds: float
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        seconds: float,
+        peer_name: str | None = None,
+        on_proven: Callable[[], None] | None = None,
     ) -> None:
         """Prove each other. Takes `seconds` at most in all; raises ChannelError, OSError. The
-        caller closes the connection where this raises."""
+        caller closes the connection where this raises.
+
+        `peer_name` makes this a client, which names itself so (`admission`); `on_proven` makes it a
+        server, which calls it when it knows the client, and before the client knows that.
+        """
         self._socket = connection
         self._deadline: float | None = time.monotonic() + seconds
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
+        self._tls = context.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=on_proven is not None,
+            server_hostname=peer_name,
+        )
         self._lines = bytearray()
         self._shake_hands()
-        if server:
+        if on_proven is not None:
+            on_proven()
             self.send({"welcome": 1})
         else:
             # In TLS 1.3 a client is done before the server has judged its certificate.

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import resource
+import select
 import socket
 import subprocess
 import time
@@ -204,6 +205,27 @@ def shots(address, words):
             except OSError as error:
                 found.append(type(error).__name__)
     return found
+
+
+def storm(places, seconds, width):
+    """Connect to ports again as soon as a connection is closed, and say nothing; how often."""
+    limit, made, held, crowd = time.monotonic() + seconds, 0, {}, select.epoll()
+
+    def connect():
+        line = socket.socket()
+        line.setblocking(False)
+        line.connect_ex(tuple(places[made % len(places)]))
+        held[line.fileno()] = line
+        crowd.register(line, select.EPOLLIN | select.EPOLLRDHUP)
+
+    print("ready", flush=True)
+    while time.monotonic() < limit:
+        while len(held) < width:
+            connect()
+            made += 1
+        for descriptor, _ in crowd.poll(0.1):
+            held.pop(descriptor).close()
+    return made
 
 
 def answer_as_ras(document, seconds):

@@ -26,7 +26,7 @@ from xxhash import xxh3_64
 
 from hpctl.checkpoints.fast.spec import Spec
 from hpctl.toolkit.token_bucket import TokenBucket
-from hpctl.wire.admission import AdmissionPool
+from hpctl.wire.admission import AdmissionPool, create_peer_name
 from hpctl.wire.job_channel import PIECE, Channel, ChannelError
 from hpctl.wire.job_identity import create_client_context, create_server_context
 from hpctl.wire.job_ports import PORTS, first_port
@@ -49,6 +49,8 @@ _LINE = 64 << 20
 _PROVEN = 256
 """Connections of this job's own helpers, and four more for each of its hosts."""
 _KEY_BITS = 256
+_BACKLOG = 1024
+"""Connections that wait in the kernel: where it has no room, a peer waits for a second."""
 
 Answer: TypeAlias = "dict[str, Any] | Body"
 Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
@@ -103,7 +105,7 @@ class Server:
     def __init__(self, spec: Spec, host: str, handler: Handler) -> None:
         self._handler = handler
         self._context = create_server_context(spec.secret, _server_name(spec, host), _CLIENT)
-        self._unproven = AdmissionPool(len(spec.hosts))
+        self._unproven = AdmissionPool(spec.secret, len(spec.hosts))
         self._proven = threading.BoundedSemaphore(_PROVEN + 4 * len(spec.hosts))
         self._answering = 0
         self._idle = threading.Condition()
@@ -130,10 +132,10 @@ class Server:
                 self._unproven.make_room()
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._unproven.admit(connection, str(address[0]))
             try:
+                self._unproven.admit(connection, str(address[0]))
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-            except RuntimeError:  # no thread can be made now
+            except (OSError, RuntimeError):  # it is gone, or no thread can be made now
                 self._drop(connection)
                 time.sleep(ACCEPT_PAUSE_S)
 
@@ -146,8 +148,15 @@ class Server:
             # A stranger, or a peer that is gone, costs its connection alone.
             with suppress(OSError, ValueError):
                 _keep_alive(connection)
-                channel = Channel(connection, self._context, server=True, seconds=HANDSHAKE_S)
-                self._unproven.release(connection)
+                connection.settimeout(HANDSHAKE_S)
+                connection.recv(1, socket.MSG_PEEK)
+                self._unproven.hear(connection)
+                channel = Channel(
+                    connection,
+                    self._context,
+                    seconds=HANDSHAKE_S,
+                    on_proven=lambda: self._unproven.release(connection),
+                )
                 self._answer_all(channel)
         finally:
             self._drop(connection)
@@ -304,6 +313,7 @@ class _PortRace:
     def __init__(self, spec: Spec, host: str, connect_s: float) -> None:
         self._address, self._connect_s = spec.address(host), connect_s
         self._ports = _ports(spec)
+        self._secret = spec.secret
         self._context = create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
         self._done = threading.Lock()
         self._over = False
@@ -379,7 +389,12 @@ class _PortRace:
             return _Attempt(error=error, fatal=True)
         try:
             _keep_alive(connection)
-            channel = Channel(connection, self._context, server=False, seconds=self._connect_s)
+            channel = Channel(
+                connection,
+                self._context,
+                seconds=self._connect_s,
+                peer_name=create_peer_name(self._secret),
+            )
         except OSError as error:
             connection.close()
             return _Attempt(error=error)
@@ -423,7 +438,7 @@ def _listen(address: str, ports: Iterator[int]) -> socket.socket:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 made.bind((bound, port))
-                made.listen(64)
+                made.listen(_BACKLOG)
                 return made
             except OSError as error:
                 made.close()

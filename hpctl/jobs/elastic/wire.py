@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from hpctl.toolkit.errors import Unavailable
-from hpctl.wire.admission import AdmissionPool
+from hpctl.wire.admission import AdmissionPool, create_peer_name
 from hpctl.wire.job_identity import create_client_context, create_server_context
 from hpctl.wire.job_ports import PORTS, first_port
 
@@ -125,7 +125,7 @@ async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connec
     why: BaseException | None = None
     try:
         for port in range(first, first + PORTS):
-            greeting = _greet(host, port, context, hello)
+            greeting = _greet(host, port, context, create_peer_name(secret), hello)
             running.add(asyncio.ensure_future(wait_for(greeting, HANDSHAKE_S)))
             line, running, why = await _take_first(running, STAGGER_S, why)
             if line is not None:
@@ -172,10 +172,17 @@ async def _take_first(
     return line, running, why
 
 
-async def _greet(host: str, port: int, context: ssl.SSLContext, hello: Message) -> Connection:
+async def _greet(
+    host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
+) -> Connection:
     """Raises ProtocolError, OSError."""
     reader, writer = await asyncio.open_connection(
-        host, port, limit=LIMIT, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+        host,
+        port,
+        limit=LIMIT,
+        ssl=context,
+        server_hostname=name,
+        ssl_handshake_timeout=HANDSHAKE_S,
     )
     line = Connection(reader, writer)
     try:
@@ -198,7 +205,7 @@ class Listener:
 
     def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
         """Raises OSError where no port is free. `nodes`: how many launchers the step has."""
-        self._serve, self._unproven = serve, AdmissionPool(nodes)
+        self._serve, self._unproven = serve, AdmissionPool(secret, nodes)
         self._context = create_server_context(secret, _controller(run_id), _member(run_id))
         self._socket = _listen(first_port(secret, run_id))
         self._taking: set[asyncio.Task[None]] = set()
@@ -221,7 +228,11 @@ class Listener:
             self._unproven.make_room()
             await asyncio.sleep(ACCEPT_PAUSE_S)
             return
-        self._unproven.admit(connection, str(address[0]))
+        try:
+            self._unproven.admit(connection, str(address[0]))
+        except OSError:  # gone already
+            connection.close()
+            return
         taking = asyncio.ensure_future(self._take(connection))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
@@ -240,6 +251,8 @@ class Listener:
         await self._serve(line, hello)
 
     async def _prove(self, connection: socket.socket) -> tuple[Connection, Message]:
+        await _wait_for_first_message(connection)
+        self._unproven.hear(connection)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(LIMIT)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await loop.connect_accepted_socket(
@@ -250,11 +263,22 @@ class Listener:
             hello = (await line.receive()).get("hello")
             if not isinstance(hello, dict):
                 raise ProtocolError("not a hello")
+            self._unproven.release(connection)
             line.send({"welcome": 1})
         except BaseException:
             line.abort()
             raise
         return line, hello
+
+
+async def _wait_for_first_message(connection: socket.socket) -> None:
+    """Return once something can be read, and read nothing."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(connection)
 
 
 def _listen(first: int) -> socket.socket:

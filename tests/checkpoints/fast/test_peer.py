@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import ssl
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
@@ -14,7 +15,9 @@ from hpctl.checkpoints.fast import peer as peers
 from hpctl.checkpoints.fast.peer import Body, NobodyListens, Peer, PeerError, Server
 from hpctl.checkpoints.fast.spec import Spec
 from hpctl.vocabulary.fast_saves import FastSaves
-from hpctl.wire.admission import UNPROVEN_BY_ADDRESS
+from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
+from hpctl.wire.job_channel import Channel
+from hpctl.wire.job_identity import create_client_context
 from hpctl.wire.job_channel import PIECE
 
 SECRETS = b"another user's weights"
@@ -175,6 +178,53 @@ def test_dripping_strangers_keep_no_peer_out(tmp_path):
         for _ in range(UNPROVEN_BY_ADDRESS):
             with closing(Peer(spec, "n0")) as peer:
                 assert peer.ask("ping") == {"yes": 1}
+
+
+def test_a_peer_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven(
+    tmp_path, monkeypatch
+):
+    """A stranger that comes in between would else have a proven connection shut down."""
+    release, send, order = AdmissionPool.release, Channel.send, []
+
+    def note_release(pool, connection):
+        order.append("released")
+        release(pool, connection)
+
+    def note_send(channel, message):
+        order.append(message)
+        send(channel, message)
+
+    monkeypatch.setattr(AdmissionPool, "release", note_release)
+    monkeypatch.setattr(Channel, "send", note_send)
+    spec = spec_of(tmp_path, "127.0.9.95")
+    with closing(Server(spec, "n0", lambda _: {"yes": 1})), closing(Peer(spec, "n0")):
+        assert order == ["released", {"welcome": 1}]
+
+
+def test_a_peer_that_has_named_itself_stays_among_strangers(tmp_path, monkeypatch):
+    """It takes its time in the handshake, and strangers come."""
+    monkeypatch.setattr(peers, "HANDSHAKE_S", 60.0)
+    spec = spec_of(tmp_path, "127.0.9.96")
+    at = "127.0.9.96", next(peers._ports(spec))
+    context = create_client_context(spec.secret, peers._CLIENT, peers._server_name(spec, "n0"))
+    outgoing = ssl.MemoryBIO()
+    name = create_peer_name(spec.secret)
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with closing(Server(spec, "n0", lambda _: {"yes": 1})), ExitStack() as held:
+        peer = held.enter_context(socket.create_connection(at, 30))
+        peer.sendall(outgoing.read())
+        assert peer.recv(1 << 16)[:1] == b"\x16"  # the helper's part of the handshake
+        strangers = [
+            held.enter_context(socket.create_connection(at, 30)) for _ in range(3 * UNPROVEN)
+        ]
+        assert strangers[0].recv(1) == b""
+        peer.setblocking(False)
+        with suppress(BlockingIOError):
+            while content := peer.recv(1 << 16):
+                assert content
+            pytest.fail("the peer was shut down")
 
 
 def test_a_handshake_has_one_limit_however_slowly_its_bytes_come(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from unittest import mock
 
@@ -19,6 +20,8 @@ from hpctl.jobs.elastic.options import LauncherPlace
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import Kind
 from hpctl.wire import job_ports
+from hpctl.wire.admission import UNPROVEN, AdmissionPool, create_peer_name
+from hpctl.wire.job_identity import create_client_context
 
 SECRET = "0123456789abcdef"
 
@@ -283,6 +286,72 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
             writer.close()
 
     asyncio.run(wire.wait_for(try_it(), 30))
+
+
+def test_a_launcher_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven(monkeypatch):
+    release, send, order = AdmissionPool.release, wire.Connection.send, []
+
+    def note_release(pool: AdmissionPool, connection: socket.socket) -> None:
+        order.append("released")
+        release(pool, connection)
+
+    def note_send(line: wire.Connection, message: wire.Message) -> None:
+        order.extend(message)
+        send(line, message)
+
+    monkeypatch.setattr(AdmissionPool, "release", note_release)
+    monkeypatch.setattr(wire.Connection, "send", note_send)
+
+    async def try_it() -> None:
+        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            await line.close()
+
+        async with listening(answer):
+            line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+            await line.close()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
+    assert order[:3] == ["hello", "released", "welcome"]
+
+
+def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
+    """It takes its time in the handshake, and strangers come."""
+    monkeypatch.setattr(wire, "HANDSHAKE_S", 60.0)
+
+    async def try_it() -> None:
+        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            line.send(hello)
+            await line.close()
+
+        async with listening(answer):
+            peer = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", PORT))
+            first = create_client_hello(create_peer_name(SECRET))
+            peer.sendall(first)
+            strangers = []
+            for _ in range(3 * UNPROVEN):
+                strangers.append(await asyncio.open_connection("127.0.0.1", PORT))
+            peer.setblocking(False)
+            came = await asyncio.get_running_loop().sock_recv(peer, 1 << 16)
+            assert came[:1] == b"\x16"  # the controller's part of the handshake
+            await asyncio.sleep(0.2)
+            with pytest.raises(BlockingIOError):
+                peer.recv(1 << 16)
+            peer.close()
+            assert await strangers[0][0].read(1) == b""
+            for _, writer in strangers:
+                writer.transport.abort()
+
+    asyncio.run(wire.wait_for(try_it(), 60))
+
+
+def create_client_hello(name: str) -> bytes:
+    """Return the first message of a launcher that names itself so."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = create_client_context(SECRET, wire._member(RUN), wire._controller(RUN))
+    client = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
 
 
 def test_an_account_is_read_as_it_was_written(tmp_path):
