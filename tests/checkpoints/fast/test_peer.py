@@ -16,9 +16,8 @@ from hpctl.checkpoints.fast.peer import Body, NobodyListens, Peer, PeerError, Se
 from hpctl.checkpoints.fast.spec import Spec
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
-from hpctl.wire.job_channel import Channel
+from hpctl.wire.job_channel import PIECE, Channel
 from hpctl.wire.job_identity import create_client_context
-from hpctl.wire.job_channel import PIECE
 
 SECRETS = b"another user's weights"
 
