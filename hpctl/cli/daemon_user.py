@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.engine.config import DEFAULT_PATH, Config
+from hpctl.engine.database_url import has_password, read_database_url
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import slurm_user
 
@@ -46,12 +47,10 @@ def closed(user: str, paths: Iterable[Path]) -> list[Path]:
 
 def _secrets(config: Config) -> set[Path]:
     """The files that the daemon reads and others must not."""
-    from sqlalchemy import make_url
-
     files = (config.alerts.token_file, config.page.token_file)
     found = {file for file in files if file}
     found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
-    if config.database_url and make_url(config.database_url).password:
+    if config.database_url and has_password(read_database_url(config.database_url)):
         found.add(Path(DEFAULT_PATH))
     return found
 

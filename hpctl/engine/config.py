@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
+from hpctl.engine.database_url import name_database, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import FileProblems
@@ -218,7 +219,7 @@ class Config(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.database_url is not None:
-            _check_url(self.database_url)
+            read_database_url(self.database_url)
         if self.page.listen and not self.page.unix and self.page.token_file is None:
             raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
         if self.autoscale.enabled and not self.autoscale.groups:
@@ -265,9 +266,7 @@ class Config(Struct, frozen=True):
         """What differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flat(self), _flat(type(self)())
         if self.database_url is not None:
-            from sqlalchemy import make_url
-
-            url = make_url(self.database_url).render_as_string()
+            url = name_database(read_database_url(self.database_url))
             found["database_url"] = msgspec.json.encode(url).decode()
         return {k: v for k, v in found.items() if v != plain.get(k)}
 
@@ -275,17 +274,6 @@ class Config(Struct, frozen=True):
         """The numbers, as the core takes them."""
         of_file = [name for name in Policy.__struct_fields__ if name != "attended"]
         return Policy(**{name: getattr(self, name) for name in of_file})
-
-
-def _check_url(url: str) -> None:
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        make_url(url)
-    except (ArgumentError, ValueError) as error:
-        example = "postgresql://hpctl@db.example/hpctl"
-        raise ValueError(f"database_url is no URL such as {example}: {error}") from error
 
 
 def load(path: str | Path) -> Config:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.config import Config, ConfigError, parse, to_plain
+from hpctl.engine.database_url import name_database, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
 
@@ -47,9 +48,8 @@ def list_settings(path: str) -> tuple[Setting, ...]:
 
 
 def _hide_password(config: Config) -> Config:
-    from sqlalchemy import make_url
-
-    return replace(config, database_url=make_url(str(config.database_url)).render_as_string())
+    url = read_database_url(str(config.database_url))
+    return replace(config, database_url=name_database(url))
 
 
 def _flatten(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:

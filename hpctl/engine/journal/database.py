@@ -36,21 +36,15 @@ from sqlalchemy import (
     event,
     func,
     inspect,
-    make_url,
     select,
     text,
     update,
 )
 from sqlalchemy.dialects.mysql import LONGTEXT
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    InterfaceError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
+from hpctl.engine.database_url import name_database, read_database_url
 from hpctl.engine.journal import sqlite_source
 from hpctl.engine.journal.source import RowSource, file_url, sqlite_path
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
@@ -106,9 +100,9 @@ that comes later than the lease lasts is of no use."""
 def make_engine(url: str, *, leader: bool = False) -> Engine:
     """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise HpctlError(f"database_url cannot be read: {error}", _example()) from error
+        parsed = read_database_url(url)
+    except ValueError as error:
+        raise HpctlError(str(error), _example()) from None
     if parsed.get_backend_name() == "sqlite":
         # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it as it stands.
         path = sqlite_path(url)
@@ -130,13 +124,6 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
 
 def _example() -> str:
     return "for example postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
-
-
-def name_database(url: URL) -> str:
-    """Return the URL of a database without its password, or a mark where one was."""
-    query = {name: value for name, value in url.query.items() if "pass" not in name.lower()}
-    shown = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
-    return shown.render_as_string()
 
 
 def _sqlite(url: URL) -> Engine:

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
+from hpctl.engine.database_url import name_database
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
 from hpctl.engine.journal.check import Checked, Tell, examine_journal
-from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of, name_database
+from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import utc

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy import make_url
 
-from hpctl.engine.journal.database import name_database
+from hpctl.engine.database_url import name_database
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.source import file_url

@@ -1,0 +1,49 @@
+"""What of the database's URL reaches users that must not have its password."""
+
+import pytest
+
+from hpctl.engine.config import ConfigError, parse
+from hpctl.engine.database_url import has_password, name_database, read_database_url
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql//u:{SECRET}@h/db",
+        f"postgresql://u:a:b@h:{SECRET}/db",
+        f"postgresql://u:a@{SECRET}@h/db",
+        f"u:{SECRET}@h",
+    ],
+)
+def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="as %40") as caught:
+        parse(f"database_url: {url}\n")
+    assert SECRET not in str(caught.value) + caught.value.hint
+    with pytest.raises(ValueError, match="as %40") as plain:
+        read_database_url(url)
+    assert plain.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{SECRET}@h/db",
+        f"postgresql://u:a%40{SECRET}@h/db",
+        f"postgresql://u@h/db?sslmode=require&password={SECRET}",
+        f"postgresql://u@h/db?sslpassword={SECRET}",
+        f"mariadb://u@h/db?passwd={SECRET}",
+    ],
+)
+def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
+    read = read_database_url(url)
+    assert has_password(read)
+    assert SECRET not in name_database(read)
+    assert SECRET not in parse(f"database_url: {url}\n").changed()["database_url"]
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    read = read_database_url("postgresql://u@h:5432/db?sslmode=require")
+    assert not has_password(read)
+    assert name_database(read) == "postgresql://u@h:5432/db?sslmode=require"
