@@ -15,7 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
-from hpctl.engine.database_url import name_database, read_database_url
+from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import FileProblems
@@ -266,7 +266,7 @@ class Config(Struct, frozen=True):
         """What differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flat(self), _flat(type(self)())
         if self.database_url is not None:
-            url = name_database(read_database_url(self.database_url))
+            url = hide_password(read_database_url(self.database_url))
             found["database_url"] = msgspec.json.encode(url).decode()
         return {k: v for k, v in found.items() if v != plain.get(k)}
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.config import Config, ConfigError, parse, to_plain
-from hpctl.engine.database_url import name_database, read_database_url
+from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
 
@@ -49,7 +49,7 @@ def list_settings(path: str) -> tuple[Setting, ...]:
 
 def _hide_password(config: Config) -> Config:
     url = read_database_url(str(config.database_url))
-    return replace(config, database_url=name_database(url))
+    return replace(config, database_url=hide_password(url))
 
 
 def _flatten(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:

@@ -32,10 +32,15 @@ def read_database_url(text: str) -> URL:
     return url
 
 
-def name_database(url: URL) -> str:
-    """Return the URL of a database without its password, or a mark where one was."""
+def hide_password(url: URL) -> str:
+    """Return a URL with a mark in place of its password, and without options that are one."""
     query = {name: value for name, value in url.query.items() if not _is_password(name)}
     return url.set(query=query).render_as_string()
+
+
+def name_database(url: URL) -> str:
+    """Return the URL of a database without its password, or a mark where one was."""
+    return hide_password(url).replace(":***@", "@", 1)
 
 
 def has_password(url: URL) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.engine.config import ConfigError, parse
-from hpctl.engine.database_url import has_password, name_database, read_database_url
+from hpctl.engine.database_url import has_password, hide_password, name_database, read_database_url
 
 SECRET = "hunter2"
 
@@ -39,7 +39,7 @@ def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
 def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
     read = read_database_url(url)
     assert has_password(read)
-    assert SECRET not in name_database(read)
+    assert SECRET not in name_database(read) + hide_password(read)
     assert SECRET not in parse(f"database_url: {url}\n").changed()["database_url"]
 
 
