@@ -57,12 +57,21 @@ class Attack(Struct):
         assert line == "ready\n", line
 
 
-def begin(do: str, env: dict[str, str] | None = None, **how) -> Attack:
-    """Start one function of stranger.py as the stranger."""
+def begin(do: str, env: dict[str, str] | None = None, network_of: int = 0, **how) -> Attack:
+    """Start one function of stranger.py as the stranger; `network_of`: of which process's network
+    namespace, where it is another's."""
+    command, user = [python(), "-I", "-"], drop()
+    if network_of:
+        ids = f"--reuid={STRANGER.pw_uid}", f"--regid={STRANGER.pw_gid}", "--clear-groups"
+        command = [
+            *("nsenter", f"--net=/proc/{network_of}/ns/net", "--", "setpriv", *ids, "--"),
+            *command,
+        ]
+        user = {}
     process = subprocess.Popen(
-        [python(), "-I", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, cwd="/", env=env or {"PATH": os.environ["PATH"]},
-        **drop(),
+        **user,
     )  # fmt: skip
     asked = json.dumps({"do": do, **how})
     process.stdin.write(f"{_SOURCE}\nmain({asked!r})\n")
