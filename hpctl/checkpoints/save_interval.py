@@ -20,6 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.checkpoints.files import NotWhole, content
 from hpctl.checkpoints.patterns import FilePattern
 from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
 from hpctl.checkpoints.search import Checkpoint, proved, survey
@@ -155,14 +156,17 @@ def measure(
     return MeasuredSaves(directory, tuple(formats), tuple(saves), _reported(directory, newest))
 
 
+_LARGEST_HISTORY = 64 << 20
+
+
 def _reported(directory: Path, newest: int) -> tuple[float, ...]:
     """From the histories that `hpctl run` keeps beside the checkpoints; the newest last."""
     saves: list[CheckpointSaved] = []
     for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, NotWhole):
             saves += [
                 record
-                for record in read_records(path.read_bytes())
+                for record in read_records(content(path, "", _LARGEST_HISTORY))
                 if isinstance(record, CheckpointSaved)
             ]
     saves.sort(key=lambda record: record.at)

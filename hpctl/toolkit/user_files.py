@@ -31,6 +31,37 @@ def open_user_file(path: str, flags: int, owner: int, is_kind: IsKind) -> int:
         os.close(place)
 
 
+def open_own_file(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a regular file of this process's own user, in a folder to which others may write too;
+    return its descriptor.
+
+    Raises OSError for a link, a FIFO and another user's file: a link would have this user write to
+    another file of theirs, and a FIFO has no end. `flags` may hold O_CREAT, and never O_TRUNC.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EPERM, "it is no file of this user's", os.fspath(path))
+
+
+def is_own_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a regular file of this process's own user, which is no link."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def read_own_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the last `most` bytes of a file that `open_own_file` opens. Raises OSError."""
+    with open(open_own_file(path, os.O_RDONLY), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
 def is_user_file(path: str, owner: int) -> bool:
     """Return whether a regular file of the user `owner` has this path, by the same rules. What
     another user's directories hold is not told."""

@@ -8,9 +8,9 @@ cannot be written is reported once and then left: it must not end the run.
 
 import asyncio
 import json
-import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -41,6 +41,7 @@ from hpctl.jobs.elastic.options import LauncherPlace
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.user_files import read_own_file
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, STOP_EXIT_CODE, Trouble
@@ -116,21 +117,26 @@ class AccountWriter(Struct):
             restarts=self._generations[-1].number if self._generations else 0,
             generations=tuple(self._generations),
         )
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        # Not msgspec's encoder: a path in it may be no text, and json escapes such a one.
+        text = json.dumps(msgspec.to_builtins(record), indent=1)
         try:
-            # Not msgspec's encoder: a path in it may be no text, and json escapes such a one.
-            temporary.write_text(json.dumps(msgspec.to_builtins(record), indent=1))
-            temporary.replace(self.path)
+            # Others may write to the folder: a name that they know could be a link of theirs.
+            place, name = self.path.parent, f".{self.path.name}."
+            with tempfile.NamedTemporaryFile("w", dir=place, prefix=name, delete=False) as file:
+                file.write(text)
+            Path(file.name).replace(self.path)
         except OSError as error:
             print(printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True)
             self.path = None
 
 
+_LARGEST_ACCOUNT = 64 << 20
+
+
 def read_account(path: Path) -> AccountRecord:
     """Read an account. Raises HpctlError; FileNotFoundError where there is none (yet)."""
-    text = path.read_text(encoding="utf-8")
     try:
-        return msgspec.convert(json.loads(text), AccountRecord)
+        return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), AccountRecord)
     except ValueError as error:
         raise HpctlError(f"{path} is no account of hpctl elastic: {error}") from error
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.checkpoints.run_records import (
+    LARGEST,
     MOST_SAVES,
     AttemptEnded,
     AttemptStarted,
@@ -28,6 +29,7 @@ from hpctl.checkpoints.run_records import (
 )
 from hpctl.jobs.decide import Past
 from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.user_files import open_own_file, read_own_file
 from hpctl.vocabulary.identity import NodeName
 
 ASKED_TO_END = "it was asked to end"
@@ -58,7 +60,7 @@ class JobHistory(Struct):
         if path is None:
             return cls(None)
         try:
-            raw = path.read_bytes()
+            raw = read_own_file(path, LARGEST)
         except FileNotFoundError:
             raw = b""
         except OSError as error:
@@ -71,7 +73,8 @@ class JobHistory(Struct):
         if self.path is None:
             return
         try:
-            self.path.parent.mkdir(parents=self.parents, exist_ok=True)
+            # Where the umask lets a group write, it could put its own files beside this one.
+            self.path.parent.mkdir(0o755, parents=self.parents, exist_ok=True)
             _append(self.path, msgspec.json.encode(record))
         except OSError as error:
             self.broken = f"cannot write {self.path}: {error.strerror}"
@@ -113,7 +116,7 @@ class JobHistory(Struct):
 
 def _append(path: Path, line: bytes) -> None:
     """Write one line and sync it. Raises OSError."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = open_own_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(fd).st_size
         torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"

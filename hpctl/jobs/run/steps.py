@@ -42,6 +42,7 @@ from hpctl.jobs.run.timeouts import TimeoutInquiry
 from hpctl.slurm.step_environment import step_environment
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.user_files import is_own_file
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import RunDecision, RunPolicy
@@ -407,7 +408,7 @@ class Steps:
             failed=list(heard.failed),
             lost=lost,
             tail=list(heard.tail),
-            marked=self.ranks.done or (mark is not None and mark.exists()),
+            marked=self.ranks.done or (mark is not None and is_own_file(mark)),
             stepped=self.ranks.step is not None,
             before=self._resume,
             after=self._after,
