@@ -72,6 +72,15 @@ def test_an_endless_answer_is_cut(monkeypatch) -> None:
         ask(service)
 
 
+def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
+    """No other host can be had here: the kernel's table is asked as if this one were."""
+    monkeypatch.setattr("hpctl.jobs.hangs.ras_report.find_peer_uid", lambda _: None)
+    with Service(job()) as service:
+        with pytest.raises(RasError, match="is not on this node"):
+            ask(service)
+        assert service.commands == []
+
+
 def test_where_nobody_listens() -> None:
     with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
         query(Address("127.0.0.1", free_port()))
