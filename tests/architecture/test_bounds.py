@@ -44,6 +44,7 @@ ALLOWED = {
     "hpctl/service/page/app.py int": 1,
     "hpctl/service/page/serve.py int": 1,
     "hpctl/service/page/render.py timedelta": 1,
+    "hpctl/toolkit/socket_owner.py int": 1,
     "hpctl/toolkit/output.py astimezone": 1,
     "hpctl/toolkit/output.py int": 1,
     "hpctl/toolkit/output.py timedelta": 1,
