@@ -58,7 +58,7 @@ def test_a_run_s_history_is_its_owner_s(kind):
 def test_a_launcher_s_account_and_the_end_mark_are_their_owner_s(kind):
     with placed(kind) as (place, _):
         assert not is_own_file(place)
-        with pytest.raises(OSError, match="symbolic links|no file of this user"):
+        with pytest.raises(OSError, match=r"symbolic links|no file of this user"):
             read_account(place)
 
 
