@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from hpctl.sandbox import head, packages
+from hpctl.sandbox import clocks, head, packages
 from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.proctree import kill_stragglers, start_time
@@ -268,6 +268,11 @@ class Sandbox:
     def inject_api(self, kind: str, **how: Any) -> str:
         """Break the emulated service; `clear` ends that. A line that says what was done."""
         return str(self._ask({"op": "inject-api", "kind": kind, "how": how})["done"])
+
+    def set_clock(self, host: str, seconds: int) -> None:
+        """Set the clock of a node's agent, or with an empty name of the daemon, that many seconds
+        forward or back of the machine's. It takes effect within a second."""
+        clocks.set_offset(self.spec.layout.of_clock(host), seconds)
 
     def start_daemon(self) -> int:
         """Start `hpctl daemon run`; its pid, once its intake listens."""

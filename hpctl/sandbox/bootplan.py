@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hpctl.sandbox import hardware
+from hpctl.sandbox import clocks, hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import OWNED
@@ -63,7 +63,7 @@ def plan(
     if spec.agents:
         steps["agent"] = {
             "command": _agent(spec, machine, directory, sock),
-            "env": _nvml(spec, directory),
+            "env": _nvml(spec, directory) | _clock(spec, machine),
             "log": str(logs / f"agent.{machine.node}.log"),
             "pidfile": str(directory / "agent.pid"),
         }
@@ -126,6 +126,16 @@ def _nvml(spec: Spec, directory: Path) -> dict[str, str]:
         return {}
     script = str(directory / NVML_SCRIPT)
     return {"LD_LIBRARY_PATH": spec.nvml_library, "HPCTL_NVML_STUB": script}
+
+
+def _clock(spec: Spec, machine: Machine) -> dict[str, str]:
+    """The environment in which an agent goes by its node's clock."""
+    if not spec.clock_library:
+        return {}
+    clock = spec.layout.of_clock(machine.node)
+    if not clock.exists():
+        clocks.set_offset(clock, 0)
+    return clocks.environment(spec.clock_library, clock)
 
 
 def lifecycle(

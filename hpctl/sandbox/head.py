@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from hpctl.sandbox import bootplan, slurmconf
+from hpctl.sandbox import bootplan, clocks, slurmconf
 from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
@@ -120,7 +120,7 @@ class Head:
             raise HpctlError(f"{service} runs already", f"Its pid is {self.pid(service)}.")
         command, serves = self._service(service)
         log = self._log(service)
-        process = self._spawner.submit(self._spawn, command, log).result()
+        process = self._spawner.submit(self._spawn, command, log, self._clock(service)).result()
         self._running[service] = process
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves():
@@ -200,8 +200,16 @@ class Head:
             probe.settimeout(1.0)
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
-    def _spawn(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        env = {**bootplan.child_env(self._spec), **bootplan.environment(self._spec)}
+    def _clock(self, service: str) -> dict[str, str]:
+        """The environment in which the daemon goes by the head node's clock."""
+        if not self._spec.clock_library or not service.startswith("daemon"):
+            return {}
+        return clocks.environment(self._spec.clock_library, self._spec.layout.of_clock(""))
+
+    def _spawn(
+        self, command: list[str], log: Path, clock: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        env = {**bootplan.child_env(self._spec), **bootplan.environment(self._spec), **clock}
         with log.open("ab") as sink:
             return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -224,6 +232,8 @@ def prepare(spec: Spec, programs: Programs) -> None:
         *(layout.state / n for n in ("head", "ctld", "run", "spool")),
     ):
         directory.mkdir(parents=True, exist_ok=True)
+    if spec.clock_library:
+        clocks.set_offset(layout.of_clock(""), 0)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
     devices = make_devices(layout.state / "dev")

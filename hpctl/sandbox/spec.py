@@ -73,6 +73,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `retry_time` is after how many seconds a launch that failed is tried again in that case.
     `hma`: HyperPod's health agents mark nodes in Slurm, `hma_latency` seconds (least and most)
     after a fault, and `hma_false_marks` times an hour a node that is well.
+    `clock_library`: a library that plays the wall clock of the daemon and of each agent, by the
+    file that $HPCTL_TEST_CLOCK names; with "" they have the machine's.
     `disks`: each instance sees a disk of its own at Layout.disk, empty when it is new (root).
     `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
@@ -96,6 +98,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     adapter: Literal["auto", "cli", "pyslurm"] = "auto"
     netns: bool = False
     disks: bool = False
+    clock_library: str = ""
     mode: Literal["observe", "assist", "own"] = "observe"
     daemon: bool = False
     agents: bool = True
@@ -238,6 +241,10 @@ class Layout:
         if number == 1:
             return self.config, self.daemon
         return self.state / f"hpctl-{number}.yaml", self.state / f"daemon-{number}"
+
+    def of_clock(self, host: str) -> Path:
+        """The offset of a node's clock; with an empty name, of the head node's."""
+        return (self.of_node(host) if host else self.state / "head") / "clock"
 
     @property
     def disk(self) -> Path:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.soak.run import soak
+from tests.soak.run import Plan, soak
 
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def test_a_minute_of_faults_loses_no_job(capsys) -> None:
     output: list[str] = []
-    account = soak(1.0, seed=7, steps=200, pause_s=(4.0, 9.0), say=output.append, named_s=120)
+    account = soak(Plan(1.0, 7, 200, (4.0, 9.0), named_s=120), output.append)
     with capsys.disabled():
         print("", *account.lines(), sep="\n")
     assert not account.twice

@@ -20,75 +20,15 @@ lines of the nodes that wait for it.
 """
 
 import os
-import random
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 from hpctl.engine.config import ALONE_LEASE_S
 from hpctl.toolkit.errors import HpctlError
-from tests.daemon.chaos import Chaos
 from tests.soak.jobs import Job
+from tests.soak.scene import Fault, Scene, Strike, environment_of
 from tests.soak.status import Over, Serving, Struck
-
-
-class Scene(Struct, frozen=True):
-    """Where a fault may strike."""
-
-    live: Chaos
-    jobs: list[Job]
-    chance: random.Random
-
-    def node_of_a_job(self) -> str:
-        """A node in service with a running job on it, else any in service, else ""."""
-        view = self.live.scheduler.view()
-        fine = {n for n, node in view.nodes.items() if node.in_service and node.responding}
-        mine = {job.number for job in self.jobs}
-        busy = {n for j in view.jobs.values() if j.running and int(j.id) in mine for n in j.nodes}
-        pool = sorted(fine & busy) or sorted(fine)
-        return str(self.chance.choice(pool)) if pool else ""
-
-    def rank(self, *, missed: bool = False) -> tuple[Job | None, int]:
-        """A random job and the pid of a random rank of it, None where none runs. `missed`: of a
-        job in which somebody misses it, a supervisor or another rank."""
-        jobs = [job for job in self.jobs if job.shape.ranks > 1 or not missed]
-        pids = [(job, pid) for job in jobs for pid in ranks_of(job)]
-        return self.chance.choice(pids) if pids else (None, 0)
-
-
-Strike = Callable[[Scene], Struck | None]
-
-
-def ranks_of(job: Job) -> list[int]:
-    """The training processes of a job, found by the checkpoint directory that they were given."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            arguments = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        environment = _environment(int(entry.name))
-        # srun and `hpctl run` have the environment and the arguments, too; a rank is the
-        # interpreter that runs the training itself.
-        python = b"python" in arguments[0].rpartition(b"/")[2]
-        training = arguments[1:3] == [b"-m", b"hpctl.sandbox.training"]
-        mine = environment.get("HPCTL_CHECKPOINT_DIR") == str(job.directory)
-        if python and training and mine and "SLURM_PROCID" in environment:
-            found.append(int(entry.name))
-    return found
-
-
-def _environment(pid: int) -> dict[str, str]:
-    """A process's environment; empty where it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return {}
-    return dict(pair.partition("=")[::2] for pair in text.split("\0") if pair)
 
 
 def _serves_anew(scene: Scene, node: str) -> Over:
@@ -132,7 +72,7 @@ def _on_node(line: str, kind: str, **how) -> Strike:
 def _page_fault(scene: Scene) -> Struck | None:
     """The driver ends the process that did it, and says so: the job's fault, not the node's."""
     job, pid = scene.rank()
-    node = _environment(pid).get("SLURMD_NODENAME", "") if job is not None else ""
+    node = environment_of(pid).get("SLURMD_NODENAME", "") if job is not None else ""
     if job is None or not node:
         return None
     scene.live.sandbox.inject(node, "xid", code=31)
@@ -226,14 +166,9 @@ def _tear_checkpoint(scene: Scene) -> Struck | None:
     return Struck(f"{torn} of {who} is torn", subject=who, over=over)
 
 
-STATE_SAVE_S = 10.0
-"""slurmctld writes its jobs down up to 5 s late (SAVE_MAX_WAIT): killed before, it forgets a job
-that it has just accepted, and gives its number to the next one. No one could heal that."""
-
-
 def _lose_slurmctld(scene: Scene) -> Struck | None:
     sandbox = scene.live.sandbox
-    if any(time.time() - job.submitted < STATE_SAVE_S for job in scene.jobs):
+    if not scene.slurm_has_saved():
         return None
     sandbox.kill_slurmctld()
     back = time.time() + scene.chance.uniform(0.5, 6)
@@ -262,17 +197,6 @@ def _api(kind: str, **how) -> Strike:
     return strike
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One kind, and how often it comes beside the others."""
-
-    name: str
-    weight: int
-    strike: Strike
-    latent: bool = False
-    """Nobody can see it at first, before somebody has been silent for a while."""
-
-
 FAULTS = (
     Fault("xid-79", 3, _on_node("Xid 79 on {}", "xid", code=79)),
     Fault("xid-48", 2, _on_node("Xid 48 on {}", "xid", code=48)),
@@ -284,7 +208,8 @@ FAULTS = (
     Fault("freeze-node", 2, _freeze_node, latent=True),
     Fault("hang-agent", 1, _hang_agent, latent=True), Fault("kill-rank", 4, _kill_rank),
     Fault("stop-rank", 2, _stop_rank, latent=True), Fault("torn-checkpoint", 3, _tear_checkpoint),
-    Fault("slurmctld", 1, _lose_slurmctld), Fault("daemon", 2, _lose_daemon),
+    Fault("slurmctld", 1, _lose_slurmctld, of_head=True),
+    Fault("daemon", 2, _lose_daemon, of_head=True),
     Fault("throttle", 1, _api("throttle", calls=5)),
     Fault("latency", 1, _api("latency", seconds=1.0, calls=5)),
     Fault("drop-reply", 1, _api("drop-reply", calls=1)),

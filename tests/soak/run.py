@@ -8,7 +8,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,14 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.errors import HpctlError
 from tests.daemon.chaos import ROOMY, Chaos, cluster, merged
-from tests.soak.faults import FAULTS, Scene
+from tests.engine.journal.servers import MariaDB
+from tests.soak.faults import FAULTS
+from tests.soak.invariants import Invariants
 from tests.soak.jobs import BESIDE, SHAPES, Job, Shape, ran_twice, submit, undisturbed
+from tests.soak.scene import Fault, Scene, Surroundings
 from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
+from tests.soak.surroundings import daemon_pid, small_disk
+from tests.stubs.clock import build as build_clock
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
 SITE = merged(
@@ -46,9 +52,15 @@ SITE = merged(
         },
     },
 )
-SLURM = "SlurmdTimeout=10\n"
+SLURM = "SlurmdTimeout=10\nMaxArraySize=100001\nMaxJobCount=250000\n"
+REMEDIES_MOST = 3
+OWN_SITE: dict[str, Any] = {
+    "budgets": {"open_min": REMEDIES_MOST, "partition_min": REMEDIES_MOST, "drain_min": 8}
+}
+"""Where hpctl's own parts are broken, the budget of remedies has to hold as well."""
 HMA: dict[str, Any] = {"hma": True, "hma_latency": (1.0, 8.0)}
 """HyperPod's health agents are on; beside what they see, FAULTS has them mark nodes wrongly."""
+Say = Callable[[str], None]
 CALM_S = 240.0
 """How long the jobs may take to end once nothing is broken any more."""
 
@@ -64,6 +76,12 @@ class Account(Struct):
     other_weights: list[str] = field(default_factory=list)
     handed_over: list[str] = field(default_factory=list)
     status: Verdict = field(default_factory=lambda: Verdict([]))
+    broken: list[str] = field(default_factory=list)
+    """Invariants that did not hold, a line each."""
+    checks: int = 0
+    """How many times the journal was checked as a whole."""
+    restarts: list[str] = field(default_factory=list)
+    """How the daemon ended though no fault killed it."""
 
     @property
     def effective(self) -> float:
@@ -103,36 +121,93 @@ class Account(Struct):
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
             *costs,
             *(f"soak: handed over to a person: {line}" for line in self.handed_over),
+            *(f"soak: the daemon was started again: {line}" for line in self.restarts),
+            *(f"soak: BROKEN: {line}" for line in self.broken),
+            f"soak: invariants: {len(self.broken)} broken in"
+            f" {sum(self.struck.values())} faults, journal checked {self.checks} times",
             f"soak: what `hpctl status` named; missed: {len(self.status.misses)}",
             *self.status.text(),
         ]
 
 
-def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S, shapes=SHAPES):
-    """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
+@dataclass(frozen=True)
+class Plan:
+    """What a soak does.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
-    `named_s` is how soon `status` must name a fault.
+    `named_s` is how soon `status` must name a fault. `own` are the faults of hpctl's own parts,
+    which take turns with `faults`, the others; `most` of them end the soak before its time.
+    `away_s` is how long a part of the head may be away, and `mariadb` keeps the journal there.
     """
-    account = Account(seed, minutes)
+
+    minutes: float
+    seed: int
+    steps: int = 300
+    pause_s: tuple[float, float] = (4.0, 16.0)
+    named_s: float = NAMED_S
+    shapes: Sequence[Shape] = SHAPES
+    faults: Sequence[Fault] = FAULTS
+    own: Sequence[Fault] = ()
+    most: int = 1_000_000
+    away_s: float = 20.0
+    mariadb: bool = False
+
+
+@contextlib.contextmanager
+def _site(plan: Plan) -> Iterator[tuple[Chaos, Surroundings]]:
+    """A cluster whose surroundings can be broken as the plan wants."""
+    disks = any("@disk@" in option for shape in plan.shapes for option in shape.options)
+    if not plan.own:
+        with cluster(SITE, slurm_conf=SLURM, disks=disks, **HMA) as live:
+            yield live, Surroundings()
+        return
+    with contextlib.ExitStack() as stack:
+        database = MariaDB() if plan.mariadb else None
+        if database is not None:
+            stack.callback(database.stop)
+        disk = stack.enter_context(small_disk())
+        config = {"state_dir": str(disk / "hpctl"), "page": {"listen": f"unix:{disk}/page.sock"}}
+        if database is not None:
+            config["database_url"] = database.fresh()
+        site = merged(merged(SITE, OWN_SITE), config)
+        how = {"disks": disks, "clock_library": _clock_library(plan, disk), **HMA}
+        made = cluster(site, slurm_conf=SLURM, **how)
+        live = stack.enter_context(made)
+        yield live, Surroundings(disk, database, plan.away_s)
+
+
+def _clock_library(plan: Plan, directory: Path) -> str:
+    """The library that plays clocks, where one is to be set."""
+    wanted = any(fault.name.startswith("clock") for fault in plan.own)
+    return str(build_clock(directory)) if wanted else ""
+
+
+def soak(plan: Plan, say: Say) -> Account:
+    """Break things as planned, then let every job end. Raises AssertionError where one does not."""
+    account = Account(plan.seed, plan.minutes)
+    kinds = [fault.name for fault in (*plan.faults, *plan.own)]
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
         base = Path(name)
         base.chmod(0o755)
-        calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in shapes}}
-        disks = any("@disk@" in option for shape in shapes for option in shape.options)
-        how = {**HMA, "disks": disks}
-        with cluster(SITE, slurm_conf=SLURM, **how) as live, StatusWatch(live, named_s) as status:
-            soaker = _Soaker(live, base, steps, account, status, say, shapes)
+        calm = {r: undisturbed(base, r, plan.steps) for r in {s.ranks for s in plan.shapes}}
+        with _site(plan) as (live, around), StatusWatch(live, plan.named_s) as status:
+            held = Invariants(live, REMEDIES_MOST)
+            account.broken = held.broken
+            soaker = _Soaker(live, base, plan, account, status, say, held, around)
             try:
-                soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
+                soaker.storm(random.Random(plan.seed))
                 soaker.calm()
-                account.status = status.verdict(fault.name for fault in FAULTS)
+                account.status = status.verdict(kinds)
                 account.handed_over = _handed_over(live)
                 live.settle()
+                if plan.own:
+                    held.finish()
             except BaseException:
                 print(_last_words(base), file=sys.stderr)
-                print("\n".join(status.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
+                print("\n".join(account.lines()), file=sys.stderr)
+                print("\n".join(status.verdict(kinds).text()), file=sys.stderr)
                 raise
+            account.checks = held.checks
         for job in account.jobs:
             account.twice += ran_twice(job.directory)
             if job.final["sha256"] != calm[job.shape.ranks]:
@@ -155,50 +230,76 @@ def _last_words(base: Path) -> str:
     return "\n".join(ends)
 
 
-Say = Callable[[str], None]
-
-
 class _Soaker(Struct):
     """One run: what is going on, and what is broken now."""
 
     _live: Chaos
     _base: Path
-    _steps: int
+    _plan: Plan
     _account: Account
     _status: StatusWatch
     _say: Say
-    _shapes: Sequence[Shape]
+    _held: Invariants
+    _around: Surroundings
     _running: dict[str, Job] = field(default_factory=dict)
     _struck: list[Struck] = field(default_factory=list)
+    _own_struck: int = 0
 
-    def storm(self, chance: random.Random, until: float, pause_s: tuple[float, float]) -> None:
+    def storm(self, chance: random.Random) -> None:
         """Keep one job of every shape going, and break something now and then."""
-        following = time.time() + pause_s[1]
-        while time.time() < until:
-            self._end_faults(time.time())
-            self._operate()
-            for shape in self._shapes:
+        plan, until = self._plan, time.time() + self._plan.minutes * 60
+        following = time.time() + plan.pause_s[1]
+        while time.time() < until and self._own_struck < plan.most:
+            self._go_on()
+            for shape in plan.shapes:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
                 self._strike(chance)
-                following = time.time() + chance.uniform(*pause_s)
-            self._status.look()
+                following = time.time() + chance.uniform(*plan.pause_s)
             time.sleep(0.2)
+
+    def _go_on(self) -> None:
+        """What has to be done all the while, whatever is broken."""
+        self._end_faults(time.time())
+        self._keep_daemon()
+        self._operate()
+        self._status.look()
+        if self._plan.own:
+            self._held.look()
+
+    def _keep_daemon(self) -> None:
+        """What the daemon's unit does, whose Restart= starts a daemon that has ended."""
+        kinds = {struck.kind for struck in self._struck}
+        killed = any(kind.startswith("daemon") for kind in kinds)
+        if killed or daemon_pid(self._live):
+            return
+        last = self._live.log("daemon.out").splitlines()[-3:]
+        self._account.restarts.append(f"{sorted(kinds)}: {last}")
+        if "little-memory" not in kinds:
+            self._held.broken.append(f"the daemon ended while {sorted(kinds)}: {last}")
+        self._say(f"the daemon has ended: {last}")
+        with contextlib.suppress(HpctlError):
+            self._live.sandbox.start_daemon()
 
     def calm(self) -> None:
         """End what is broken, and wait for the jobs, and for what is still open."""
         self._end_faults(float("inf"))
         limit, soon = time.time() + CALM_S, time.time() + CALM_S / 2
-        while self._running or (self._status.open() and time.time() < soon):
-            self._operate()
+        while self._waits(soon):
+            self._go_on()
             for name, job in list(self._running.items()):
                 if job.look(self._live):
                     self._ended(name)
             left = ", ".join(f"{j.number} ({j.shape.name})" for j in self._running.values())
             late = f"not complete {CALM_S:g} s after the last fault: {left}"
             assert not left or time.time() < limit, late
-            self._status.look()
             time.sleep(0.3)
+
+    def _waits(self, soon: float) -> bool:
+        """Whether something is still open, that only the time until `soon` is given to, or a job
+        or the daemon's return."""
+        open_still = self._status.open() and time.time() < soon
+        return bool(self._running or open_still or not self._held.settled)
 
     def _keep_going(self, shape: Shape) -> None:
         job = self._running.get(shape.name)
@@ -206,7 +307,7 @@ class _Soaker(Struct):
             self._ended(shape.name)
             job = None
         if job is None and self._up():
-            job = submit(self._live, self._base, shape, self._steps, len(self._account.jobs))
+            job = submit(self._live, self._base, shape, self._plan.steps, len(self._account.jobs))
             self._running[shape.name] = job
             self._account.jobs.append(job)
             self._say(f"job {job.number} ({shape.name}) is submitted")
@@ -220,25 +321,40 @@ class _Soaker(Struct):
         """Whether slurmctld is there to be asked."""
         return not any("slurmctld" in each.line for each in self._struck)
 
+    def _choose(self, chance: random.Random) -> Fault:
+        """A fault at random: of hpctl's own parts in every second turn, if any are wanted. One at a
+        time takes something from the daemon."""
+        own = self._plan.own and chance.random() < 0.5
+        kinds = self._plan.own if own else self._plan.faults
+        if any(struck.of_head for struck in self._struck):
+            kinds = [fault for fault in kinds if not fault.of_head] or self._plan.faults[:1]
+        return chance.choices(kinds, [max(1, fault.weight) for fault in kinds])[0]
+
     def _strike(self, chance: random.Random) -> None:
-        kinds = [f for f in FAULTS if not (self._struck and f.name in ("slurmctld", "daemon"))]
-        fault = chance.choices(kinds, [f.weight for f in kinds])[0]
+        fault = self._choose(chance)
         if not self._up():
             return
         struck, began = None, time.time()
         # A node that was hit a moment ago may have nothing left that could break.
         with contextlib.suppress(HpctlError):
-            struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
+            jobs = list(self._running.values())
+            struck = fault.strike(Scene(self._live, jobs, chance, self._around))
         if struck is None:
             return
         self._account.struck[fault.name] += 1
+        self._own_struck += fault in self._plan.own
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
             self._struck.append(struck)
         struck.line = f"{time.strftime('%H:%M:%S')} {struck.line}"
         struck.kind, struck.began, struck.latent = fault.name, began, fault.latent
+        struck.of_head = fault.of_head
         struck.over = struck.over or (lambda _: struck not in self._struck)
         self._status.watch(struck)
+        if self._plan.own:
+            self._held.watch(struck)
+            if struck.end is None and fault in self._plan.own:
+                self._held.after(struck.line)
 
     def _operate(self) -> None:
         """What an operator does whom `status` tells that a node waits for a person, or that its
@@ -255,4 +371,6 @@ class _Soaker(Struct):
             assert struck.end is not None
             struck.end()
             self._struck.remove(struck)
+            if self._plan.own:
+                self._held.after(struck.line)
             self._say(f"over: {struck.line}")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from hpctl.sandbox import clocks
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from tests.daemon.chaos import Chaos
 from tests.sandbox.test_training import ROOT
@@ -80,6 +81,10 @@ class Struck(Struct):
     subject: str = ""
     over: Over | None = None
     kind: str = ""
+    of_head: bool = False
+    """It takes something from the daemon."""
+    named_s: float = 0.0
+    """Within how many seconds `status` names it, where that is its own."""
     latent: bool = False
     """Nobody can see it at first: named before that, its subject was named for something else."""
     began: float = 0.0
@@ -118,6 +123,14 @@ class Verdict(Struct):
         return [*(row.text() for row in self.rows if row.n), *self.misses]
 
 
+def _clock_of(live: Chaos) -> dict[str, str]:
+    """The environment of a command on the head node, where that has a clock of its own."""
+    spec = live.sandbox.spec
+    if not spec.clock_library:
+        return {}
+    return clocks.environment(spec.clock_library, spec.layout.of_clock(""))
+
+
 class StatusWatch:
     """Asks `status` all the while, and keeps what it answered."""
 
@@ -130,7 +143,7 @@ class StatusWatch:
         arguments = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
         self._asker = subprocess.Popen(
             arguments,
-            env={**live.sandbox.env, "PYTHONPATH": ROOT},
+            env={**live.sandbox.env, **_clock_of(live), "PYTHONPATH": ROOT},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -186,7 +199,7 @@ class StatusWatch:
             row = rows[fault.kind]
             row.n += 1
             if fault.subject:
-                found.misses += _judge(fault, row, self.answers, self._named_s)
+                found.misses += _judge(fault, row, self.answers, fault.named_s or self._named_s)
             handed_over = any(
                 line.startswith(f"{fault.subject} waits for a person")
                 for answer in self.answers[-1:]
@@ -199,10 +212,10 @@ class StatusWatch:
     def _read(self) -> None:
         assert self._asker.stdout is not None
         for line in self._asker.stdout:
-            answer = json.loads(line)
-            self.answers.append(
-                Answer(answer["began"], answer["at"], answer["code"], tuple(answer["lines"]))
-            )
+            # By our own clock: that of the command may be off.
+            answer, at = json.loads(line), time.time()
+            began = at - answer["took"]
+            self.answers.append(Answer(began, at, answer["code"], tuple(answer["lines"])))
 
 
 def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
@@ -243,15 +256,15 @@ def main(path: str) -> None:
     from hpctl.engine.status_view import seen, verdict
 
     while True:
-        began = time.time()
+        began = time.monotonic()
         try:
             view = seen(load_config(path))
             code, lines = int(verdict(view)), [*view.problems, *view.unknowns]
         except HpctlError as error:
             code, lines = 3, [f"{error} {error.hint}"]
-        answer = {"began": began, "at": time.time(), "code": code, "lines": lines}
-        print(json.dumps(answer), flush=True)
-        time.sleep(max(0.2, EVERY_S - (time.time() - began)))
+        took = time.monotonic() - began
+        print(json.dumps({"took": took, "code": code, "lines": lines}), flush=True)
+        time.sleep(max(0.2, EVERY_S - took))
 
 
 if __name__ == "__main__":
