@@ -17,6 +17,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading, views
 from hpctl.engine.completion import complete_any, explainable
 from hpctl.engine.journal.events import (
+    ClockSet,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -64,7 +65,7 @@ def names(event: Event, state: State) -> set[str]:
             return {event.target}
         case JobReported():
             return {str(event.report.job)}
-        case DaemonStarted() | ConfigurationTaken():
+        case DaemonStarted() | ConfigurationTaken() | ClockSet():
             return set()
     about = subject_of(event.recovery, state)
     if isinstance(about, NodeRecovery):

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from hpctl.engine.advance import Progress, advance_all
+from hpctl.engine.clock_watch import ClockWatch
 from hpctl.engine.execute import Executor
 from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReported
 from hpctl.engine.journal.state import State
@@ -102,6 +103,7 @@ class Loop:
         `jobs` None: no supervisor of a job reports."""
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
+        self._clock_watch = ClockWatch(clock)
         self._kinds, self._orders = kinds, collect_orders(kinds)
         self._answers = collect_answers(kinds)
         self.last: CycleResult | None = None
@@ -121,6 +123,7 @@ class Loop:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
         self._executor.collect()
+        self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
         view, now = self._look(policy, rules, quiet=quiet and not reports)

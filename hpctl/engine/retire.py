@@ -15,6 +15,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     PAUSE_ENDED,
+    ClockSet,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -75,7 +76,7 @@ class Retired(Struct, frozen=True):
                 stays = self._in_force(event)
             case ConfigurationTaken():
                 stays = event == self.state.configuration
-            case DaemonStarted() | HoldLifted():
+            case DaemonStarted() | HoldLifted() | ClockSet():
                 stays = False
             case _:
                 return self.ended.get(event.recovery)

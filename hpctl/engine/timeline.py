@@ -14,6 +14,7 @@ from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
     COMMANDS,
     PAUSE_ENDED,
+    ClockSet,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -377,7 +378,9 @@ def removal_text(rec: NodeRecovery) -> str:
     return f"Resuming {rec.node}, which was drained for a removal"
 
 
-def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one case for each event
+def event_line(  # noqa: C901, PLR0912 -- one case for each event
+    event: Event, state: State
+) -> Line | None:
     """One journal event as a line, for a live narration; `state` has the event folded in.
 
     A step is told when it starts and again only where its outcome is not a plain acceptance.
@@ -414,6 +417,10 @@ def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one 
             return report_line(event)
         case ConfigurationTaken():
             return Line(event.at, f"Configuration loaded from {event.by}'s file.", Mark.SAW)
+        case ClockSet():
+            way = "forward" if event.by_s > 0 else "back"
+            text = f"The clock was set {way} by {abs(event.by_s):.0f} s; open recoveries follow it."
+            return Line(event.at, text, Mark.SAW)
         case DaemonStarted():
             started = f"Daemon {event.version} started on {event.host}, mode {event.mode}."
             return Line(event.at, started, Mark.SAW)

@@ -167,6 +167,16 @@ class ConfigurationTaken(Struct, frozen=True):
     by: str
 
 
+class ClockSet(Struct, frozen=True):
+    """The wall clock of the leader was set. `by_s`: how many seconds forward, negative for back.
+
+    What is open goes on by the clock as it is now: its times move by as much.
+    """
+
+    at: datetime
+    by_s: float
+
+
 LIFTS_PAUSE: Final = ("unpause", "resume")
 """The verbs of requests that lift a pause; `resume` is that of earlier releases."""
 
@@ -213,6 +223,7 @@ Event = (
     | ConfigurationTaken
     | JobReported
     | ChangeOpened
+    | ClockSet
 )
 
 

@@ -17,6 +17,7 @@ from hpctl.engine.journal import earlier_removals
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     PAUSE_ENDED,
+    ClockSet,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -30,6 +31,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
+from hpctl.engine.journal.moved_times import move_times
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
@@ -80,6 +82,8 @@ class State(Struct):
     events: int = 0
     began: datetime | None = None
     """When the first of the events was."""
+    newest: datetime | None = None
+    """When the last of the events was."""
     retired: frozenset[RecoveryId] = frozenset()
     """The ids of what is in the journal's past alone (`hpctl.engine.retire`)."""
 
@@ -118,11 +122,12 @@ class State(Struct):
         rid = self.open_jobs.get(job)
         return None if rid is None else self.jobs[rid]
 
-    def fold(self, event: Event) -> None:  # noqa: C901 -- one case for each kind of event
+    def fold(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one case for each kind of event
         """Take one event in. Raises Corrupt where it cannot follow those before it."""
         self.events += 1
         if self.began is None:
             self.began = event.at
+        self.newest = event.at
         match event:
             # The most frequent first: a journal of months is replayed by every command.
             case SignalSeen():
@@ -149,8 +154,18 @@ class State(Struct):
                 self._request(event)
             case ConfigurationTaken():
                 self.configuration = event
+            case ClockSet():
+                self._move_times(event)
             case DaemonStarted():
                 pass
+
+    def _move_times(self, event: ClockSet) -> None:
+        for rid in self.open_nodes.values():
+            self.nodes[rid] = move_times(self.nodes[rid], event.by_s)
+        for rid in self.open_jobs.values():
+            self.jobs[rid] = move_times(self.jobs[rid], event.by_s)
+        for rid in self.open_changes.values():
+            self.changes[rid] = move_times(self.changes[rid], event.by_s)
 
     def _note_mass_event(self, hold: HoldNoted | None, at: datetime) -> None:
         if hold is not None and hold.gate == "correlated":

@@ -1,0 +1,34 @@
+"""The times of an open recovery, moved to a clock that was set."""
+
+from datetime import datetime
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.recovery import StepRecord
+
+R = TypeVar("R", NodeRecovery, JobRecovery, Change)
+
+
+def move_times(recovery: R, seconds: float) -> R:
+    """Return a recovery or change whose waiting goes on by a clock that was set so far forward.
+
+    The trail stays: it tells what the clock said then.
+    """
+
+    def moved(at: datetime | None) -> datetime | None:
+        return None if at is None else later(at, seconds)
+
+    def moved_step(step: StepRecord) -> StepRecord:
+        return replace(step, started=moved(step.started), resolved=moved(step.resolved))
+
+    changes: dict[str, Any] = {"steps": tuple(moved_step(step) for step in recovery.steps)}
+    for name in ("since", "opened", "start_at"):
+        at = getattr(recovery, name, None)
+        if isinstance(at, datetime):
+            changes[name] = moved(at)
+    return replace(recovery, **changes)
