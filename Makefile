@@ -87,10 +87,13 @@ nightly: test-packages ## The long tiers, and one page of results (8 h on 2 core
 hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
 	$(BIN)/python -m tests.engine.machine.walls $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
-# Faults of every kind at random over training jobs. MINUTES and SEED may be given.
+# Faults of every kind at random over training jobs. MINUTES and SEED may be given. FAULTS names those
+# of hpctl's own parts that take turns with them (needs root): FAULTS=all; FAULTS=list lists them.
 .PHONY: soak
 soak: setup ## At least 20 minutes of faults over training jobs: nothing lost, nothing twice
-	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+	@$(if $(FAULTS),.ci/setup gcc libc6-dev)
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) \
+		$(if $(filter list,$(FAULTS)),--list-faults,$(if $(FAULTS),--faults $(FAULTS)))
 
 # SUITES names one of them alone: SUITES=forky.
 .PHONY: test-matrix

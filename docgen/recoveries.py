@@ -113,6 +113,37 @@ is not Running), takes none.
 | gate | holds the remedy because | approvable |
 |---|---|---|
 """
+_SURROUNDINGS: Mapping[str, str] = {
+    "agent-killed": "Its unit starts it again. What it had seen is in its spool.",
+    "intake-killed": "The daemon starts it again; connections wait. Agents and jobs repeat what was"
+    " not acknowledged.",
+    "page-killed": "The daemon starts it again, later each time.",
+    "daemon-killed": "In any phase of a recovery: its unit starts it again. It replays the journal,"
+    " looks what became of a step in doubt, and goes on. No step is repeated blindly.",
+    "slurmctld-away": "Nothing is decided about nodes or jobs. `hpctl status` says that Slurm"
+    " cannot be read.",
+    "database-away": "Nothing is done and no report is accepted until the journal can be written"
+    " again; then it is read again. So with a directory that was moved away.",
+    "clock-head": "Orders keep their order, as the journal counts and the lease goes by a monotonic"
+    " clock. Beyond what MUNGE takes (5 minutes) no report counts, so nothing is begun.",
+    "clock-node": "Only the reports of that node are refused, as the node's agent says in its log.",
+    "crowded-queue": "With 100,000 jobs more in slurmctld a cycle takes as long as `squeue` does.",
+    "few-descriptors": "Commands and calls that cannot start are tried again in each cycle.",
+    "little-memory": "A cycle that fails is begun again from the facts. Where the daemon ends, its"
+    " unit starts it again.",
+    "second-daemon": "It is refused, with the pid of the first one.",
+    "disk-full": "As `database-away`. `hpctl status` names the file system and how full it is.",
+}
+_FAULTS = """## When a part of hpctl, or what it runs on, fails
+
+Jobs run on, and nothing below needs a person but to put right what is broken. Afterwards the
+daemon leads again, the journal reads back, every recovery goes on to its end, and no drain, reboot
+or replacement was ordered twice. `make soak FAULTS="NAME..."` breaks these at random over a real
+Slurm with training jobs, between faults of nodes, jobs and the cloud, and checks that each time.
+
+| fault | meanwhile |
+|---|---|
+"""
 _RUN_GATES: Sequence[str] = [*(gate.name for gate in RUN_GATES)]
 
 
@@ -123,7 +154,7 @@ def page() -> str:
     parts += _section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
     parts += [_JOB_INTRO]
     parts += _section(job.TRANSITIONS, list(job.JobPhase), job.ENDS, _JOB_PHASES)
-    parts += [_gates()]
+    parts += [_gates(), _faults()]
     return "\n".join(parts)
 
 
@@ -185,3 +216,8 @@ def _gates() -> str:
     if _RUN_GATES:
         text += f"\nFor a run that failed by itself: {', '.join(_RUN_GATES)}.\n"
     return text
+
+
+def _faults() -> str:
+    rows = [f"| {name} | {text} |" for name, text in _SURROUNDINGS.items()]
+    return _FAULTS + "\n".join(rows) + "\n"

@@ -55,12 +55,17 @@ SITE = merged(
 SLURM = "SlurmdTimeout=10\nMaxArraySize=100001\nMaxJobCount=250000\n"
 REMEDIES_MOST = 3
 OWN_SITE: dict[str, Any] = {
-    "budgets": {"open_min": REMEDIES_MOST, "partition_min": REMEDIES_MOST, "drain_min": 8}
+    "budgets": {"open_min": REMEDIES_MOST, "partition_min": REMEDIES_MOST, "drain_min": 8},
+    # Longer than a reboot takes here: an order in doubt is not repeated while it may yet be seen.
+    "node": {"doubt_window_s": 30.0},
 }
 """Where hpctl's own parts are broken, the budget of remedies has to hold as well."""
 HMA: dict[str, Any] = {"hma": True, "hma_latency": (1.0, 8.0)}
 """HyperPod's health agents are on; beside what they see, FAULTS has them mark nodes wrongly."""
 Say = Callable[[str], None]
+MARKING = ("hma-reboot", "hma-replace", "xid-79", "xid-48", "xid-154")
+MARKED_S = 10.0
+"""Faults that HyperPod's health agent marks a node for, and within how long (HMA)."""
 CALM_S = 240.0
 """How long the jobs may take to end once nothing is broken any more."""
 
@@ -244,6 +249,8 @@ class _Soaker(Struct):
     _running: dict[str, Job] = field(default_factory=dict)
     _struck: list[Struck] = field(default_factory=list)
     _own_struck: int = 0
+    _marked: float = 0.0
+    """When a node was last to be marked by HyperPod's health agent."""
 
     def storm(self, chance: random.Random) -> None:
         """Keep one job of every shape going, and break something now and then."""
@@ -328,6 +335,8 @@ class _Soaker(Struct):
         kinds = self._plan.own if own else self._plan.faults
         if any(struck.of_head for struck in self._struck):
             kinds = [fault for fault in kinds if not fault.of_head] or self._plan.faults[:1]
+        if any(struck.kind.startswith("clock") for struck in self._struck):
+            kinds = [fault for fault in kinds if fault.name not in MARKING]
         return chance.choices(kinds, [max(1, fault.weight) for fault in kinds])[0]
 
     def _strike(self, chance: random.Random) -> None:
@@ -338,11 +347,13 @@ class _Soaker(Struct):
         # A node that was hit a moment ago may have nothing left that could break.
         with contextlib.suppress(HpctlError):
             jobs = list(self._running.values())
-            struck = fault.strike(Scene(self._live, jobs, chance, self._around))
+            marked = time.time() < self._marked + MARKED_S
+            struck = fault.strike(Scene(self._live, jobs, chance, self._around, marked))
         if struck is None:
             return
         self._account.struck[fault.name] += 1
         self._own_struck += fault in self._plan.own
+        self._marked = time.time() if fault.name in MARKING else self._marked
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
             self._struck.append(struck)

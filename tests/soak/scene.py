@@ -37,6 +37,8 @@ class Scene(Struct, frozen=True):
     jobs: list[Job]
     chance: random.Random
     around: Surroundings = Surroundings()
+    marked: bool = False
+    """HyperPod's health agent has marked a node, or is about to."""
 
     def slurm_has_saved(self) -> bool:
         """Whether slurmctld has written down every job that it was given."""

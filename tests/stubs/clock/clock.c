@@ -1,12 +1,15 @@
 /* A wall clock that can be set for one process: $HPCTL_TEST_CLOCK names a file with an offset in
- * seconds, which is read again every 100 ms. The monotonic clocks stay as they are.
+ * seconds, which is read again every 100 ms. The monotonic clocks stay as they are. Only Python goes
+ * by it: Slurm's commands take "now" for slurmctld, whose clock they share.
  *
  * libfaketime 0.9.10 (Debian 12) cannot serve: it fails each clock_nanosleep(2) with an absolute
  * time (EINVAL), which is how Python sleeps since 3.11.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -21,6 +24,8 @@ static long read_offset(void)
 	if (read_at_ms && now_ms - read_at_ms < 100)
 		return offset;
 	read_at_ms = now_ms;
+	if (strncmp(program_invocation_short_name, "python", 6))
+		return offset;
 	const char *path = getenv("HPCTL_TEST_CLOCK");
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	if (fd < 0)  /* no descriptor is left: it is what it was */
