@@ -124,8 +124,9 @@ _SURROUNDINGS: Mapping[str, str] = {
     " cannot be read.",
     "database-away": "Nothing is done and no report is accepted until the journal can be written"
     " again; then it is read again. So with a directory that was moved away.",
-    "clock-head": "Orders keep their order, as the journal counts and the lease goes by a monotonic"
-    " clock. Beyond what MUNGE takes (5 minutes) no report counts, so nothing is begun.",
+    "clock-head": "The times of what is open move with the clock, so nothing waits longer or runs"
+    " out at once ([why](adr/0108-what-is-open-follows-a-clock-that-is-set.md)). Beyond what MUNGE"
+    " takes (5 minutes) no report counts, so nothing is begun.",
     "clock-node": "Only the reports of that node are refused, as the node's agent says in its log.",
     "crowded-queue": "With 100,000 jobs more in slurmctld a cycle takes as long as `squeue` does.",
     "few-descriptors": "Commands and calls that cannot start are tried again in each cycle.",
