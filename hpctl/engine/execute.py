@@ -107,6 +107,10 @@ class Executor:
         self._poke = poke
         self._may_act = may_act
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
+        if self._pool is not None:
+            # Its thread is there from now on. Where submit() cannot start one (no memory, or too
+            # many threads), it keeps the call, and makes it whenever another one is submitted.
+            self._pool.submit(int).result()
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
@@ -231,8 +235,9 @@ class Executor:
         if self._calling:
             return False
         self._start(batch)
-        self._calling = True
         self._pool.submit(self._answer, batch)
+        # Not before: where it raises, no call is under way. Only this thread collects answers.
+        self._calling = True
         return True
 
     def _answer(self, batch: list[Due]) -> None:

@@ -127,6 +127,7 @@ class StateRest(Struct, frozen=True):
     events: int
     began: datetime | None
     mass_events: dict[RuleId, datetime] = {}
+    newest: datetime | None = None
 
 
 class SlurmHead(Struct, frozen=True):
@@ -264,6 +265,7 @@ def _rest_of(state: State) -> StateRest:
         configuration=state.configuration,
         events=state.events,
         began=state.began,
+        newest=state.newest,
         mass_events=state.mass_events,
     )
 
@@ -323,6 +325,7 @@ def state_of(found: Records) -> State:
         configuration=rest.configuration,
         events=rest.events,
         began=rest.began,
+        newest=rest.newest,
         mass_events=rest.mass_events,
     )
     for report in [*found.get("older_report", ()), *found.get("report", ())]:

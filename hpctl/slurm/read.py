@@ -6,9 +6,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Barrier
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -75,6 +76,11 @@ class Reader:
     _config: dict[str, str] | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
     _names: set[str] = field(default_factory=set)
+    # Kept from one reading to the next. Where no memory is left, Thread.start() of a new one never
+    # returns (CPython 3.11: the thread ends before it says that it has begun).
+    _reading_jobs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _glancing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GLANCES))
+    _has_threads: bool = False
 
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
@@ -141,10 +147,22 @@ class Reader:
     ) -> SchedulerView:
         self.version()
         as_of = self.now()
-        with ThreadPoolExecutor(2) as pool:
-            asked = pool.submit(read_nodes), pool.submit(self._all_jobs)
-            (nodes, of_nodes), (jobs, of_jobs) = asked[0].result(), asked[1].result()
-            return SchedulerView(as_of, nodes, jobs, (*of_nodes, *of_jobs))
+        self._start_threads()
+        asked = self._reading_jobs.submit(self._all_jobs)
+        try:
+            nodes, bad_nodes = read_nodes()
+        finally:
+            wait([asked])
+        jobs, bad_jobs = asked.result()
+        return SchedulerView(as_of, nodes, jobs, (*bad_nodes, *bad_jobs))
+
+    def _start_threads(self) -> None:
+        """Start every thread that a reading may need. A pool itself starts them one by one."""
+        if self._has_threads:
+            return
+        all_there = Barrier(GLANCES)
+        wait([self._glancing.submit(all_there.wait) for _ in range(GLANCES)])
+        self._has_threads = True
 
     def preemption_order(self) -> PreemptionOrder:
         """What Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
@@ -204,8 +222,10 @@ class Reader:
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
             return parse.glance(ran.text, known[name], slurm_user)
 
-        with ThreadPoolExecutor(len(names)) as pool:
-            seen = [node for node in pool.map(ask, names) if node is not None]
+        asked = [self._glancing.submit(ask, name) for name in names]
+        wait(asked)
+        answers = [each.result() for each in asked]
+        seen = [node for node in answers if node is not None]
         return {node.name: node for node in seen} if len(seen) == len(names) else None
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:

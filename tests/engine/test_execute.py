@@ -200,3 +200,27 @@ def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench):
     assert "KeyError" in resolved.outcome.detail
     bench.cloud.error = None
     assert bench.order("i-2")
+
+
+def test_an_order_starts_no_thread(bench, monkeypatch):
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert bench.order("i-1")
+    bench.answered()
+    assert bench.cloud.called == [("i-1",)]
+
+
+def test_an_order_that_cannot_be_handed_on_keeps_no_other_waiting(bench, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.executor._pool, "submit", refuse)
+        with pytest.raises(MemoryError):
+            bench.order("i-1")
+    assert bench.order("i-2")
+    bench.answered()
+    assert bench.cloud.called == [("i-2",)]
+    assert bench.started() == ["i-1", "i-2"], "the first one is in doubt"
