@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -34,6 +35,7 @@ from tests.daemon.chaos import Chaos
 from tests.soak.scene import Fault, Scene, Strike
 from tests.soak.status import Struck
 
+BLOCK = 1 << 16
 DISK_MIB = 300
 """More than hpctl wants free (hpctl/engine/state_disk.py), and quickly filled."""
 PHASE_S = 25.0
@@ -246,10 +248,10 @@ def _fill_disk(scene: Scene) -> Struck | None:
     if disk is None or scene.around.database is not None:
         return None
     ballast = disk / "ballast"
-    with ballast.open("ab") as file:
-        stat = os.statvfs(disk)
-        free = stat.f_bavail * stat.f_frsize
-        os.posix_fallocate(file.fileno(), 0, max(1, free))
+    with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        # Until there is no room: the daemon writes meanwhile.
+        while True:
+            file.write(bytes(BLOCK))
     back = time.time() + scene.chance.uniform(FULL_S, max(FULL_S, scene.around.away_s))
     return Struck("the state disk is full", back, ballast.unlink, "short of room", named_s=NAMED_S)
 
