@@ -130,8 +130,8 @@ _SURROUNDINGS: Mapping[str, str] = {
     "clock-node": "Only the reports of that node are refused, as the node's agent says in its log.",
     "crowded-queue": "With 100,000 jobs more in slurmctld a cycle takes as long as `squeue` does.",
     "few-descriptors": "Commands and calls that cannot start are tried again in each cycle.",
-    "little-memory": "A cycle that fails is begun again from the facts. Where the daemon ends, its"
-    " unit starts it again.",
+    "little-memory": "A cycle that fails is begun again from the facts; readings and orders need no"
+    " new thread. Where the daemon ends or hangs, its unit starts it again (`WatchdogSec=`).",
     "second-daemon": "It is refused, with the pid of the first one.",
     "disk-full": "As `database-away`. `hpctl status` names the file system and how full it is.",
 }

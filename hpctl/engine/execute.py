@@ -10,7 +10,6 @@ end of its recovery could reach it.
 import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
+from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, walled
 from hpctl.vocabulary.node_test import NodeTest
@@ -106,11 +106,7 @@ class Executor:
         self._clock = clock
         self._poke = poke
         self._may_act = may_act
-        self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
-        if self._pool is not None:
-            # Its thread is there from now on. Where submit() cannot start one (no memory, or too
-            # many threads), it keeps the call, and makes it whenever another one is submitted.
-            self._pool.submit(int).result()
+        self._pool = start_pool(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False

@@ -54,6 +54,7 @@ from hpctl.sagemaker.update_cluster import IMAGES, group_of
 from hpctl.toolkit.bounds import in_utc, printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.threads import start_pool
 from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
@@ -128,6 +129,7 @@ class Details:
         self._asked = Counter[InstanceId]()
         self._calls = TokenBucket(AT_MOST, A_SECOND)
         self._refused = False
+        self._pool: ThreadPoolExecutor | None = None
 
     def complete(self, listed: Sequence[Instance]) -> list[Instance]:
         """The instances with their addresses, as far as these may be asked for. Never raises."""
@@ -150,8 +152,9 @@ class Details:
         self._calls.spend(time.monotonic(), len(ids))
         self._asked.update(ids)
         self._refused = False
-        with ThreadPoolExecutor(min(AT_ONCE, len(ids))) as pool:
-            text = pool.map(self._one, ids)
+        if self._pool is None:
+            self._pool = start_pool(AT_ONCE, "cloud-details")
+        text = list(self._pool.map(self._one, ids))
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
     def _one(self, instance: InstanceId) -> tuple[str, str]:

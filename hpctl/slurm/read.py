@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
-from threading import Barrier
+from functools import cached_property
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from hpctl.toolkit.bounds import at_text, natural
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold
+from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -76,11 +77,14 @@ class Reader:
     _config: dict[str, str] | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
     _names: set[str] = field(default_factory=set)
-    # Kept from one reading to the next. Where no memory is left, Thread.start() of a new one never
-    # returns (CPython 3.11: the thread ends before it says that it has begun).
-    _reading_jobs: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    _glancing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(GLANCES))
-    _has_threads: bool = False
+
+    @cached_property
+    def _reading_jobs(self) -> ThreadPoolExecutor:
+        return start_pool(1, "slurm-jobs")
+
+    @cached_property
+    def _glancing(self) -> ThreadPoolExecutor:
+        return start_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
@@ -147,7 +151,8 @@ class Reader:
     ) -> SchedulerView:
         self.version()
         as_of = self.now()
-        self._start_threads()
+        # Both pools are there after the first reading: no later one starts a thread.
+        _ = self._glancing
         asked = self._reading_jobs.submit(self._all_jobs)
         try:
             nodes, bad_nodes = read_nodes()
@@ -155,14 +160,6 @@ class Reader:
             wait([asked])
         jobs, bad_jobs = asked.result()
         return SchedulerView(as_of, nodes, jobs, (*bad_nodes, *bad_jobs))
-
-    def _start_threads(self) -> None:
-        """Start every thread that a reading may need. A pool itself starts them one by one."""
-        if self._has_threads:
-            return
-        all_there = Barrier(GLANCES)
-        wait([self._glancing.submit(all_there.wait) for _ in range(GLANCES)])
-        self._has_threads = True
 
     def preemption_order(self) -> PreemptionOrder:
         """What Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
