@@ -128,8 +128,8 @@ _SURROUNDINGS: Mapping[str, str] = {
     " out at once ([why](adr/0108-what-is-open-follows-a-clock-that-is-set.md)). Beyond what MUNGE"
     " takes (5 minutes) no report counts, so nothing is begun.",
     "clock-node": "Only the reports of that node are refused, as the node's agent says in its log.",
-    "crowded-queue": "An array of 100,000 tasks that wait is one record. Where slurmctld itself does"
-    " not answer any more: as `slurmctld-away`.",
+    "crowded-queue": "An array of 100,000 tasks that wait is one record. Where slurmctld itself"
+    " does not answer any more: as `slurmctld-away`.",
     "few-descriptors": "Commands and calls that cannot start are tried again in each cycle.",
     "little-memory": "A cycle that fails is begun again from the facts; readings and orders need no"
     " new thread. Where the daemon ends or hangs, its unit starts it again (`WatchdogSec=`).",
