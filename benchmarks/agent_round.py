@@ -11,10 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.table import median
-from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
-from hpctl.detection.machine import machine
-from hpctl.detection.nvml.client import Client
-from hpctl.detection.runner import ABSENT_FACTOR, Check, load
+from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.machine import build_machine
+from hpctl.detection.nvml.client import NvmlClient
+from hpctl.detection.runner import ABSENT_FACTOR, LoadedCheck, load_check
 from hpctl.faults.table import CHECKS
 
 ROUNDS = 5
@@ -45,13 +45,13 @@ class Looks(Struct, frozen=True):
 
 def looks(root: Path, env: Mapping[str, str]) -> Looks:
     """Medians of some rounds after two that open files and remember what does not change."""
-    client = Client(root=root, env={**os.environ, **env})
+    client = NvmlClient(root=root, env={**os.environ, **env})
     ahead_s = 0.0
     try:
         client.wait(20.0)
-        seen = machine(root, Expected())
+        seen = build_machine(root, Expected())
         seen = replace(seen, nvml=client.newest, monotonic=lambda: time.monotonic() + ahead_s)
-        checks = [load(spec) for spec in CHECKS]
+        checks = [load_check(spec) for spec in CHECKS]
         taken: dict[str, list[float]] = {check.spec.name: [] for check in checks}
         here: dict[str, bool] = {}
         before: dict[str, object] = {}
@@ -67,7 +67,7 @@ def looks(root: Path, env: Mapping[str, str]) -> Looks:
     return Looks({name: median(each) for name, each in taken.items()}, here)
 
 
-def _look(check: Check, seen: Machine, before: dict[str, object]) -> bool:
+def _look(check: LoadedCheck, seen: CheckedMachine, before: dict[str, object]) -> bool:
     """Gather and judge once, as the runner does. False where there is no such thing."""
     name = check.spec.name
     try:

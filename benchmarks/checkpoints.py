@@ -18,7 +18,7 @@ from pickletools import genops
 from typing import Any
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.checkpoints.files import opened
+from hpctl.checkpoints.files import open_file
 from hpctl.checkpoints.formats import torch_files
 
 FILES = 10_000
@@ -132,7 +132,7 @@ def _measure(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def _metadata(directory: Path) -> None:
-    with opened(directory, torch_files.METADATA) as file:
+    with open_file(directory, torch_files.METADATA) as file:
         assert len(torch_files.data_files(file)) == FILES
 
 

@@ -21,7 +21,7 @@ from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, node_name
 from hpctl.engine.journal.events import HoldNoted
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.vocabulary.identity import NodeName, RuleId
 
@@ -147,7 +147,7 @@ def lay_out(folder: Path, nodes: int) -> str:
         f"slurm: {{bin: {binaries}, adapter: cli}}\n"
     )
     store, now = Store(f"sqlite:///{folder}/journal.db"), CLOCK.now()
-    store.take_lease(Holder("bench", 1, "0", "own", ""), None, now, 3600)
+    store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), None, now, 3600)
     store.append(
         [HoldNoted(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]
     )

@@ -21,7 +21,7 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.execute import Effectors, Executor
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
@@ -29,12 +29,12 @@ from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.engine.request_intake import RequestDesk
-from hpctl.faults.catalogue import rules
-from hpctl.jobs.report_intake import JobDesk
+from hpctl.engine.request_intake import RequestHandler
+from hpctl.faults.catalogue import build_rules
+from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.sagemaker.provider import SageMakerProvider
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.policy import Policy
 from tests.reports import Rows
@@ -43,7 +43,7 @@ QUIET_RUNS = 41
 SICK_RUNS = 9
 LOADS_RUNS = READ_RUNS = 7
 SICK = 100
-RULES = rules()
+RULES = build_rules()
 
 
 def _nothing(_: Sequence[Health] = ()) -> None:
@@ -57,7 +57,7 @@ class Bench:
         clock = CLOCK
         self.store = Store(f"sqlite:///{directory}/journal.db")
         self.store.take_lease(
-            Holder("bench", 1, "0", "own", ""), self.store.daemon(), clock.now(), 3600
+            DaemonIdentity("bench", 1, "0", "own", ""), self.store.daemon(), clock.now(), 3600
         )
         self.scheduler, provider = WorldScheduler(world), WorldProvider(world)
         self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
@@ -69,8 +69,8 @@ class Bench:
         self.memory = memory = JournaledState(self.store)
         executor = Executor(Effectors(self.scheduler, provider), memory, clock)
         port = LoopPort(watch, memory, clock, _nothing)
-        requests = RequestDesk(self.store, port, live)
-        jobs = JobDesk(self.store, port, live)
+        requests = RequestHandler(self.store, port, live)
+        jobs = JobReportHandler(self.store, port, live)
         self.loop = Loop(memory, executor, watch, requests, clock, KINDS, jobs)
 
     def cycle(self, policy: Policy) -> float:
@@ -106,8 +106,8 @@ def _sick(world: World, policy: Policy) -> tuple[float, int, int]:
 def _read(world: World) -> float:
     """Read Slurm through its text as a daemon does: the memory that this takes, and its seconds."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        runner = Runner(bin_dir=scontrol_text.install(world, Path(directory)))
-        reader = Reader(runner, CLOCK.now)
+        runner = SlurmRunner(bin_dir=scontrol_text.install(world, Path(directory)))
+        reader = SlurmCommandReader(runner, CLOCK.now)
         before = reader.view()
         seen = reader.view()
         assert len(before.nodes) == len(seen.nodes) == len(world.slurm.nodes)

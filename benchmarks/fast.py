@@ -34,7 +34,7 @@ STRANGERS = 256
 DRIP_S = 0.05
 SLOWED = """
 from hpctl.checkpoints.fast import peer
-pace, pull = peer.TransferLimit({rate}), peer.Peer.pull
+pace, pull = peer.TransferLimit({rate}), peer.Peer.receive_file
 def slow(self, write, p, what, **given):
     return pull(self, write, lambda n: (p(n), pace(n)), what, **given)
 peer.Peer.pull = slow
@@ -203,7 +203,7 @@ def one_way(source: Path, to: Path) -> float:
             shutil.copyfile(source, step / "x")
             file = cluster.saved_file(step / "x", "x", "n0")
             begun = time.perf_counter()
-            peer.pull(target.write, lambda _: None, "get", step="step-1", file=file)
+            peer.receive_file(target.write, lambda _: None, "get", step="step-1", file=file)
             return size / 1e9 / (time.perf_counter() - begun)
 
 
@@ -254,7 +254,7 @@ class Drip:
     """Connections to a job's helpers that never finish a handshake, and come again when closed."""
 
     def __init__(self, nodes: Nodes, count: int) -> None:
-        port = next(peers._ports(nodes.spec))
+        port = next(peers._list_ports(nodes.spec))
         addresses = [(address, port) for address in nodes.spec.addresses]
         self._places = [addresses[number % len(addresses)] for number in range(count)]
         self._over = threading.Event()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.insight.forecast.decide import HORIZONS, PRIORS, Unit, learn
+from hpctl.insight.forecast.decide import HORIZONS, PRIORS, ForecastInstance, learn_model
 from tests.insight.forecast import trace
 
 SEEDS = range(101, 106)
@@ -55,9 +55,11 @@ def _once() -> float:
     """Seconds to learn from a fleet's breaks and to forecast each that broke."""
     made = trace.synthetic(1, NODES)
     now = 90.0
-    units = [Unit(0.0, b).at(now) for b in made.values() if b and b[0].begun < now][:BROKEN]
+    units = [ForecastInstance(0.0, b).at(now) for b in made.values() if b and b[0].begun < now][
+        :BROKEN
+    ]
     begun = time.perf_counter()
-    model = learn(units, (NODES - len(units)) * now, now, PRIORS)
+    model = learn_model(units, (NODES - len(units)) * now, now, PRIORS)
     for unit in units:
         for days in HORIZONS:
             model.chance(unit, days)

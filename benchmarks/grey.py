@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.engine.journal.state import State, replay
-from hpctl.insight.forecast.history import forecasts
+from hpctl.engine.journal.state import State, replay_events
+from hpctl.insight.forecast.history import forecast_nodes
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.daemon import PeerWindows
 from hpctl.insight.grey.decide import GAUGES
@@ -182,8 +182,8 @@ def _lemons() -> list[Row]:
     counts: dict[str, Counter[str]] = {"ours": Counter(), "rival": Counter()}
     for seed in PASTS:
         past = history.past(seed)
-        state = replay(past.events)
-        found = {f.instance for f in forecasts(state, past.nodes, {}, past.now) if f.again}
+        state = replay_events(past.events)
+        found = {f.instance for f in forecast_nodes(state, past.nodes, {}, past.now) if f.again}
         for who, named in (("ours", found), ("rival", _thrice(state, past.now))):
             counts[who]["true"] += len(named & past.lemons)
             counts[who]["named"] += len(named)

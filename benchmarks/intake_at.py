@@ -22,7 +22,7 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.execute import Effectors, Executor
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
@@ -30,18 +30,18 @@ from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.engine.request_intake import RequestDesk
-from hpctl.faults.catalogue import rules
+from hpctl.engine.request_intake import RequestHandler
+from hpctl.faults.catalogue import build_rules
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.jobs.hangs.daemon import HangWatch
-from hpctl.jobs.report_intake import JobDesk
+from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeLine
 from hpctl.service.intake.process import Backend, IntakeProcess
 from hpctl.service.intake.server import Bounds, IntakeServer
 from hpctl.service.metrics import Metrics
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 
 CYCLE_S = 10.0
 AT_LEAST = 1000
@@ -66,7 +66,7 @@ def _nothing() -> None:
 def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
     store = Store(f"sqlite:///{directory}/journal.db")
-    store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
+    store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
     line = IntakeLine()
@@ -85,7 +85,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
             book.flush()
             next_flush += FLUSH_S
         if loop is not None and now >= next_cycle:
-            loop.cycle(CAREFUL, rules())
+            loop.cycle(CAREFUL, build_rules())
             next_cycle += 0.0 if mode == "busy" else CYCLE_S
             if mode == "busy":
                 print(time.monotonic() - now, flush=True)
@@ -113,7 +113,9 @@ def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeLine) -> Inta
 def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> Loop:
     world = World(nodes, nodes // 10)
     scheduler = WorldScheduler(world)
-    reader = Reader(Runner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now)
+    reader = SlurmCommandReader(
+        SlurmRunner(bin_dir=scontrol_text.install(world, directory)), CLOCK.now
+    )
     scheduler.view = reader.view  # type: ignore[method-assign]
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
@@ -122,8 +124,8 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     memory = JournaledState(store)
     executor = Executor(Effectors(scheduler, WorldProvider(world)), memory, CLOCK)
     port = LoopPort(watch, memory, CLOCK, _nothing)
-    requests = RequestDesk(store, port, live)
-    jobs = JobDesk(store, port, live)
+    requests = RequestHandler(store, port, live)
+    jobs = JobReportHandler(store, port, live)
     return Loop(memory, executor, watch, requests, CLOCK, KINDS, jobs)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median, p99, seconds_of
 from hpctl.engine.journal.events import Event, SignalSeen, StepResolved, StepStarted
-from hpctl.engine.journal.rows import Holder, encode
+from hpctl.engine.journal.rows import DaemonIdentity, encode_event
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import RecoveryId
@@ -28,7 +28,7 @@ def run() -> Outcome:
     """The Store with its lease against the bare module with the same rows and pragmas."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         store = Store(f"sqlite:///{directory}/journal.db")
-        store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), NOW, 3600)
+        store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), NOW, 3600)
         bare = _Bare(Path(directory) / "bare.db")
         ours: list[float] = []
         rival: list[float] = []
@@ -59,7 +59,7 @@ class _Bare:
             " kind TEXT NOT NULL, payload TEXT NOT NULL)"
         )
         self.connection.execute("CREATE INDEX by_kind ON events (kind)")
-        self._rows = [encode(event) for event in BATCH]
+        self._rows = [encode_event(event) for event in BATCH]
 
     def append(self) -> None:
         with self.connection:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journal.store import Store
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.faults import append_kmsg, xid_line
@@ -153,7 +153,7 @@ class Lab:
 
     def state(self) -> State:
         """What the journal amounts to now."""
-        return self._ask(lambda store: replay(store.events()))
+        return self._ask(lambda store: replay_events(store.events()))
 
     def follow(self, state: State) -> None:
         """Fold into `state` what the journal has got since the last time."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.logs.engine import Engine, Follower
-from hpctl.jobs.logs.rules import RuleSet, preset
+from hpctl.jobs.logs.engine import Engine, LogFollower
+from hpctl.jobs.logs.rules import RuleSet, load_preset
 
 SIZE = 32 << 20
 RUNS = 3
@@ -36,7 +36,7 @@ KINDS = {"one line in 20 is a step": 20, "every line is a step": 1}
 
 def run() -> Outcome:
     """Both kinds of log, each read by all in turn."""
-    rules = preset("megatron")
+    rules = load_preset("megatron")
     rows, notes = [], []
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         for what, every in KINDS.items():
@@ -88,7 +88,7 @@ def _processor() -> float:
 
 
 def _ours(rules: RuleSet, log: Path) -> None:
-    engine, follower, done = Engine(rules, 0.0), Follower(log), False
+    engine, follower, done = Engine(rules, 0.0), LogFollower(log), False
     while not done:
         lines, done = follower.read()
         engine.feed(lines, 1.0)

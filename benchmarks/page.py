@@ -26,9 +26,9 @@ from benchmarks import scontrol_text
 from benchmarks.past import Past
 from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, instance_id, node_name, xid
-from hpctl.engine.config import Cluster, Config
+from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
@@ -96,10 +96,10 @@ class Daemon:
         self._store = _filled(folder, self._world)
         self._memory = JournaledState(self._store)
         self._state = self._memory.state
-        me = Holder("bench", os.getpid(), "0", "assist", "")
+        me = DaemonIdentity("bench", os.getpid(), "0", "assist", "")
         leadership = Leadership(self._store, me, LeaseTerms(3600.0, shared=False), CLOCK)
         leadership.try_to_lead()
-        config = Config(state_dir=folder, cluster=Cluster("none", "bench"))
+        config = Config(state_dir=folder, cluster=ClusterSection("none", "bench"))
         self._server = WorldServer(config, leadership, self._memory)
         self._offering, self._ended = threading.Lock(), threading.Event()
         self._offer()
@@ -174,7 +174,7 @@ def _filled(folder: Path, world: World) -> Store:
         f"mode: assist\nstate_dir: {folder}\nslurm: {{bin: {folder}, adapter: cli}}\n"
     )
     store = Store(f"sqlite:///{folder}/journal.db")
-    store.take_lease(Holder("bench", 1, "0", "assist", ""), None, now, 3600)
+    store.take_lease(DaemonIdentity("bench", 1, "0", "assist", ""), None, now, 3600)
     for day in range(DAYS, 0, -1):
         store.append(list(past.day(now - timedelta(days=day))))
     store.record(list(world.health().values()))

@@ -33,7 +33,7 @@ from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 NODE_RECOVERIES = 20
 JOBS_EACH = 2
@@ -135,7 +135,9 @@ class Past:
 
     def _crash(self, at: datetime) -> Iterator[Event]:
         why = "rank 17 ended with exit code 1: RuntimeError: CUDA error: an illegal memory access"
-        trouble = Trouble(Kind.CUDA, at, why, "CUDA error", rank=17, exit_code=1, evidence=why * 8)
+        trouble = Trouble(
+            TroubleKind.CUDA, at, why, "CUDA error", rank=17, exit_code=1, evidence=why * 8
+        )
         yield from self._job(at, RecoveryId(""), node_name(0), trouble)
 
     def _hold(self, at: datetime) -> Iterator[Event]:
@@ -148,7 +150,7 @@ class Past:
         """An instance comes, and another one leaves."""
         rid, group = self._id("s"), "worker-1"
         why = "job 4600 waits for 1 node(s), 1 too few"
-        yield ChangeOpened(at, rid, change.Kind.ADD, group, why, count=1, size=13)
+        yield ChangeOpened(at, rid, change.ChangeKind.ADD, group, why, count=1, size=13)
         yield from step(at, rid, StepKind.ADD, group)
         yield signal(at, rid, change.ChangeSignal.ORDER_TAKEN)
         yield signal(at, rid, change.ChangeSignal.ARRIVED)

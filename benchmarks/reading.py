@@ -14,9 +14,9 @@ from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World
 from hpctl.slurm import parse
-from hpctl.slurm.read import Reader
+from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.records import Hostlists
-from hpctl.slurm.run import Runner
+from hpctl.slurm.run import SlurmRunner
 
 NODES, JOBS = 10_000, 1_000
 RUNS = 7
@@ -32,8 +32,8 @@ def run() -> Outcome:
     printed = text["job"].encode()
 
     def ours() -> None:
-        found, bad_nodes = parse.nodes(parse.node_lines(text["node"]))
-        jobs, bad_jobs = parse.jobs(printed, b"", scontrol_text.MARK, Hostlists())
+        found, bad_nodes = parse.parse_nodes(parse.node_lines(text["node"]))
+        jobs, bad_jobs = parse.parse_jobs(printed, b"", scontrol_text.MARK, Hostlists())
         assert len(found) == NODES
         assert len(jobs) == JOBS
         assert not bad_nodes + bad_jobs
@@ -49,8 +49,8 @@ def run() -> Outcome:
 
     taken: dict[str, list[float]] = {"ours": [], "loads": [], "split": [], "view": []}
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
-        runner = Runner(bin_dir=scontrol_text.install(world, Path(directory)))
-        reader = Reader(runner, CLOCK.now)
+        runner = SlurmRunner(bin_dir=scontrol_text.install(world, Path(directory)))
+        reader = SlurmCommandReader(runner, CLOCK.now)
         work = {"ours": ours, "loads": loads, "split": split, "view": reader.view}
         for _ in range(RUNS):
             for name, one in work.items():

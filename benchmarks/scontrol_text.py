@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.world import World
 from hpctl.slurm import parse
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 _KEY = re.compile(r"(?:^| +)([A-Z][A-Za-z_:]*)=")
@@ -58,8 +58,9 @@ def job_fields(job: SlurmJob) -> list[str]:
     return [
         str(job.id), str(job.id), "N/A", "N/A", job.state, _stamp(job.submit), started, "NONE",
         _stamp(job.submit), str(job.restarts), "1", "1", str(job.batch_host), job.partition,
-        fold(job.nodes), "None", "0", "1000", "ada", str(len(job.nodes)), "64", "1536", "192",
-        "8", "NO", tres, "N/A", "gres:gpu:8", "N/A", "N/A", "", "(null)", job.comment, job.name,
+        fold_hostlist(job.nodes), "None", "0", "1000", "ada", str(len(job.nodes)), "64", "1536",
+        "192", "8", "NO", tres, "N/A", "gres:gpu:8", "N/A", "N/A", "", "(null)",
+        job.comment, job.name,
     ]  # fmt: skip
 
 

@@ -13,7 +13,14 @@ import time
 from collections.abc import Callable
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack, aggregate, lines, read
+from hpctl.jobs.hangs.stack_groups import (
+    Frame,
+    NodeStacks,
+    RankStack,
+    aggregate_stacks,
+    format_lines,
+    parse_lines,
+)
 
 RANKS, PER_NODE, DEPTH, SEEDS = 1000, 8, 40, 20
 C10D = "torch/distributed/distributed_c10d.py"
@@ -45,12 +52,14 @@ def job(seed: int) -> tuple[list[NodeStacks], int]:
 
 def named(text: list[str], nodes: list[str]) -> list[int]:
     """Ours: from the nodes' lines to the ranks that are named."""
-    return [one.rank for one in aggregate(read(text), nodes).suspects]
+    return [one.rank for one in aggregate_stacks(parse_lines(text), nodes).suspects]
 
 
 def pairwise(text: list[str]) -> list[int]:
     """The rival's."""
-    ranks = {one.rank: set(map(str, one.frames)) for said in read(text) for one in said.ranks}
+    ranks = {
+        one.rank: set(map(str, one.frames)) for said in parse_lines(text) for one in said.ranks
+    }
     likeness = dict.fromkeys(ranks, 0.0)
     numbers = sorted(ranks)
     for at, first in enumerate(numbers):
@@ -75,7 +84,7 @@ def run() -> Outcome:
     """Measure."""
     outcome = Outcome("stacks")
     jobs = [job(seed) for seed in range(SEEDS)]
-    told = [[line for node in said for line in lines(node)] for said, _ in jobs]
+    told = [[line for node in said for line in format_lines(node)] for said, _ in jobs]
     nodes = [node.node for node in jobs[0][0]]
     ours = median([cpu_s(lambda: named(told[0], nodes)) for _ in range(5)])
     guessed: list[int] = []

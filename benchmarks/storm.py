@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.detection.findings import Findings
-from hpctl.detection.kernel.log import Kernel
-from hpctl.detection.kmsg import KernelFile, format_record, parse
+from hpctl.detection.findings import FindingStore
+from hpctl.detection.kernel.log import KernelJudge
+from hpctl.detection.kmsg import KernelFile, format_record, parse_record
 from tests.detection.kernel_cases import PATTERNS
 
 LINES = 30_000
@@ -39,9 +39,9 @@ def run() -> Outcome:
         path = Path(directory) / "kmsg"
         path.write_bytes(b"".join(whole))
         work: dict[str, Callable[[], object]] = {
-            "ours": lambda: _ours(path, Kernel(lambda _pid, _at: "")),
+            "ours": lambda: _ours(path, KernelJudge(lambda _pid, _at: "")),
             "patterns": lambda: _patterns(whole, PATTERNS),
-            "headers": lambda: [parse(line) for line in whole],
+            "headers": lambda: [parse_record(line) for line in whole],
         }
         for _ in range(RUNS):
             for name, one in work.items():
@@ -74,8 +74,8 @@ def _record(n: int) -> bytes:
     return format_record(text.format(n=n, pid=1000 + n % 8), n)
 
 
-def _ours(path: Path, kernel: Kernel) -> None:
-    log, findings = KernelFile(path), Findings()
+def _ours(path: Path, kernel: KernelJudge) -> None:
+    log, findings = KernelFile(path), FindingStore()
     while records := log.read():
         for finding in kernel.findings(records):
             findings.add(finding)
@@ -86,14 +86,14 @@ def _ours(path: Path, kernel: Kernel) -> None:
 
 def _patterns(whole: Sequence[bytes], patterns: Sequence[re.Pattern[str]]) -> None:
     for raw in whole:
-        record = parse(raw)
+        record = parse_record(raw)
         assert record is not None
         any(shape.search(record.text) for shape in patterns)
 
 
 def _growth(path: Path) -> float:
     """How much resident memory grows over many rounds, in MB, after a first one."""
-    kernel, findings = Kernel(lambda _pid, _at: ""), Findings()
+    kernel, findings = KernelJudge(lambda _pid, _at: ""), FindingStore()
     before = 0.0
     for number in range(ROUNDS + 1):
         path.write_bytes(b"".join(_record(number * LINES + n) for n in range(LINES)))

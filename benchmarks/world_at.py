@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from benchmarks.cycle_at import RULES, Bench
 from benchmarks.world import CAREFUL, CLOCK, World, node_name, xid
-from hpctl.engine.config import Cluster, Config
+from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.leadership import Leadership, LeaseTerms
 from hpctl.engine.world_server import WorldServer
 
@@ -27,14 +27,14 @@ def serve(folder: Path, nodes: int) -> None:
     """Cycle and serve until standard input ends."""
     world = World(nodes, nodes // 10)
     bench = Bench(world, folder)
-    me = Holder("bench", os.getpid(), "0", "own", "")
+    me = DaemonIdentity("bench", os.getpid(), "0", "own", "")
     leadership = Leadership(bench.store, me, LeaseTerms(3600.0, shared=False), CLOCK)
     leadership.try_to_lead()
     # As in the journal that is read without a daemon, one node is held.
     pause = RequestTaken(CLOCK.now(), 0, "pause", "", "an operator", "", True)
     bench.store.append([pause])
     bench.loop.state.fold(pause)
-    config = Config(state_dir=folder, cluster=Cluster("none", "bench"))
+    config = Config(state_dir=folder, cluster=ClusterSection("none", "bench"))
     server = WorldServer(config, leadership, bench.memory)
     server.start()
     said = False

@@ -14,11 +14,11 @@ from benchmarks.cycle_at import Bench, peak_mb
 from benchmarks.table import median
 from benchmarks.world import CAREFUL, CLOCK, NODES_OF_YEARS, World
 from hpctl.engine.journal.events import NodeRecoveryOpened
-from hpctl.engine.journal.rows import Holder
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.rows import DaemonIdentity
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import Store
-from hpctl.engine.retire import retire, window_s
-from hpctl.faults.catalogue import rules
+from hpctl.engine.retire import find_retired, window_s
+from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.policy import Policy
 
 CYCLES = 9
@@ -39,7 +39,7 @@ def retire_all(folder: Path) -> dict[str, Any]:
     """Retire what is past, as a daemon does that meets such a journal for the first time; and a
     day's, as every day. `oldest`: the id of a recovery that is past."""
     store = Store(f"sqlite:///{folder}/journal.db")
-    store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
+    store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     # What has a day of its own stays for the second time.
     first_s = _retire(store, timedelta(days=1))
     daily_s = _retire(store, timedelta())
@@ -48,11 +48,11 @@ def retire_all(folder: Path) -> dict[str, Any]:
 
 
 def _retire(store: Store, earlier: timedelta) -> float:
-    state = replay(store.events())
+    state = replay_events(store.events())
     known = time.perf_counter()
-    before = CLOCK.now() - earlier - timedelta(seconds=window_s(Policy(), rules()))
-    assert store.retire(retire(state, before, ()).over)
-    replay(store.events())
+    before = CLOCK.now() - earlier - timedelta(seconds=window_s(Policy(), build_rules()))
+    assert store.retire(find_retired(state, before, ()).over)
+    replay_events(store.events())
     # The daemon knows its state already when it begins.
     return time.perf_counter() - known
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from hpctl.clusters import bundle
-from hpctl.clusters.bundle_wheels import Target, download, lacking
+from hpctl.clusters.bundle_wheels import WheelTarget, download_wheels, find_lacking_wheels
 
 HERE = Path(__file__).resolve().parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -76,10 +76,10 @@ def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None
     for python in fitting:
         if given is None:
             with tempfile.TemporaryDirectory() as room:
-                download(Path(room), Target(python, machine))
+                download_wheels(Path(room), WheelTarget(python, machine))
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
-        if lacks := lacking(wheels, Target(python, machine)):
+        if lacks := find_lacking_wheels(wheels, WheelTarget(python, machine)):
             raise SystemExit(
                 f"Python {python}: no wheel of {'; '.join(lack.why for lack in lacks)}"
             )

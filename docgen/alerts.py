@@ -38,28 +38,28 @@ class Alert(Struct, frozen=True, kw_only=True):
         return self.name.lower()
 
 
-def _leaders(series: str, *labels: str) -> str:
+def _select_leaders(series: str, *labels: str) -> str:
     """A gauge of the daemon that leads: each cluster's, whichever head node that is."""
     return f"max by ({', '.join(['cluster', *labels])}) ({series})"
 
 
-def _trouble(part: str) -> str:
-    return _leaders(f'hpctl_trouble{{part="{part}"}}') + " == 1"
+def _match_failure(part: str) -> str:
+    return _select_leaders(f'hpctl_trouble{{part="{part}"}}') + " == 1"
 
 
-def _held(gates: str, seconds: int) -> str:
-    since = _leaders(f'hpctl_holds_since_timestamp_seconds{{gate=~"{gates}"}}', "gate")
+def _match_blocked(gates: str, seconds: int) -> str:
+    since = _select_leaders(f'hpctl_holds_since_timestamp_seconds{{gate=~"{gates}"}}', "gate")
     return f"({since} > 0) < time() - {seconds}"
 
 
-_LEADS = f"{_leaders('hpctl_leader')} == 1"
+_LEADS = f"{_select_leaders('hpctl_leader')} == 1"
 _ANSWERS = 'max by (cluster) (up{job="hpctl"})'
-_SILENT = _leaders('hpctl_agents{state="silent"}')
-_HEARD = _leaders('hpctl_agents{state="heard"}')
+_SILENT = _select_leaders('hpctl_agents{state="silent"}')
+_HEARD = _select_leaders('hpctl_agents{state="heard"}')
 _MOST_SILENT = f"{_SILENT} / ({_SILENT} + {_HEARD}) > 0.5 and {_SILENT} >= 3"
 _SCRAPED = 'up{job="hpctl-agents"}'
-_RESERVED = _leaders('hpctl_spares{state="reserved"}')
-_CONFIGURED = _leaders('hpctl_spares{state="configured"}')
+_RESERVED = _select_leaders('hpctl_spares{state="reserved"}')
+_CONFIGURED = _select_leaders('hpctl_spares{state="configured"}')
 _FREE = "hpctl_state_dir_free_ratio"
 _LOST = "sum by (cluster, partition) (increase(hpctl_partition_lost_gpu_seconds_total[1d]))"
 _HELD = "sum by (cluster, partition) (increase(hpctl_job_gpu_seconds_total[1d]))"
@@ -135,7 +135,7 @@ ALERTS = (
     Alert(
         name="HpctlStuck",
         expr=(
-            f"{_leaders('hpctl_cycle_age_seconds', 'instance')} > 300"
+            f"{_select_leaders('hpctl_cycle_age_seconds', 'instance')} > 300"
             f" unless on (cluster, instance) {_FREE} < 0.03"
         ),
         holds="1m",
@@ -156,7 +156,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlSlurmUnreadable",
-        expr=_trouble("slurm"),
+        expr=_match_failure("slurm"),
         holds="10m",
         severity=PAGE,
         summary="hpctl cannot read Slurm: nothing is recovered.",
@@ -173,7 +173,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlBlocked",
-        expr=f"{_held('|'.join(_BLOCKS), 900)} unless on (cluster) ({_MOST_SILENT})",
+        expr=f"{_match_blocked('|'.join(_BLOCKS), 900)} unless on (cluster) ({_MOST_SILENT})",
         holds="0s",
         severity=PAGE,
         summary=(
@@ -278,7 +278,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlEscalated",
-        expr=_leaders('hpctl_waiting_since_timestamp_seconds{kind="node"}', "name") + " > 0",
+        expr=_select_leaders('hpctl_waiting_since_timestamp_seconds{kind="node"}', "name") + " > 0",
         holds="1m",
         severity=TICKET,
         summary="Node {{ $labels.name }} waits for a person.",
@@ -291,7 +291,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlJobGivenUp",
-        expr=_leaders('hpctl_waiting_since_timestamp_seconds{kind="job"}', "name") + " > 0",
+        expr=_select_leaders('hpctl_waiting_since_timestamp_seconds{kind="job"}', "name") + " > 0",
         holds="1m",
         severity=TICKET,
         summary="Job {{ $labels.name }} is not started again by itself.",
@@ -305,7 +305,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlBudgetFull",
-        expr=_held("budget", 21600),
+        expr=_match_blocked("budget", 21600),
         holds="0s",
         severity=TICKET,
         summary="Remedies have waited for a slot of the budget for hours.",
@@ -322,7 +322,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlOffender",
-        expr=_held("offender", 900),
+        expr=_match_blocked("offender", 900),
         holds="0s",
         severity=TICKET,
         summary="A node that breaks again and again waits for a decision.",
@@ -335,7 +335,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlInternalError",
-        expr=_leaders('hpctl_quarantined{lasting="yes"}') + " > 0",
+        expr=_select_leaders('hpctl_quarantined{lasting="yes"}') + " > 0",
         holds="0s",
         severity=TICKET,
         summary="{{ $value }} nodes or jobs are left alone because of an internal error.",
@@ -349,7 +349,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlStepInDoubt",
-        expr=_leaders("hpctl_steps_in_doubt") + " > 0",
+        expr=_select_leaders("hpctl_steps_in_doubt") + " > 0",
         holds="30m",
         severity=TICKET,
         summary="It is not known whether {{ $value }} steps took effect.",
@@ -362,7 +362,9 @@ ALERTS = (
     ),
     Alert(
         name="HpctlPaused",
-        expr=(f"({_leaders('hpctl_paused_since_timestamp_seconds', 'by')} > 0) < time() - 43200"),
+        expr=(
+            f"({_select_leaders('hpctl_paused_since_timestamp_seconds', 'by')} > 0) < time() - 43200"
+        ),
         holds="0s",
         severity=TICKET,
         summary="hpctl has been paused for over 12 hours ({{ $labels.by }}).",
@@ -388,7 +390,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlNodesUnwatched",
-        expr=_leaders('hpctl_agents{state="never"}') + " > 0",
+        expr=_select_leaders('hpctl_agents{state="never"}') + " > 0",
         holds="6h",
         severity=TICKET,
         summary="{{ $value }} nodes in service have never been heard.",
@@ -436,7 +438,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlCloudUnreadable",
-        expr=_trouble("cloud"),
+        expr=_match_failure("cloud"),
         holds="30m",
         severity=TICKET,
         summary="hpctl cannot read the cluster from SageMaker.",
@@ -453,7 +455,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlNotifierFails",
-        expr=_trouble("notify"),
+        expr=_match_failure("notify"),
         holds="15m",
         severity=TICKET,
         summary="hpctl cannot deliver notifications.",
@@ -469,7 +471,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlConfigurationRefused",
-        expr=_trouble("configuration"),
+        expr=_match_failure("configuration"),
         holds="1h",
         severity=TICKET,
         summary="The daemon runs with an earlier configuration than the file says.",
@@ -482,7 +484,7 @@ ALERTS = (
     ),
     Alert(
         name="HpctlPartFails",
-        expr=_leaders('hpctl_trouble{part=~"lock|page"}', "part") + " == 1",
+        expr=_select_leaders('hpctl_trouble{part=~"lock|page"}', "part") + " == 1",
         holds="30m",
         severity=TICKET,
         summary="The daemon's part {{ $labels.part }} fails.",
@@ -627,16 +629,16 @@ ALERTS = (
 )
 
 
-def rules() -> str:
+def make_rules() -> str:
     """The file."""
     records = [{"record": name, "expr": expr} for name, expr in RECORDS.items()]
-    alerts = [_rule(alert) for alert in ALERTS]
+    alerts = [_make_rule(alert) for alert in ALERTS]
     groups = [{"name": "hpctl-records", "rules": records}, {"name": "hpctl", "rules": alerts}]
     note = "# generated by `python -m docgen` from docgen/alerts.py: do not edit\n"
     return note + yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
 
 
-def _rule(alert: Alert) -> dict[str, object]:
+def _make_rule(alert: Alert) -> dict[str, object]:
     return {
         "alert": alert.name,
         "expr": alert.expr,
@@ -675,7 +677,7 @@ def page() -> str:
         f"| [{alert.name}](#{alert.anchor}) | {alert.severity} | {alert.ends} |" for alert in ALERTS
     )
     table = f"| alert | severity | it ends when |\n|---|---|---|\n{rows}\n"
-    return HEAD + table + "".join(_section(alert) for alert in ALERTS)
+    return HEAD + table + "".join(_make_section(alert) for alert in ALERTS)
 
 
 def shipped_page() -> str:
@@ -683,18 +685,18 @@ def shipped_page() -> str:
     return re.sub(r"\[([^\]]+)\]\((?!#)[^)]*\)", r"\1", page())
 
 
-def _section(alert: Alert) -> str:
+def _make_section(alert: Alert) -> str:
     steps = "".join(f"- {step}\n" for step in alert.act)
     holds = "" if alert.holds == "0s" else f", for {alert.holds}"
-    plain = _plain(alert.summary)
+    plain = _to_prose(alert.summary)
     return (
-        f"\n## {alert.name}\n\n*{alert.severity}.* {plain} {_plain(alert.description)}\n\n"
+        f"\n## {alert.name}\n\n*{alert.severity}.* {plain} {_to_prose(alert.description)}\n\n"
         f"```\n{alert.expr}\n```\n\nIt fires while this holds{holds}, and ends when {alert.ends}.\n\n"
         f"{steps}"
     )
 
 
-def _plain(template: str) -> str:
+def _to_prose(template: str) -> str:
     """A template of Prometheus' as prose: what it fills in becomes a word in capitals."""
     text = re.sub(r"\{\{ if eq .*\{\{ end \}\}", "see below", template)
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", " NODES", text)

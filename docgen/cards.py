@@ -85,13 +85,13 @@ def page() -> str:
     parts = [HEAD.format(share=100 * FLOOR_SHARE, evidence="\n".join(evidence))]
     for card in dict.fromkeys(row.card for row in FIGURES):
         rows = [row for row in FIGURES if row.card == card]
-        parts += [f"## {card}", "", *_table(rows), ""]
+        parts += [f"## {card}", "", *_make_table(rows), ""]
     families = ", ".join(f"{family} ({card})" for family, card in CARDS.items())
-    parts += [COMPARED, *_compared(), ""]
+    parts += [COMPARED, *_compare_cards(), ""]
     return "\n".join([*parts, FOOT.format(families=families)])
 
 
-def _compared() -> list[str]:
+def _compare_cards() -> list[str]:
     lines = [
         "| program | figure | its figure | hpctl's | quotient | share |",
         "|---|---|---|---|---|---|",
@@ -107,23 +107,23 @@ def _compared() -> list[str]:
     return lines
 
 
-def _table(rows: list[CardFigure]) -> list[str]:
+def _make_table(rows: list[CardFigure]) -> list[str]:
     lines = [
         "| figure | on | floor | expected | figure known | share | from | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
     return lines + [
-        f"| {row.figure} | {_machines(row)} | {row.floor:.4g} | {row.expected:.4g} "
-        f"| {row.healthy:g} | {row.share:g} | {row.kind} | {_source(row)} |"
+        f"| {row.figure} | {_list_machines(row)} | {row.floor:.4g} | {row.expected:.4g} "
+        f"| {row.healthy:g} | {row.share:g} | {row.kind} | {_link_source(row)} |"
         for row in rows
     ]
 
 
-def _machines(row: CardFigure) -> str:
+def _list_machines(row: CardFigure) -> str:
     return " ".join(row.on) or "any"
 
 
-def _source(row: CardFigure) -> str:
+def _link_source(row: CardFigure) -> str:
     if row.reference.startswith("https://"):
         return f"[{row.source}]({row.reference})"
     return f"{row.source} (`{row.reference}`)"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import SECTIONS, FaultRow, stem
+from hpctl.faults.table import SECTIONS, FaultRow, make_rule_prefix
 from hpctl.vocabulary.assessment import Urgency
 
 WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
@@ -42,15 +42,15 @@ def page() -> str:
     lines = [HEAD]
     for title, rows in SECTIONS:
         if all(row.reason for row in rows):
-            lines += _reasons(title, rows)
+            lines += _describe_reasons(title, rows)
             continue
         lines += [f"## {title}", "", "| code | meaning | remedy |", "|---|---|---|"]
         for check, those in groupby(rows, lambda row: row.check):
-            lines.append(f"| **{stem(check)}** | | |")
+            lines.append(f"| **{make_rule_prefix(check)}** | | |")
             above = ""
             for row in those:
-                remedy = _remedy(row)
-                lines.append(_line(row, SAME if remedy and remedy == above else remedy))
+                remedy = _describe_remedy(row)
+                lines.append(_make_line(row, SAME if remedy and remedy == above else remedy))
                 above = remedy
         lines.append("")
     return "\n".join(lines)
@@ -66,18 +66,18 @@ that writes a text stands in `hpctl/faults/outside.md`.
 """
 
 
-def _reasons(title: str, rows: Iterable[FaultRow]) -> list[str]:
+def _describe_reasons(title: str, rows: Iterable[FaultRow]) -> list[str]:
     """The section of what Slurm closes nodes for, with its texts and what a person does."""
     head = "| rule | Reason begins with | by | meaning | remedy | what to do |"
     lines = [f"## {title}", "", REASONS, head, "|---|---|---|---|---|---|"]
     for row in rows:
         texts = ", ".join(f"`{text}`" for text in row.reason)
-        cells = (f"`{row.rules[0]}`", texts, row.by, row.meaning, _remedy(row), row.advice)
+        cells = (f"`{row.rules[0]}`", texts, row.by, row.meaning, _describe_remedy(row), row.advice)
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def _line(row: FaultRow, remedy: str) -> str:
+def _make_line(row: FaultRow, remedy: str) -> str:
     code = f"`{row.code.replace(' ', ', ')}`" if row.code else ""
     if row.meaning == UNUSED:
         code = f"others up to `{re.split('[ -]', row.code)[-1]}`"
@@ -85,7 +85,7 @@ def _line(row: FaultRow, remedy: str) -> str:
     return f"| {code} | {meaning} | {remedy} |"
 
 
-def _remedy(row: FaultRow) -> str:
+def _describe_remedy(row: FaultRow) -> str:
     shipped = SHIPPED[row.rules[0]]
     ladder = (
         ""

@@ -64,12 +64,12 @@ def page() -> str:
     """The page: a table for each section."""
     parts = [HEAD]
     for title, specs in TIMED:
-        parts += [f"## {title}\n", *_table(specs)]
-    parts += ["## The kernel log\n", _kernel_head(), *_kernel()]
+        parts += [f"## {title}\n", *_make_table(specs)]
+    parts += ["## The kernel log\n", _kernel_head(), *_list_kernel_checks()]
     return "\n".join(parts)
 
 
-def _kernel() -> list[str]:
+def _list_kernel_checks() -> list[str]:
     rows = [f"| `{spec.name}` | {spec.what} |" for spec in KERNEL_CHECKS]
     table = ["| check | reads |", "|---|---|", *rows, ""]
     benign = [f"| `{row.begins}` | {row.why} | {row.source} |" for row in BENIGN_LINES]
@@ -87,12 +87,12 @@ def _kernel_head() -> str:
     return KERNEL_HEAD.format(gone=also)
 
 
-def _table(specs: Sequence[CheckSpec]) -> list[str]:
+def _make_table(specs: Sequence[CheckSpec]) -> list[str]:
     head = ["| check | looks at | every | seen | clears | limits |", "|---|---|---|---|---|---|"]
-    return [*head, *map(_line, specs), ""]
+    return [*head, *map(_make_line, specs), ""]
 
 
-def _line(spec: CheckSpec) -> str:
+def _make_line(spec: CheckSpec) -> str:
     clears = f"{spec.gone_s:g}" if spec.clears is Clears.GONE else str(spec.clears)
     limits = ", ".join(
         f"`{name}` {one.value:g}" + ("" if name.endswith(_WITH_UNIT) else f" {one.unit}")

@@ -57,10 +57,10 @@ instance_groups:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_raw(), *_sections()])
+    return "\n".join([HEAD, *_describe_raw(), *_describe_sections()])
 
 
-def _raw() -> Iterator[str]:
+def _describe_raw() -> Iterator[str]:
     yield "## raw"
     yield ""
     yield "`raw` of a group, and of the cluster, is merged into the request in the API's own words."
@@ -70,55 +70,58 @@ def _raw() -> Iterator[str]:
     yield ""
 
 
-def _sections() -> Iterator[str]:
+def _describe_sections() -> Iterator[str]:
     schema = json_schema()
     parts: Mapping[str, Any] = schema["$defs"]
     places: dict[str, str] = {}
-    _find(schema, "", parts, places)
+    _find_sections(schema, "", parts, places)
     yield "## Keys"
     yield ""
     yield "\\*: needed."
     yield ""
-    yield from _table(schema, places)
+    yield from _make_table(schema, places)
     for name, place in places.items():
         yield f"### {place}"
         yield ""
         yield " ".join(parts[name]["description"].split())
         yield ""
-        yield from _table(parts[name], places)
+        yield from _make_table(parts[name], places)
 
 
-def _find(
+def _find_sections(
     part: Mapping[str, Any], place: str, parts: Mapping[str, Any], places: dict[str, str]
 ) -> None:
     """Each section's name and the first place where it stands, as the file is read."""
     for key, answer in part["properties"].items():
-        for one in (answer, *answer.get("anyOf", ()), *_entries(answer)):
+        for one in (answer, *answer.get("anyOf", ()), *_list_entries(answer)):
             name = one.get("$ref", "").rpartition("/")[2]
             if name and name not in places:
                 places[name] = f"{place}.{key}".lstrip(".")
-                _find(parts[name], places[name], parts, places)
+                _find_sections(parts[name], places[name], parts, places)
 
 
-def _entries(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_entries(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     lists = [answer, *answer.get("anyOf", ())]
     return [one["items"] for one in lists if "items" in one]
 
 
-def _table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
+def _make_table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
     needed = part.get("required", ())
     yield "| key | value | meaning |"
     yield "|---|---|---|"
     for key, answer in part["properties"].items():
         must = " \\*" if key in needed else ""
-        yield f"| `{key}`{must} | {_value(answer, places)} | {answer.get('description', '')} |"
+        value = _describe_value(answer, places)
+        yield f"| `{key}`{must} | {value} | {answer.get('description', '')} |"
     yield ""
 
 
-def _value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
+def _describe_value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
     """What stands behind a key, in a few words."""
     if choices := answer.get("anyOf"):
-        return " or ".join(_value(one, places) for one in choices if one.get("type") != "null")
+        return " or ".join(
+            _describe_value(one, places) for one in choices if one.get("type") != "null"
+        )
     if "$ref" in answer:
         place = places[answer["$ref"].rpartition("/")[2]]
         return f"[{place.rpartition('.')[2]}](#{place.replace('.', '')})"
@@ -128,17 +131,17 @@ def _value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
         return ", ".join(f"`{one}`" for one in answer["enum"])
     kind = answer.get("type", "")
     if kind == "array":
-        inner = _value(answer["items"], places)
+        inner = _describe_value(answer["items"], places)
         return f"list, {inner}" if inner.startswith("such as") else f"list of {inner}"
     if kind == "integer":
         return f"{answer['minimum']} to {answer['maximum']}"
     if kind == "string" and "examples" in answer:
-        return _example(answer["examples"][0])
+        return _format_example(answer["examples"][0])
     args = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
     return str(args.get(kind, kind))
 
 
-def _example(text: str) -> str:
+def _format_example(text: str) -> str:
     """A value as it looks; what is long by the name of its kind."""
     if text.startswith("arn:"):
         return "ARN"

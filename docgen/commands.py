@@ -52,11 +52,11 @@ _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 def page() -> str:
     """The page. Raises ValueError for a command or an option without a help."""
-    commands = list(_walk("hpctl", cli))
+    commands = list(_walk_commands("hpctl", cli))
     uses: dict[str, Counter[str]] = defaultdict(Counter)
     for words, command in commands:
-        for option in _listed(words, command):
-            uses[_flags(option)][_text(option.help)] += 1
+        for option in _list_described_options(words, command):
+            uses[_format_flags(option)][_format_text(option.help)] += 1
     shared = {
         flags: text
         for flags, helps in uses.items()
@@ -67,12 +67,12 @@ def page() -> str:
     lines = [HEAD.rstrip("\n"), *(row for row in listed if not row.startswith(_IN_HEAD))]
     for group, those in groupby(commands, lambda one: one[0].split()[1]):
         members = list(those)
-        repeated = _repeated(members, shared)
+        repeated = _find_repeated_options(members, shared)
         lines += ["", f"## {group}"]
         for (flags, text), names in repeated.items():
             lines += ["", f"`{flags}` of {', '.join(f'`{name}`' for name in names)}: {text}"]
         for words, command in members:
-            lines += _command(words, command, shared, repeated)
+            lines += _describe_command(words, command, shared, repeated)
     lines += ["", EARLIER, *(f"| `{old}` | `{today}` |" for old, today in _list_earlier())]
     return "\n".join(lines) + "\n"
 
@@ -85,19 +85,19 @@ def _list_earlier() -> list[tuple[str, str]]:
     return sorted({**ALIASES, **below}.items())
 
 
-def _repeated(
+def _find_repeated_options(
     members: Sequence[tuple[str, click.Command]], shared: Mapping[str, str]
 ) -> dict[tuple[str, str], list[str]]:
     """The options that several commands of a group have in the same sense, and which have them."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for words, command in members:
-        for option in _listed(words, command):
+        for option in _list_described_options(words, command):
             if option.name not in _EVERYWHERE and not _is_shared(option, shared):
-                found[_meaning(option)].append(words.split(maxsplit=2)[-1])
+                found[_option_key(option)].append(words.split(maxsplit=2)[-1])
     return {meaning: names for meaning, names in found.items() if len(names) >= _SHARED_BY}
 
 
-def _walk(text: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def _walk_commands(text: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
         context = click.Context(command)
         if command.invoke_without_command and text != "hpctl":
@@ -105,12 +105,12 @@ def _walk(text: str, command: click.Command) -> Iterator[tuple[str, click.Comman
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
-                yield from _walk(f"{text} {name}", child)
+                yield from _walk_commands(f"{text} {name}", child)
     else:
         yield text, command
 
 
-def _command(
+def _describe_command(
     text: str,
     command: click.Command,
     shared: Mapping[str, str],
@@ -119,40 +119,42 @@ def _command(
     if not command.help:
         raise ValueError(f"{text} has no help")
     context = click.Context(command, info_name=text)
-    arguments = [a for p in command.params for a in _argument(p, context)]
+    arguments = [a for p in command.params for a in _describe_argument(p, context)]
     usage = " ".join([text.removeprefix("hpctl "), *arguments])
     yield from ("", f"**`{usage}`**", "") if " " in usage else ("",)
-    about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
-    options = _listed(text, command)
+    about = _format_text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
+    options = _list_described_options(text, command)
     known = [o for o in options if _is_shared(o, shared)]
-    also = [_name(o) for o in known if o.name not in (*_EVERYWHERE, "cluster")]
+    also = [_option_name(o) for o in known if o.name not in (*_EVERYWHERE, "cluster")]
     yield about + (" Takes " + ", ".join(f"`{name}`" for name in also) + "." if also else "")
-    own = [o for o in options if o not in known and _meaning(o) not in repeated]
+    own = [o for o in options if o not in known and _option_key(o) not in repeated]
     if own:
         yield ""
-        yield from (f"- `{_flags(o)}`: {_text(o.help)}" for o in own)
+        yield from (f"- `{_format_flags(o)}`: {_format_text(o.help)}" for o in own)
 
 
 def _is_shared(option: click.Option, shared: Mapping[str, str]) -> bool:
-    return option.name in ("as_json", "dry_run") or shared.get(_flags(option)) == _text(option.help)
+    return option.name in ("as_json", "dry_run") or shared.get(
+        _format_flags(option)
+    ) == _format_text(option.help)
 
 
-def _meaning(option: click.Option) -> tuple[str, str]:
-    return _flags(option), _text(option.help)
+def _option_key(option: click.Option) -> tuple[str, str]:
+    return _format_flags(option), _format_text(option.help)
 
 
-def _argument(parameter: click.Parameter, context: click.Context) -> list[str]:
+def _describe_argument(parameter: click.Parameter, context: click.Context) -> list[str]:
     if not isinstance(parameter, click.Argument):
         return []
     return parameter.get_usage_pieces(context) or [parameter.make_metavar(context)]
 
 
-def _listed(words: str, command: click.Command) -> list[click.Option]:
+def _list_described_options(words: str, command: click.Command) -> list[click.Option]:
     """The options that the page describes. Raises ValueError where one has no help."""
-    return [] if words.startswith(_IN_HELP) and words != _BY_HAND else _options(command)
+    return [] if words.startswith(_IN_HELP) and words != _BY_HAND else _list_options(command)
 
 
-def _options(command: click.Command) -> list[click.Option]:
+def _list_options(command: click.Command) -> list[click.Option]:
     found = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
     for option in found:
         if not option.help:
@@ -160,14 +162,14 @@ def _options(command: click.Command) -> list[click.Option]:
     return found
 
 
-def _name(option: click.Option) -> str:
+def _option_name(option: click.Option) -> str:
     """Of a switch the side that is not the default."""
     return (
         option.secondary_opts[-1] if option.secondary_opts and option.default else option.opts[-1]
     )
 
 
-def _flags(option: click.Option) -> str:
+def _format_flags(option: click.Option) -> str:
     """`--every TIME`, `--wait/--no-wait`, `-o, --output FILE`."""
     names = ", ".join(option.opts) + "".join(f"/{o}" for o in option.secondary_opts)
     if option.is_flag or option.count:
@@ -176,5 +178,5 @@ def _flags(option: click.Option) -> str:
     return f"{names} {metavar.removesuffix(' RANGE')}"
 
 
-def _text(text: str | None) -> str:
+def _format_text(text: str | None) -> str:
     return re.sub(r"\s+", " ", (text or "").replace("\b", "")).strip().replace("|", "\\|")

@@ -171,7 +171,7 @@ MEANINGS = {
 
 def page() -> str:
     """The page. Raises ValueError where keys and meanings are not the same."""
-    rows = dict(_keys(Config(), ""))
+    rows = dict(_list_keys(Config(), ""))
     if rows.keys() != MEANINGS.keys():
         raise ValueError(f"keys and MEANINGS differ: {sorted(rows.keys() ^ MEANINGS.keys())}")
     lines = [HEAD, "## Keys", "", "| key | default | meaning |", "|---|---|---|"]
@@ -184,18 +184,18 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _keys(section: Struct, place: str) -> Iterator[tuple[str, str]]:
+def _list_keys(section: Struct, place: str) -> Iterator[tuple[str, str]]:
     """Every key with its default: those of the file itself before those of its sections."""
     plain = {name: getattr(section, name) for name in section.__struct_fields__}
     inner = {k: v for k, v in plain.items() if isinstance(v, Struct) and k != "run_policy"}
     for name, default in plain.items():
         if name not in inner:
-            yield place + name, _default(default)
+            yield place + name, _format_default(default)
     for name, part in inner.items():
-        yield from _keys(part, f"{name}.")
+        yield from _list_keys(part, f"{name}.")
 
 
-def _default(value: Any) -> str:
+def _format_default(value: Any) -> str:
     if value is None or isinstance(value, Struct | Mapping | frozenset) or value in ("", ()):
         return ""
     if isinstance(value, tuple):

@@ -41,13 +41,13 @@ def never_blank(query: str, legend: str) -> str:
     return f"({query}) or on() {zero}"
 
 
-def _quantiles(name: str, by: str = "") -> dict[str, str]:
+def _query_quantiles(name: str, by: str = "") -> dict[str, str]:
     grouped = f"sum by (le{by and f', {by}'}) (rate({name}_bucket[$__rate_interval]))"
     label = f"{{{{{by}}}}} " if by else ""
     return {f"{label}p{q}": f"histogram_quantile(0.{q}, {grouped})" for q in (50, 90, 99)}
 
 
-def _rate(name: str, by: str, per: str = "1h") -> dict[str, str]:
+def _query_rate(name: str, by: str, per: str = "1h") -> dict[str, str]:
     legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
     return {legend: f"sum by ({by}) (increase({name}[{per}]))"}
 
@@ -59,15 +59,15 @@ _FROM_PEERS = (
 )  # fmt: skip
 
 
-def _outliers(title: str, name: str, unit: str, about: str = "") -> Panel:
+def _make_outliers_panel(title: str, name: str, unit: str, about: str = "") -> Panel:
     """The five that are farthest from the median of their instance type, each by its name."""
     far = _FROM_PEERS.format(x=_AGENTS + name)
     return Panel(title, {"{{instance}} {{gpu}}{{device}}{{mountpoint}}": f"topk(5, {far})"}, unit,
                  about=about or "The five farthest from the median of their instance type.")  # fmt: skip
 
 
-def _compared(title: str, gauge: str, unit: str) -> Panel:
-    return _outliers(title, f'peer_value{{gauge="{gauge}"}}', unit)
+def _make_comparison_panel(title: str, gauge: str, unit: str) -> Panel:
+    return _make_outliers_panel(title, f'peer_value{{gauge="{gauge}"}}', unit)
 
 
 BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
@@ -89,14 +89,14 @@ BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
     )),
     "recoveries": ("hpctl: recoveries", (
         Panel("Open, by phase", {"{{kind}} {{phase}}": "sum by (kind, phase) (hpctl_recoveries_open) > 0"}, "suffix: recoveries"),
-        Panel("Begun an hour, by cause", _rate("hpctl_recoveries_opened_total", "kind, class"), "suffix: recoveries", "bars"),
-        Panel("Ended an hour", _rate("hpctl_recoveries_ended_total", "kind, end"), "suffix: recoveries", "bars"),
-        Panel("Fault to running", _quantiles("hpctl_job_recovery_seconds"), "s"),
-        Panel("By stage", _quantiles("hpctl_recovery_stage_seconds", "stage"), "s"),
-        Panel("Node back in service", _quantiles("hpctl_node_recovery_seconds"), "s"),
-        Panel("Steps an hour", _rate("hpctl_steps_total", "step, outcome"), "suffix: steps", "bars"),
+        Panel("Begun an hour, by cause", _query_rate("hpctl_recoveries_opened_total", "kind, class"), "suffix: recoveries", "bars"),
+        Panel("Ended an hour", _query_rate("hpctl_recoveries_ended_total", "kind, end"), "suffix: recoveries", "bars"),
+        Panel("Fault to running", _query_quantiles("hpctl_job_recovery_seconds"), "s"),
+        Panel("By stage", _query_quantiles("hpctl_recovery_stage_seconds", "stage"), "s"),
+        Panel("Node back in service", _query_quantiles("hpctl_node_recovery_seconds"), "s"),
+        Panel("Steps an hour", _query_rate("hpctl_steps_total", "step, outcome"), "suffix: steps", "bars"),
         Panel("Steps in doubt", {"": "max(hpctl_steps_in_doubt)"}, "suffix: steps"),
-        Panel("Node time drained in a day, by what was found", _rate("hpctl_drained_node_seconds_total", "found", "1d"), "s",
+        Panel("Node time drained in a day, by what was found", _query_rate("hpctl_drained_node_seconds_total", "found", "1d"), "s",
               about="healthy is the price of being wrong."),
     )),
     "jobs": ("hpctl: a job's life", (
@@ -115,8 +115,8 @@ BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
     "grey": ("hpctl: grey failures", (
         Panel("SM clock against peers", {"{{instance}} GPU {{gpu}}": "bottomk(5, hpctl:gpu_sm_clock:of_peers)"}, "percentunit",
               about="Busy GPUs as a share of the median of their instance type."),
-        _outliers("GPU temperature", "gpu_temperature_celsius", "celsius"),
-        _outliers("GPU power", "gpu_power_watts", "watt"),
+        _make_outliers_panel("GPU temperature", "gpu_temperature_celsius", "celsius"),
+        _make_outliers_panel("GPU power", "gpu_power_watts", "watt"),
         Panel("Throttled", {"{{instance}} GPU {{gpu}} {{reason}}":
               f"topk(5, rate({_AGENTS}gpu_throttled_seconds_total[$__rate_interval]))"}, "percentunit"),
         Panel("Corrected ECC errors an hour", {"{{instance}} GPU {{gpu}}":
@@ -126,7 +126,7 @@ BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
         Panel("PCIe replays an hour", {"{{instance}} GPU {{gpu}}":
               f"topk(5, increase({_AGENTS}gpu_pcie_replays_total[1h]))"}, "suffix: replays"),
         Panel("EFA retransmits above peers", {"{{instance}}": "topk(5, hpctl:efa_retransmits:above_peers)"}, "percentunit"),
-        _compared("EFA events of remote peers", "efa.remote_events_per_s", "cps"),
+        _make_comparison_panel("EFA events of remote peers", "efa.remote_events_per_s", "cps"),
         Panel("RDMA devices", {"{{instance}} {{device}} {{counter}}":
               f'topk(5, rate({_AGENTS}rdma_events_total{{counter!~".*(bytes|pkts|wrs|recv|send|packets|data)"}}[$__rate_interval]))'}, "cps"),
         Panel("Storage clients", {"{{instance}} {{mountpoint}}": f"topk(5, {_AGENTS}mount_silent_seconds)"}, "s"),
@@ -140,13 +140,13 @@ BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
         Panel("Trouble", {"{{part}}": "max by (part) (hpctl_trouble)"}, YES_NO),
         Panel("Since the last cycle", {"{{instance}}": "hpctl_cycle_age_seconds"}, "s"),
         Panel("Free on the disk of the state directory", {"{{instance}}": "hpctl_state_dir_free_ratio"}, "percentunit"),
-        Panel("Cycle", _quantiles("hpctl_cycle_seconds"), "s"),
-        Panel("Journal append", _quantiles("hpctl_journal_append_seconds"), "s"),
+        Panel("Cycle", _query_quantiles("hpctl_cycle_seconds"), "s"),
+        Panel("Journal append", _query_quantiles("hpctl_journal_append_seconds"), "s"),
         Panel("Internal errors an hour", {
             "{{where}}": "sum by (where) (increase(hpctl_internal_errors_total[1h])) > 0",
             "cycles": "sum(increase(hpctl_cycles_failed_total[1h]))",
             "left alone, lasting {{lasting}}": "sum by (lasting) (hpctl_quarantined)"}, TIMES),
-        Panel("SageMaker calls an hour", _rate("hpctl_api_calls_total", "operation, result"), "suffix: calls", "bars"),
+        Panel("SageMaker calls an hour", _query_rate("hpctl_api_calls_total", "operation, result"), "suffix: calls", "bars"),
         Panel("Heard a second", {
             "reports": "sum(rate(hpctl_reports_total[$__rate_interval]))",
             "heartbeats": "sum(rate(hpctl_heartbeats_total[$__rate_interval]))",
@@ -177,7 +177,7 @@ ANNOTATIONS: Final = (
 """What is marked in every graph: its name, color, text, and the query that answers when it is so."""
 
 
-def dashboard(name: str) -> str:
+def make_dashboard(name: str) -> str:
     """A file: the dashboard's JSON, which Grafana 10.1 and later take."""
     from grafana_foundation_sdk.builders import dashboard as board
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -198,7 +198,7 @@ def dashboard(name: str) -> str:
         mark = board.AnnotationQuery().name(marked).datasource(source).icon_color(color)
         made = made.annotation(mark.enable(True).expr(query))
     for panel, place in zip(panels, _lay_out(panels), strict=True):
-        made = made.with_panel(_panel(panel, source).grid_pos(place))
+        made = made.with_panel(_make_panel(panel, source).grid_pos(place))
     found = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     _complete_annotations(found)
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
@@ -235,7 +235,7 @@ def _is_of_nodes(query: str) -> bool:
     return "topk(5" in query or "bottomk(5" in query
 
 
-def _panel(panel: Panel, source: Any) -> Any:
+def _make_panel(panel: Panel, source: Any) -> Any:
     from grafana_foundation_sdk.builders import dashboard as board
     from grafana_foundation_sdk.builders import prometheus, stat, table, timeseries
     from grafana_foundation_sdk.models import common

@@ -31,7 +31,7 @@ _RESTARTS = (
 )
 
 
-def pages() -> dict[str, Callable[[], str]]:
+def list_pages() -> dict[str, Callable[[], str]]:
     """The generated pages by their name in docs/."""
     folders = sorted(path for path in RECORDINGS.iterdir() if (path / "README.md").exists())
     return {f"gpu/{folder.name}.md": partial(page, folder) for folder in folders}
@@ -39,7 +39,7 @@ def pages() -> dict[str, Callable[[], str]]:
 
 def page(folder: Path) -> str:
     """The page of one card and driver."""
-    title, about = _description(folder)
+    title, about = _read_description(folder)
     parts = [f"# {title}", "", about, ""]
     for section in SECTIONS:
         try:
@@ -50,36 +50,36 @@ def page(folder: Path) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _description(folder: Path) -> tuple[str, str]:
+def _read_description(folder: Path) -> tuple[str, str]:
     """The title and the first paragraph of the folder's README."""
     head, _, rest = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
     paragraph = rest.strip().partition("\n\n")[0]
     return head.removeprefix("# Recordings: "), paragraph
 
 
-def _json(folder: Path, name: str) -> Any:
+def _read_json(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+def _make_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
     head = list(head)
-    yield _line(head)
+    yield _make_line(head)
     yield "|" + "---|" * len(head)
     for row in rows:
-        yield _line(row)
+        yield _make_line(row)
 
 
-def _line(cells: Iterable[object]) -> str:
+def _make_line(cells: Iterable[object]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def _nvml(folder: Path) -> Iterator[str]:
+def _describe_nvml(folder: Path) -> Iterator[str]:
     """How long the agent's sweeps of NVML take."""
-    calls = _json(folder, "nvml-calls.json")
+    calls = _read_json(folder, "nvml-calls.json")
     sweeps = (("ordinary", calls["often"]), ("full", calls["full"]))
     yield "## Sweeps of NVML"
     yield ""
-    yield from _table(
+    yield from _make_table(
         ("sweep", "sweeps", "median ms", "95 % ms", "longest ms"),
         ((name, s["n"], s["p50_ms"], s["p95_ms"], s["max_ms"]) for name, s in sweeps),
     )
@@ -94,12 +94,12 @@ def _nvml(folder: Path) -> Iterator[str]:
     )
 
 
-def _compared(folder: Path) -> Iterator[str]:
+def _compare_with_nvidia_smi(folder: Path) -> Iterator[str]:
     """The agent's fields beside nvidia-smi's."""
     rows: list[tuple[object, ...]] = []
     different: dict[tuple[str, str], dict[str, Any]] = {}
     for name, state in (("compared-idle.json", "idle"), ("compared-load.json", "under load")):
-        fields = [f for f in _json(folder, name) if f["verdict"] in (*_AGREES, "DIFFERS")]
+        fields = [f for f in _read_json(folder, name) if f["verdict"] in (*_AGREES, "DIFFERS")]
         same = sum(field["verdict"] in _AGREES for field in fields)
         rows.append((state, len(fields), same))
         different |= {
@@ -107,9 +107,9 @@ def _compared(folder: Path) -> Iterator[str]:
         }
     yield "## Fields compared with `nvidia-smi -q -x`"
     yield ""
-    yield from _table(("GPU", "fields that both have", "same"), rows)
+    yield from _make_table(("GPU", "fields that both have", "same"), rows)
     yield ""
-    yield from _table(
+    yield from _make_table(
         ("GPU", "field that differs", "hpctl", "nvidia-smi"),
         ((state, f"`{n}`", f["hpctl"], f["smi"]) for (state, n), f in different.items()),
     )
@@ -120,7 +120,7 @@ def _compared(folder: Path) -> Iterator[str]:
     )
 
 
-def _agent(folder: Path) -> Iterator[str]:
+def _describe_agent(folder: Path) -> Iterator[str]:
     """What the agent takes of its node."""
     text = (folder / "agent-metrics.txt").read_text(encoding="utf-8")
     values = dict(re.findall(r"^(\w+) ([\d.e+-]+)$", text, re.MULTILINE))
@@ -129,7 +129,7 @@ def _agent(folder: Path) -> Iterator[str]:
     yield "## The agent"
     yield ""
     yield f"It takes {cpu:.1f} % of a core and {memory:.0f} MB of memory, without its NVML child."
-    killed = _json(folder, "child-killed-and-stopped.json")
+    killed = _read_json(folder, "child-killed-and-stopped.json")
     yield (
         f"The child is killed within a sweep: the next one answers after"
         f" {killed['kill']['back_after_s']} s."
@@ -141,12 +141,12 @@ def _agent(folder: Path) -> Iterator[str]:
         )
 
 
-def _faults(folder: Path) -> Iterator[str]:
+def _describe_faults(folder: Path) -> Iterator[str]:
     """What programs that fault leave in the kernel log."""
     yield "## Kernel lines of programs that fault"
     yield ""
     rows = []
-    for crash in _json(folder, "crashes.json"):
+    for crash in _read_json(folder, "crashes.json"):
         lines = [raw for _, raw in crash["kmsg"]]
         printed = sorted({found[1] for raw in lines if (found := _XID.search(raw))}, key=int)
         judged = {f["code"] for each in crash["judged"] for f in each["findings"]}
@@ -160,18 +160,20 @@ def _faults(folder: Path) -> Iterator[str]:
                 f"all but {', '.join(missed)}" if missed else "all" if printed else "-",
             )
         )
-    yield from _table(("program", "Xid in the log", "NVML's events", "recognized by hpctl"), rows)
+    yield from _make_table(
+        ("program", "Xid in the log", "NVML's events", "recognized by hpctl"), rows
+    )
 
 
-def _deaths(folder: Path) -> Iterator[str]:
+def _describe_deaths(folder: Path) -> Iterator[str]:
     """Why a program ended, by its output."""
-    verdicts = _json(folder, "deaths/verdicts.json")
+    verdicts = _read_json(folder, "deaths/verdicts.json")
     right = sum(each["right"] for each in verdicts.values())
     yield "## Verdicts on how programs end"
     yield ""
     yield f"At the time of the recording {right} of {len(verdicts)} verdicts were right."
     yield ""
-    yield from _table(
+    yield from _make_table(
         ("program", "hpctl said", "kind", "right"),
         (
             (f"`{name}`", v["said"]["why"], v["said"]["kind"], "yes" if v["right"] else "**no**")
@@ -180,19 +182,19 @@ def _deaths(folder: Path) -> Iterator[str]:
     )
 
 
-def _acceptance(folder: Path) -> Iterator[str]:
+def _describe_acceptance(folder: Path) -> Iterator[str]:
     """The figures of the acceptance test's programs, and how far two runs are apart."""
-    found = _json(folder, "acceptance.json")
+    found = _read_json(folder, "acceptance.json")
     yield "## The acceptance test's programs, run twice"
     yield ""
     rows = []
     for name, each in found["spread"].items():
         figures = (f"{value:,.1f}" for value in each["values"])
         rows.append((_UNITS[name.rpartition(" ")[2]], *figures, f"{each['spread_pct']} %"))
-    yield from _table(("figure", "first run", "second run", "spread"), rows)
+    yield from _make_table(("figure", "first run", "second run", "spread"), rows)
 
 
-def _nccl(folder: Path) -> Iterator[str]:
+def _describe_nccl(folder: Path) -> Iterator[str]:
     """What NCCL's RAS answers where a rank stays away."""
     texts = sorted((folder / "nccl").glob("*.ras.text"))
     if not texts:
@@ -206,12 +208,12 @@ def _nccl(folder: Path) -> Iterator[str]:
         text = path.read_text(encoding="utf-8")
         said = re.findall(r"^  ((?:Rank \d+|\d+ ranks?) .*?)(?: -- .*)?$", text, re.MULTILINE)
         rows.append((f"`{path.name.partition('.')[0]}`", "; ".join(said) or "no mismatch"))
-    yield from _table(("run", "RAS"), rows)
+    yield from _make_table(("run", "RAS"), rows)
 
 
-def _checkpoints(folder: Path) -> Iterator[str]:
+def _describe_checkpoints(folder: Path) -> Iterator[str]:
     """Checkpoints of CUDA tensors, and the verdicts on them."""
-    found = _json(folder, "checkpoints.json")
+    found = _read_json(folder, "checkpoints.json")
     whole = [row for row in found if row["whole"]]
     right = sum(row["step_right"] for row in whole)
     yield "## Checkpoints that frameworks saved"
@@ -221,7 +223,7 @@ def _checkpoints(folder: Path) -> Iterator[str]:
         f" whole, {right} of them with the step that was expected. The others:"
     )
     yield ""
-    yield from _table(
+    yield from _make_table(
         ("checkpoint", "saved by", "hpctl said"),
         (
             (f"`{row['path']}`", row["note"] or "", row["why"] or _step_said(row))
@@ -237,7 +239,7 @@ def _step_said(row: dict[str, Any]) -> str:
 
 def _in_process(folder: Path) -> Iterator[str]:
     """Restarts in the same processes and in new ones."""
-    found = _json(folder, "in-process/figures.json")
+    found = _read_json(folder, "in-process/figures.json")
     if not found:
         return
     yield "## Restart in the same processes, and in new ones"
@@ -252,7 +254,7 @@ def _in_process(folder: Path) -> Iterator[str]:
         ended = "" if each["same_process"] or name.startswith("new") else " (the process ended)"
         return f"{each['raised_to_next_step_s']:.1f}{ended}"
 
-    yield from _table(
+    yield from _make_table(
         ("error", "in process (NVRx)", "new processes"),
         ((error, seconds(same), seconds(new)) for error, same, new in _RESTARTS),
     )
@@ -260,7 +262,7 @@ def _in_process(folder: Path) -> Iterator[str]:
 
 def _fast_saves(folder: Path) -> Iterator[str]:
     """What fast saves cost a step, and how soon they are safe."""
-    disk = _json(folder, "fast-saves.json")["disk"]
+    disk = _read_json(folder, "fast-saves.json")["disk"]
     yield "## Fast saves"
     yield ""
     rows = []
@@ -275,7 +277,7 @@ def _fast_saves(folder: Path) -> Iterator[str]:
                 each["copied_GBps"],
             )
         )
-    yield from _table(
+    yield from _make_table(
         ("save", "GB", "slowdown of a median step", "safe after s", "copied at GB/s"), rows
     )
     restore = disk["dcp_helped"]["restore"]
@@ -287,7 +289,7 @@ def _fast_saves(folder: Path) -> Iterator[str]:
 
 def _node_loss(folder: Path) -> Iterator[str]:
     """A node lost under a spare, and by requeue."""
-    found = _json(folder, "sandbox-on-gpu.json")
+    found = _read_json(folder, "sandbox-on-gpu.json")
     if "same_bits" not in found:
         yield from _node_loss_to_its_end(found)
         return
@@ -298,8 +300,8 @@ def _node_loss(folder: Path) -> Iterator[str]:
     yield ""
     yield (
         "A real Slurm ran four nodes on this machine, which shared the GPU. The loss was simulated:"
-        f" the kernel line `{_injected(spare)}` was given to the agent. The GPU itself did not"
-        " fail."
+        f" the kernel line `{_describe_injection(spare)}` was given to the agent. The GPU itself"
+        " did not fail."
     )
     yield ""
     yield (
@@ -337,7 +339,9 @@ def _node_loss_to_its_end(found: dict[str, Any]) -> Iterator[str]:
         for name, text in names.items()
         if name in found
     ]
-    yield from _table(("job", "drained", "started", "first new step", "completed", "weights"), rows)
+    yield from _make_table(
+        ("job", "drained", "started", "first new step", "completed", "weights"), rows
+    )
 
 
 _NODE_LOSS_TIMES = (
@@ -348,7 +352,7 @@ _NODE_LOSS_TIMES = (
 )
 
 
-def _injected(run: dict[str, Any]) -> str:
+def _describe_injection(run: dict[str, Any]) -> str:
     return str(run["inject"].partition(": ")[2])
 
 
@@ -363,21 +367,21 @@ def _resumed_from(run: dict[str, Any]) -> str:
     return Path(said.rpartition(" ")[2]).name
 
 
-def _notes(folder: Path) -> Iterator[str]:
+def _read_notes(folder: Path) -> Iterator[str]:
     """What a person noted of these recordings."""
     yield (folder / "notes.txt").read_text(encoding="utf-8").strip()
 
 
 SECTIONS: tuple[Callable[[Path], Iterator[str]], ...] = (
-    _notes,
-    _nvml,
-    _compared,
-    _agent,
-    _faults,
-    _deaths,
-    _acceptance,
-    _nccl,
-    _checkpoints,
+    _read_notes,
+    _describe_nvml,
+    _compare_with_nvidia_smi,
+    _describe_agent,
+    _describe_faults,
+    _describe_deaths,
+    _describe_acceptance,
+    _describe_nccl,
+    _describe_checkpoints,
     _in_process,
     _fast_saves,
     _node_loss,

@@ -55,7 +55,7 @@ def page() -> str:
     """The page. Raises ValueError for a view that nobody has, or a note on no field."""
     written = yaml.safe_load(NOTES.read_text(encoding="utf-8"))
     notes: dict[str, dict[str, str]] = written["notes"]
-    classes = _classes()
+    classes = _list_classes()
     lines = [HEAD]
     todo: list[type] = []
     used: set[str] = set()
@@ -63,28 +63,28 @@ def page() -> str:
     for name, entry in written["schemas"].items():
         view = classes[entry["view"]]
         exits = f" Exit {entry['exit']}." if "exit" in entry else ""
-        head = f"{_command(name, entry['command'])}{exits}".strip()
+        head = f"{_name_command(name, entry['command'])}{exits}".strip()
         lines += [f"## hpctl.{name}/1", "", *([head, ""] if head else [])]
         noted = notes.get(entry["view"], {})
         used.add(entry["view"])
-        lines += [*_block(view, noted, todo), ""]
+        lines += [*_describe_view(view, noted, todo), ""]
     lines += ["## Parts", ""]
     while todo:
         part = todo.pop(0)
         if part in done:
             continue
         done.add(part)
-        lines += [f"### {_name(part)}", ""]
+        lines += [f"### {_name_class(part)}", ""]
         key = f"{part.__module__.rpartition('.')[2]}.{part.__name__}"
         key = key if key in notes else part.__name__
         used.add(key)
-        lines += [*_block(part, notes.get(key, {}), todo), ""]
+        lines += [*_describe_view(part, notes.get(key, {}), todo), ""]
     if unused := notes.keys() - used:
         raise ValueError(f"notes on types that no command prints: {', '.join(unused)}")
     return "\n".join(lines)
 
 
-def _command(schema: str, command: str) -> str:
+def _name_command(schema: str, command: str) -> str:
     """What prints it, where that is not plain from the schema's name."""
     text = command.removeprefix("hpctl ")
     words = re.match(r"[a-z -]*[a-z]", text)
@@ -92,7 +92,7 @@ def _command(schema: str, command: str) -> str:
     return "" if plain else f"`{text}`."
 
 
-def _classes() -> dict[str, type]:
+def _list_classes() -> dict[str, type]:
     """The classes that may be views, by their names.
 
     Of several with one name that of a command wins, and above it that of what commands share.
@@ -100,7 +100,7 @@ def _classes() -> dict[str, type]:
     found: dict[str, type] = {}
     commands: dict[str, type] = {}
     shared: dict[str, type] = {}
-    for name in _modules():
+    for name in _list_modules():
         module = importlib.import_module(name)
         parts = {key: value for key, value in vars(module).items() if _is_part(value)}
         is_command = any(isinstance(value, click.Command) for value in vars(module).values())
@@ -113,7 +113,7 @@ def _classes() -> dict[str, type]:
     return found | commands | shared
 
 
-def _modules() -> Iterator[str]:
+def _list_modules() -> Iterator[str]:
     """The modules that may hold views, by name."""
     for info in pkgutil.walk_packages(hpctl.__path__, "hpctl."):
         room = info.name.split(".")[1]
@@ -125,18 +125,22 @@ def _is_part(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _block(view: type[msgspec.Struct], notes: Mapping[str, str], todo: list[type]) -> Iterator[str]:
+def _describe_view(
+    view: type[msgspec.Struct], notes: Mapping[str, str], todo: list[type]
+) -> Iterator[str]:
     hints = typing.get_type_hints(view, None, _for_type_checkers(view.__module__))
     if unknown := notes.keys() - set(view.__struct_fields__):
         raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
     yield "```"
     for field in view.__struct_fields__:
-        kind = _kind(hints[field], todo)
-        yield from _field(field if kind == "text" else f"{field}: {kind}", notes.get(field, ""))
+        kind = _name_type(hints[field], todo)
+        yield from _describe_field(
+            field if kind == "text" else f"{field}: {kind}", notes.get(field, "")
+        )
     yield "```"
 
 
-def _field(line: str, note: str) -> Iterator[str]:
+def _describe_field(line: str, note: str) -> Iterator[str]:
     """A field with its note behind it, or below it where the page is too narrow."""
     note = note.replace("`", "")
     if not note or len(line) + len(note) < _WIDTH:
@@ -161,22 +165,22 @@ def _for_type_checkers(module: str) -> dict[str, Any]:
     return found
 
 
-def _kind(hint: Any, todo: list[type]) -> str:
+def _name_type(hint: Any, todo: list[type]) -> str:
     """A type in the page's words; the parts that it names are added to `todo`."""
     hint = getattr(hint, "__supertype__", hint)
     if hint is Any:
         return "any"
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        known = [_kind(a, todo) for a in arguments if a is not type(None)]
+        known = [_name_type(a, todo) for a in arguments if a is not type(None)]
         return " or ".join(dict.fromkeys(known)) + ("?" if len(known) < len(arguments) else "")
     if origin is typing.Literal:
         return "text"
     if origin is not None and arguments:
-        return _container(origin, arguments, todo)
+        return _name_container(origin, arguments, todo)
     if _is_part(hint):
         todo.append(hint)
-        return _name(hint)
+        return _name_class(hint)
     if isinstance(hint, type):
         for base, word in _WORDS.items():
             if issubclass(hint, base):
@@ -184,14 +188,14 @@ def _kind(hint: Any, todo: list[type]) -> str:
     return "object"
 
 
-def _container(origin: Any, arguments: tuple[Any, ...], todo: list[type]) -> str:
+def _name_container(origin: Any, arguments: tuple[Any, ...], todo: list[type]) -> str:
     """A sequence or a mapping in the page's words."""
     sequence = origin in (list, tuple, set, frozenset)
     if sequence or len(arguments) != 2:
-        return f"{_kind(arguments[0], todo)}[]"
+        return f"{_name_type(arguments[0], todo)}[]"
     if arguments[1] is Any:
         return "object"
-    return f"{{text: {_kind(arguments[1], todo)}}}"
+    return f"{{text: {_name_type(arguments[1], todo)}}}"
 
 
 _WORDS: dict[type, str] = {
@@ -210,7 +214,7 @@ _WORDS: dict[type, str] = {
 _NAMED: dict[str, type] = {}
 
 
-def _name(part: type) -> str:
+def _name_class(part: type) -> str:
     """The class's name; the second class of a name has its module's in front."""
     name = part.__name__.removesuffix("View")
     if _NAMED.setdefault(name, part) is not part:

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from hpctl.daemon.intake import ROUTES
-from hpctl.detection.metrics import table
-from hpctl.service.intake.channel import Channel, Setup
-from hpctl.service.intake.child import DaemonClient, application, count
+from hpctl.detection.metrics import list_series
+from hpctl.service.intake.channel import IntakeChannel, Setup
+from hpctl.service.intake.child import DaemonClient, make_application, register_gauges
 from hpctl.service.intake.server import Bounds, Connections
 from hpctl.service.metrics import Metrics
 
@@ -57,11 +57,11 @@ GUIDE = """
 
 def page() -> str:
     """The page."""
-    found = sorted(_series())
+    found = sorted(_list_series())
     assert len(found) > 10, "where have the daemon's metrics gone?"
     found = [row for row in found if not row[0].startswith("hyperpod")]
     rows = ("| " + " | ".join((f"`{name}`", *rest)) + " |" for name, *rest in found)
-    agents = " ".join(f"`{name}`" for name in table())
+    agents = " ".join(f"`{name}`" for name in list_series())
     return HEAD + "\n".join(rows) + "\n" + AGENTS + fill(agents, 100) + "\n" + GUIDE
 
 
@@ -69,14 +69,14 @@ def intake_registry() -> CollectorRegistry:
     """The counters of an intake that nobody talks to."""
     ours, theirs = socketpair()
     theirs.close()
-    line, intake = Channel.of_intake(ours), CollectorRegistry()
-    application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake, ROUTES)
-    count(Connections(Bounds()), intake)
+    line, intake = IntakeChannel.of_intake(ours), CollectorRegistry()
+    make_application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake, ROUTES)
+    register_gauges(Connections(Bounds()), intake)
     line.close()
     return intake
 
 
-def _series() -> Iterator[tuple[str, str, str]]:
+def _list_series() -> Iterator[tuple[str, str, str]]:
     for registry in (Metrics().registry, intake_registry()):
         for series in registry._collector_to_names:
             made = cast(MetricWrapperBase, series)

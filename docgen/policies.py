@@ -1,7 +1,7 @@
 """docs/policies.md: what a recovery policy says, with the defaults from the code."""
 
 from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 
 HEAD = """# Recovery policies
 
@@ -79,19 +79,19 @@ may be a program that waits for something on purpose.
 def page() -> str:
     """The page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
-    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys(), COMPLETING, HANGS]
+    parts = [HEAD, _list_kinds(), LADDERS.format(actions=actions), _list_keys(), COMPLETING, HANGS]
     return "\n".join(parts)
 
 
-def _kinds() -> str:
+def _list_kinds() -> str:
     out = ["## Kinds of trouble and their defaults", ""]
     out.append("| kind (`on:`) | ladder | backoff | exclude | also | reason |")
     out.append("|---|---|---|---|---|---|")
-    out += [_kind(kind, DEFAULTS[kind]) for kind in Kind]
+    out += [_describe_kind(kind, DEFAULTS[kind]) for kind in TroubleKind]
     return "\n".join([*out, ""])
 
 
-def _kind(kind: Kind, treatment: Treatment) -> str:
+def _describe_kind(kind: TroubleKind, treatment: Treatment) -> str:
     also = [name for name in ("save_first", "hold_same") if getattr(treatment, name)]
     cells = (
         f"`{kind}`",
@@ -126,16 +126,16 @@ _MEANINGS = {
 }
 
 
-def _keys() -> str:
+def _list_keys() -> str:
     default = RunPolicy()
     out = ["## Keys", "", "Durations are seconds, or `30s`, `10m`, `2h`, `1d`.", ""]
     out += ["| key | default | meaning |", "|---|---|---|"]
     for name, meaning in _MEANINGS.items():
-        out.append(f"| `{name}` | {_value(getattr(default, name))} | {meaning} |")
+        out.append(f"| `{name}` | {_format_value(getattr(default, name))} | {meaning} |")
     return "\n".join([*out, ""])
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Backoff):
         return ", ".join(f"{n:g}" for n in (value.first_s, value.factor, value.cap_s))
     if isinstance(value, tuple):

@@ -153,14 +153,14 @@ def page() -> str:
     """The whole file, without the note that it is generated."""
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
-    parts += _section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
+    parts += _make_section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
     parts += [_JOB_INTRO]
-    parts += _section(job.TRANSITIONS, list(job.JobPhase), job.ENDS, _JOB_PHASES)
-    parts += [_gates(), _faults()]
+    parts += _make_section(job.TRANSITIONS, list(job.JobPhase), job.ENDS, _JOB_PHASES)
+    parts += [_list_gates(), _faults()]
     return "\n".join(parts)
 
 
-def _section(
+def _make_section(
     table: Mapping[Any, StrEnum],
     phases: Sequence[StrEnum],
     ends: frozenset[StrEnum],
@@ -168,7 +168,7 @@ def _section(
 ) -> list[str]:
     if set(args) != {str(p) for p in phases}:
         raise ValueError(f"phases without words, or words without phases: {args.keys()}")
-    everywhere = _everywhere(table, [p for p in phases if p not in ends])
+    everywhere = _find_common_signals(table, [p for p in phases if p not in ends])
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {phases[0]}"]
     waiting = [p for p in phases if p not in ends]
     loops = {s for _, s in table if all(table.get((p, s)) == p for p in waiting)}
@@ -191,7 +191,9 @@ def _section(
     return [*lines, ""]
 
 
-def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dict[StrEnum, StrEnum]:
+def _find_common_signals(
+    table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]
+) -> dict[StrEnum, StrEnum]:
     """Signals that every waiting phase knows, and where they lead from all of them but one."""
     found = {}
     for signal in dict.fromkeys(s for _, s in table):
@@ -202,7 +204,7 @@ def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dic
     return found
 
 
-def _gates() -> str:
+def _list_gates() -> str:
     rows = [
         f"| {g.name} | {(g.gate.__doc__ or '').strip().splitlines()[0]} "
         f"| {'yes' if g.approvable else ''} |"

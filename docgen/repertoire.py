@@ -21,15 +21,15 @@ COLUMNS = (
 
 def page() -> str:
     """Return the page's text."""
-    return "\n".join([HEAD, *_lines()])
+    return "\n".join([HEAD, *_list_lines()])
 
 
-def _lines() -> Iterator[str]:
+def _list_lines() -> Iterator[str]:
     for chapter in read_chapters():
-        yield from _section(chapter)
+        yield from _make_section(chapter)
 
 
-def _section(chapter: Chapter) -> Iterator[str]:
+def _make_section(chapter: Chapter) -> Iterator[str]:
     yield f"## {chapter.title.rstrip('.').partition(':')[0]}"
     yield ""
     if ":" in chapter.title:

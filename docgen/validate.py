@@ -53,11 +53,11 @@ def page() -> str:
     assert len(PERSONAS) == IAM.count("\n| `"), "say what each policy is for"
     parts = [HEAD, "## The checks\n\nA check is named after its family: `spec.rolling`.\n"]
     for family in FAMILIES:
-        parts += _family(family)
+        parts += _describe_family(family)
     return "\n".join([*parts, SECURITY, IAM])
 
 
-def _family(family: Family) -> list[str]:
+def _describe_family(family: Family) -> list[str]:
     offline = " Needs no credentials." if family.offline else ""
     rows = [f"| `{check.id}` | {check.asks} |" for check in family.checks]
     return [

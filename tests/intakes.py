@@ -100,7 +100,7 @@ class Head:
         return post(self.server.port, wire.PATH, body, headers, peer)
 
     def send(self, what: Report | bytes, munged: Path | None = None) -> tuple[int, dict[str, Any]]:
-        body = what if isinstance(what, bytes) else wire.encode(what)
+        body = what if isinstance(what, bytes) else wire.encode_report(what)
         peer = ADDRESSES["n2" if munged == self.realm.n2 else "n1"]
         return self.post(body, credential(munged or self.realm.n1, body), peer)
 
@@ -112,7 +112,7 @@ class Head:
 
 
 def credential(munged: Path, body: bytes) -> str:
-    return f"MUNGE {munge.encode(wire.payload(body), munged)}"
+    return f"MUNGE {munge.encode_credential(wire.make_credential_payload(body), munged)}"
 
 
 class Session:
@@ -121,11 +121,11 @@ class Session:
     def __init__(self, head: Head, node: str = "n1", munged: Path | None = None) -> None:
         self.head, self.node = head, node
         munged = munged or head.realm.n1
-        body = wire.encode(report(node), open_session=True)
+        body = wire.encode_report(report(node), open_session=True)
         status, answer = head.post(body, credential(munged, body), ADDRESSES[node])
         assert status == 200, answer
         self.granted = answer["session"]
-        self.key = munge.decode(self.granted["key"], munged).payload
+        self.key = munge.decode_credential(self.granted["key"], munged).payload
         self.seq = 1
 
     def signed(self, body: bytes) -> str:
@@ -136,7 +136,7 @@ class Session:
 
     def report(self) -> bytes:
         self.seq += 1
-        return wire.encode(report(self.node, self.seq))
+        return wire.encode_report(report(self.node, self.seq))
 
     def heartbeat(self, seq: int = 0, findings: tuple[Finding, ...] = ()) -> bytes:
         self.seq += 1

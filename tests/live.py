@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -44,7 +44,7 @@ class Live:
         """What the journal amounts to now."""
         store = open_reader(self.config)
         try:
-            return replay(store.events())
+            return replay_events(store.events())
         finally:
             store.close()
 

@@ -59,7 +59,7 @@ def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 10
     while True:
         try:
-            munge.encode(b"", socket)
+            munge.encode_credential(b"", socket)
             return
         except munge.MungeUnavailable:
             assert process.poll() is None, "munged ended"

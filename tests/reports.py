@@ -17,7 +17,13 @@ def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
 def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
     sent = report(node, seq)
     return wire.Heartbeat(
-        sent.node, sent.instance, sent.boot, seq, NOON, sent.agent_start, wire.digest(findings)
+        sent.node,
+        sent.instance,
+        sent.boot,
+        seq,
+        NOON,
+        sent.agent_start,
+        wire.digest_findings(findings),
     )
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpctl.detection.check import Expected, Machine, Observation
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
-from hpctl.detection.runner import Check, load
+from hpctl.detection.check import CheckedMachine, Expected, Observation
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.runner import LoadedCheck, load_check
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.faults.table import CHECKS, CheckSpec
 
@@ -19,18 +19,20 @@ def pci(index: int) -> str:
     return f"0000:{0x10 + index:02x}:00.0"
 
 
-def gpus(count: int = 8, **values) -> tuple[Gpu, ...]:
+def gpus(count: int = 8, **values) -> tuple[GpuState, ...]:
     """So many equal GPUs."""
-    return tuple(Gpu(index, f"GPU-{index}", pci(index), HOPPER, **values) for index in range(count))
+    return tuple(
+        GpuState(index, f"GPU-{index}", pci(index), HOPPER, **values) for index in range(count)
+    )
 
 
-def but(index: int, among: tuple[Gpu, ...], **values) -> tuple[Gpu, ...]:
+def but(index: int, among: tuple[GpuState, ...], **values) -> tuple[GpuState, ...]:
     """The same GPUs, but one of them has other values."""
     return tuple(replace(g, **values) if g.index == index else g for g in among)
 
 
-def check(name: str) -> Check:
-    return load(row(name))
+def check(name: str) -> LoadedCheck:
+    return load_check(row(name))
 
 
 def row(name: str) -> CheckSpec:
@@ -57,7 +59,7 @@ def codes(name: str, seen, before=None) -> dict[str, str]:
 
 
 def machine(nvml=None, root=Path("/nowhere"), expected=None):
-    return Machine(root, Expected(gpus=expected), None if nvml is None else answer(nvml))
+    return CheckedMachine(root, Expected(gpus=expected), None if nvml is None else answer(nvml))
 
 
 def answer(what: Snapshot | Exception) -> Callable[[], Snapshot]:

@@ -18,7 +18,7 @@ from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
 from hpctl.capacity.group_growth import await_arrival, order_growth
 from hpctl.capacity.spares import set_reservation
 from hpctl.engine.change_deadlines import deadline_of
-from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind
+from hpctl.vocabulary.change import Change, ChangeKind, ChangePhase, ChangeSignal
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Case, Next, Repeat, in_time
 
@@ -33,11 +33,11 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     return c.timed(answer, ChangeSignal.DEADLINE)
 
 
-_PHASES: Final[Mapping[tuple[Kind, ChangePhase], Callable[[ChangeCase], Next]]] = {
-    (Kind.ADD, ChangePhase.OPEN): order_growth,
-    (Kind.ADD, ChangePhase.ARRIVING): await_arrival,
-    (Kind.SPARES, ChangePhase.OPEN): set_reservation,
-    (Kind.BURN_IN, ChangePhase.OPEN): begin_burn_in,
-    (Kind.BURN_IN, ChangePhase.TESTING): watch_burn_in,
-    (Kind.BURN_IN, ChangePhase.LEAVING): end_burn_in,
+_PHASES: Final[Mapping[tuple[ChangeKind, ChangePhase], Callable[[ChangeCase], Next]]] = {
+    (ChangeKind.ADD, ChangePhase.OPEN): order_growth,
+    (ChangeKind.ADD, ChangePhase.ARRIVING): await_arrival,
+    (ChangeKind.SPARES, ChangePhase.OPEN): set_reservation,
+    (ChangeKind.BURN_IN, ChangePhase.OPEN): begin_burn_in,
+    (ChangeKind.BURN_IN, ChangePhase.TESTING): watch_burn_in,
+    (ChangeKind.BURN_IN, ChangePhase.LEAVING): end_burn_in,
 }

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName, RecoveryId
@@ -28,7 +28,7 @@ _MEMORY, _GRES = 1, 2
 """Before it stand CPUs and memory, of which zero means that Slurm does not count them."""
 
 
-class _Node(Struct):
+class _ScalableNode(Struct):
     has: _Counts
     rest: _Counts
     free: bool = True
@@ -54,8 +54,8 @@ class Pool:
     def __init__(self, like: Tres, free: Sequence[Tres]) -> None:
         """`like`: what a new node will have."""
         self._names = tuple(sorted({name for node in (like, *free) for name, _ in node.gres}))
-        self._like = self._counts(like)
-        self._nodes = [_Node(has, has) for has in map(self._counts, free)]
+        self._like = self._count_resources(like)
+        self._nodes = [_ScalableNode(has, has) for has in map(self._count_resources, free)]
         self._from: dict[_Counts | None, int] = {}
 
     @property
@@ -78,26 +78,26 @@ class Pool:
         A job that needs more nodes than the group's `size`, whatever ends, has it made large
         enough, at least; not where that is None.
         """
-        count, need = self._share(job)
-        found = self._find(count, need)
+        count, need = self._compute_share(job)
+        found = self._find_nodes(count, need)
         short = count - len(found)
         if size is not None and short > most and count > size:
             short = count - size
         if short > most:
             return None
-        new = [_Node(self._like, self._like) for _ in range(short)]
+        new = [_ScalableNode(self._like, self._like) for _ in range(short)]
         self._nodes += new
         for node in (*found, *new):
             node.take(need)
         return short
 
-    def _counts(self, tres: Tres) -> _Counts:
+    def _count_resources(self, tres: Tres) -> _Counts:
         gres = dict(tres.gres)
         return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
 
-    def _share(self, job: Demand) -> tuple[int, _Counts | None]:
+    def _compute_share(self, job: Demand) -> tuple[int, _Counts | None]:
         """On how many nodes it will be, and what it takes of each; None: all of it."""
-        each, total = self._counts(job.each), self._counts(job.total)
+        each, total = self._count_resources(job.each), self._count_resources(job.total)
         parts = (
             -(-t // h)
             for i, (t, h) in enumerate(zip(total, self._like, strict=True))
@@ -109,9 +109,9 @@ class Pool:
             return count, None
         return count, tuple(max(e, -(-t // count)) for e, t in zip(each, total, strict=True))
 
-    def _find(self, count: int, need: _Counts | None) -> list[_Node]:
+    def _find_nodes(self, count: int, need: _Counts | None) -> list[_ScalableNode]:
         """Up to `count` nodes with room. Nodes only fill up: what had none needs no other look."""
-        found: list[_Node] = []
+        found: list[_ScalableNode] = []
         at = first = self._from.get(need, 0)
         while at < len(self._nodes) and len(found) < count:
             if self._nodes[at].takes(need):
@@ -126,7 +126,7 @@ class Pool:
 DAY = timedelta(days=1)
 
 
-class Waiting(Struct, frozen=True):
+class UnplacedJob(Struct, frozen=True):
     """A job that waits for nodes and for nothing else.
 
     `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
@@ -187,7 +187,7 @@ class Direction(StrEnum):
     DOWN = "down"
 
 
-class Past(Struct, frozen=True):
+class PastScaling(Struct, frozen=True):
     """A change of a group that was decided before. `ended` None: it is under way.
 
     `count`: how many instances it brought or took, 0 where the service refused it. `failed`: it
@@ -204,11 +204,11 @@ class Past(Struct, frozen=True):
 
 
 class ScaleView(Struct, frozen=True):
-    """All that `decide` looks at. `stopped`: why nothing at all may be done."""
+    """All that `decide_scaling` looks at. `stopped`: why nothing at all may be done."""
 
     groups: Mapping[str, ScaledGroup]
-    waiting: Sequence[Waiting] = ()
-    history: Sequence[Past] = ()
+    waiting: Sequence[UnplacedJob] = ()
+    history: Sequence[PastScaling] = ()
     stopped: str = ""
 
 
@@ -241,65 +241,71 @@ class Hold(Struct, frozen=True):
 Decision = ScaleUp | ScaleDown | Hold
 
 
-class _Left(Struct):
+class _JobsLeft(Struct):
     """What is left for the groups that come next: jobs that nothing there serves, and budget."""
 
-    every: Sequence[Waiting]
-    jobs: list[Waiting]
+    every: Sequence[UnplacedJob]
+    jobs: list[UnplacedJob]
     adds: int
     hours: float | None
     pools: dict[str, Pool] = field(default_factory=dict)
-    seated: dict[str, list[Waiting]] = field(default_factory=dict)
+    seated: dict[str, list[UnplacedJob]] = field(default_factory=dict)
     """The jobs that what is idle or arriving in a group serves."""
 
 
-def decide(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
+def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
     """One answer for each group of the policy, in its order."""
     if not policy.enabled:
         return tuple(Hold(name, "off", "autoscale.enabled is false") for name in policy.groups)
     if view.stopped:
         return tuple(Hold(name, "stopped", view.stopped) for name in policy.groups)
     jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
-    ripe = [w for w in jobs if w.grows and now >= later(w.since, policy.up_after_s)]
-    left = _Left(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
+    ripe = [w for w in jobs if w.grows and now >= add_seconds(w.since, policy.up_after_s)]
+    left = _JobsLeft(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
     known = [view.groups[name] for name in policy.groups if name in view.groups]
     # In whichever group: nobody orders nodes for a job that finds its nodes in another one.
     for group in known:
         coming = 0 if group.late else group.arriving
         pool = Pool(group.like, [i.has for i in group.idle] + [group.like] * coming)
         left.pools[group.name] = pool
-        left.seated[group.name] = _serve(group, left, 0, None)[0]
+        left.seated[group.name] = _serve_jobs(group, left, 0, None)[0]
     answers: list[Decision] = []
     for name in policy.groups:
         if name in view.groups:
-            answers.append(_decide(view.groups[name], view.history, left, policy, now))
+            answers.append(_decide_group(view.groups[name], view.history, left, policy, now))
         else:
             answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
     return tuple(answers)
 
 
-def _decide(
-    group: ScaledGroup, history: Sequence[Past], left: _Left, policy: AutoscalePolicy, now: datetime
+def _decide_group(
+    group: ScaledGroup,
+    history: Sequence[PastScaling],
+    left: _JobsLeft,
+    policy: AutoscalePolicy,
+    now: datetime,
 ) -> Decision:
     limits = policy.groups[group.name]
     mine = [p for p in history if p.group == group.name]
     wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
     before = left.jobs
-    answer: Decision = _up(group, limits, left, policy)
+    answer: Decision = _scale_up(group, limits, left, policy)
     if isinstance(answer, Hold) and not wanted:
-        answer = _down(group, limits, policy, now)
+        answer = _scale_down(group, limits, policy, now)
         others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
         if isinstance(answer, ScaleDown) and others:
-            answer = Hold(group.name, "wanted", f"{_jobs(others)} where its idle nodes are")
-    elif isinstance(answer, Hold) and now < later(oldest := wanted[0].since, policy.up_after_s):
+            answer = Hold(group.name, "wanted", f"{_format_jobs(others)} where its idle nodes are")
+    elif isinstance(answer, Hold) and now < add_seconds(
+        oldest := wanted[0].since, policy.up_after_s
+    ):
         answer = Hold(
             group.name,
             "young",
-            f"{_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
+            f"{_format_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
         )
     if isinstance(answer, Hold):
         return answer
-    held = _under_way(group, mine) or _cooling(group, answer, mine, policy, now)
+    held = _under_way(group, mine) or _check_cooldown(group, answer, mine, policy, now)
     if held is None and isinstance(answer, ScaleUp):
         left.adds -= answer.count
         left.hours = None if left.hours is None else left.hours - answer.count
@@ -308,26 +314,32 @@ def _decide(
     return held or answer
 
 
-def _up(
-    group: ScaledGroup, limits: GroupLimits, left: _Left, policy: AutoscalePolicy
+def _scale_up(
+    group: ScaledGroup, limits: GroupLimits, left: _JobsLeft, policy: AutoscalePolicy
 ) -> ScaleUp | Hold:
     """Instances for the jobs that this group can serve; those are taken off the list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
     size, pool = max(group.target, group.alive), left.pools[group.name]
-    room, bound = _room(size, limits, left) if not group.late else (0, "late")
-    served, missing = _serve(group, left, room, size)
+    room, bound = _compute_room(size, limits, left) if not group.late else (0, "late")
+    served, missing = _serve_jobs(group, left, room, size)
     if missing:
         count = min(missing, policy.step)
-        waiting = _jobs(sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job)))
+        waiting = _format_jobs(
+            sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job))
+        )
         why = f"{waiting} for {pool.used} node(s), {missing} too few"
         return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
     if here := left.seated[group.name]:
-        return Hold(group.name, "enough", f"{_jobs(here)}: what is idle or arriving serves it")
+        return Hold(
+            group.name, "enough", f"{_format_jobs(here)}: what is idle or arriving serves it"
+        )
     if not ripe:
         return Hold(group.name, "no_demand", "no job waits for more nodes of this group")
     fit = [job for job in ripe if _may_serve(group, job.demand, pool)]
     if not fit:
-        return Hold(group.name, "no_fit", f"{_jobs(ripe)} for what this group's nodes are not")
+        return Hold(
+            group.name, "no_fit", f"{_format_jobs(ripe)} for what this group's nodes are not"
+        )
     if group.late:
         why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
         return Hold(group.name, "late", f"{why}; no more are ordered")
@@ -337,9 +349,9 @@ def _up(
     )
 
 
-def _serve(
-    group: ScaledGroup, left: _Left, room: int, size: int | None
-) -> tuple[list[Waiting], int]:
+def _serve_jobs(
+    group: ScaledGroup, left: _JobsLeft, room: int, size: int | None
+) -> tuple[list[UnplacedJob], int]:
     """The jobs that find nodes in the group's pool, and how many new nodes that takes.
 
     An array's tasks are jobs of their own: those that find none are left for the next group.
@@ -349,17 +361,17 @@ def _serve(
     for job in left.jobs:
         tasks = 0
         if not partitions.isdisjoint(job.partitions) and _may_serve(group, job.demand, pool):
-            tasks, new = _place(job.demand, pool, room - missing, size)
+            tasks, new = _place_tasks(job.demand, pool, room - missing, size)
             missing += new
         if tasks:
             served.append(job)
         if tasks < job.demand.tasks:
-            stay.append(_without(job, tasks) if tasks else job)
+            stay.append(_remove_tasks(job, tasks) if tasks else job)
     left.jobs = stay
     return served, missing
 
 
-def _place(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
+def _place_tasks(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
     """How many tasks of a job find nodes, and how many new nodes that takes."""
     new = 0
     for done in range(job.tasks):
@@ -370,7 +382,7 @@ def _place(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, i
     return job.tasks, new
 
 
-def _without(job: Waiting, tasks: int) -> Waiting:
+def _remove_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
     """The tasks of an array that are left."""
     rest = replace(job.demand, tasks=job.demand.tasks - tasks)
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
@@ -387,7 +399,7 @@ def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
     return group.features.issuperset(job.features.split("&"))
 
 
-def _room(size: int, limits: GroupLimits, left: _Left) -> tuple[int, str]:
+def _compute_room(size: int, limits: GroupLimits, left: _JobsLeft) -> tuple[int, str]:
     """How many instances may be added at most, and what bounds it."""
     room, bound = limits.max_count - size, "max_count"
     if left.adds < room:
@@ -398,11 +410,13 @@ def _room(size: int, limits: GroupLimits, left: _Left) -> tuple[int, str]:
     return max(room, 0), bound
 
 
-def _down(
+def _scale_down(
     group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
 ) -> ScaleDown | Hold:
     old = [
-        i for i in group.idle if i.since is not None and now >= later(i.since, policy.down_after_s)
+        i
+        for i in group.idle
+        if i.since is not None and now >= add_seconds(i.since, policy.down_after_s)
     ]
     if not old:
         count = len(group.idle)
@@ -417,7 +431,7 @@ def _down(
     return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
 
 
-def _under_way(group: ScaledGroup, mine: Sequence[Past]) -> Hold | None:
+def _under_way(group: ScaledGroup, mine: Sequence[PastScaling]) -> Hold | None:
     if group.blocked:
         return Hold(group.name, "blocked", group.blocked)
     busy = [p for p in mine if p.ended is None]
@@ -426,21 +440,21 @@ def _under_way(group: ScaledGroup, mine: Sequence[Past]) -> Hold | None:
     return None
 
 
-def _cooling(
+def _check_cooldown(
     group: ScaledGroup,
     answer: ScaleUp | ScaleDown,
-    mine: Sequence[Past],
+    mine: Sequence[PastScaling],
     policy: AutoscalePolicy,
     now: datetime,
 ) -> Hold | None:
     """A group does not turn round at once, nor asks again at once what was refused."""
     same = Direction.UP if isinstance(answer, ScaleUp) else Direction.DOWN
     for past in mine:
-        if past.ended is None or now >= later(past.ended, policy.cooldown_s):
+        if past.ended is None or now >= add_seconds(past.ended, policy.cooldown_s):
             continue
         # What came to nothing has turned nothing round.
         if past.failed if past.direction is same else past.count:
-            until = later(past.ended, policy.cooldown_s)
+            until = add_seconds(past.ended, policy.cooldown_s)
             ended = "failed" if past.failed else "ended"
             return Hold(
                 group.name,
@@ -451,7 +465,7 @@ def _cooling(
 
 
 def budget_left(
-    history: Sequence[Past],
+    history: Sequence[PastScaling],
     policy: AutoscalePolicy,
     now: datetime,
     groups: Mapping[str, ScaledGroup],
@@ -473,19 +487,19 @@ def budget_left(
             living += [past.at] * past.count
         elif past.ended is not None:
             for _ in range(min(past.count, len(living))):
-                hours += _hours(living.pop(0), past.ended, now)
+                hours += _count_hours(living.pop(0), past.ended, now)
     for name, living in begun.items():
         there = max(groups[name].target, groups[name].alive) if name in groups else len(living)
-        hours += sum(_hours(at, now, now) for at in living[max(0, len(living) - there) :])
+        hours += sum(_count_hours(at, now, now) for at in living[max(0, len(living) - there) :])
     return policy.adds_per_day - adds, policy.hours_per_day - hours
 
 
-def _hours(begun: datetime, ended: datetime, now: datetime) -> float:
+def _count_hours(begun: datetime, ended: datetime, now: datetime) -> float:
     """The part of a stretch that lies within the last 24 hours."""
     return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
 
 
-def _jobs(jobs: Sequence[Waiting]) -> str:
+def _format_jobs(jobs: Sequence[UnplacedJob]) -> str:
     named = ", ".join(str(w.job) for w in jobs[:3])
     more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     return f"job {named}{more} waits" if len(jobs) == 1 else f"jobs {named}{more} wait"

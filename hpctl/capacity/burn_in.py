@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.capacity.change_facts import ChangeCase, was_taken
-from hpctl.toolkit.bounds import later, natural
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.change import Change, ChangeSignal
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
-from hpctl.vocabulary.recovery import Do, Look, Move, Next, StepKind
+from hpctl.vocabulary.recovery import Do, Move, Next, RequeueInterval, StepKind
 from hpctl.vocabulary.slurm_facts import ENDED
 
 TEST_NAME: Final = "hpctl-burn-in-"
@@ -25,7 +25,7 @@ def test_job(change: Change) -> JobId | None:
     step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
     if step is None or step.outcome is None or not step.accepted:
         return None
-    return JobId(natural(step.outcome.detail))
+    return JobId(parse_count(step.outcome.detail))
 
 
 def begin_burn_in(c: ChangeCase) -> Next:
@@ -58,15 +58,17 @@ def watch_burn_in(c: ChangeCase) -> Next:
     if failed := tuple(f for f in tests if f.verdict is Verdict.FAIL):
         texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
         return Move(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
-    forgotten = job is None and c.now >= later(since, c.policy.node.step_retry_s)
+    forgotten = job is None and c.now >= add_seconds(since, c.policy.node.step_retry_s)
     if forgotten or (job is not None and job.state in ENDED):
-        return _ended(c, since)
+        return _handle_job_end(c, since)
     if c.facts.unwanted:
         return Move(ChangeSignal.IN_USE, c.facts.unwanted)
-    return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
+    return c.wait(
+        f"job {test_job(c.rec)} {job.state if job else ''}".strip(), RequeueInterval.OFTEN
+    )
 
 
-def _ended(c: ChangeCase, since: datetime) -> Next:
+def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
     """Its job has ended: its result may be on its way. A command of the site's may tell none."""
     job = c.facts.job
     how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
@@ -75,8 +77,8 @@ def _ended(c: ChangeCase, since: datetime) -> Next:
     if job is not None and job.state not in ("COMPLETED", "FAILED"):
         return Move(ChangeSignal.REFUSED, how)
     end = max(since, job.end) if job is not None and job.end is not None else since
-    if c.now < later(end, c.policy.acceptance.result_s):
-        return c.wait(f"{how}; its node's agent has told no result", Look.SLOWLY)
+    if c.now < add_seconds(end, c.policy.acceptance.result_s):
+        return c.wait(f"{how}; its node's agent has told no result", RequeueInterval.SLOWLY)
     done = job is not None and job.state == "COMPLETED"
     signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
     return Move(signal, f"{how}, and its node's agent told no result")
@@ -90,6 +92,6 @@ def end_burn_in(c: ChangeCase) -> Next:
     name = TEST_NAME + c.rec.id
     if ended is None:
         return Do(StepKind.END_TEST, name, 1)
-    if c.now < later(ended.resolved or ended.started, 1.0):
-        return c.wait("its job to end", Look.SOON)
+    if c.now < add_seconds(ended.resolved or ended.started, 1.0):
+        return c.wait("its job to end", RequeueInterval.SOON)
     return Do(StepKind.END_TEST, name, ended.attempt + 1)

@@ -119,7 +119,7 @@ def autoscale() -> None:
 @output.json_option
 def status(config: str, as_json: bool) -> None:
     """Each group, what is decided for it now, and the changes under way."""
-    _show(config, as_json, explain=False)
+    _show_groups(config, as_json, explain=False)
 
 
 @autoscale.command(short_help="Why each group grows, shrinks or stays.")
@@ -127,12 +127,12 @@ def status(config: str, as_json: bool) -> None:
 @output.json_option
 def explain(config: str, as_json: bool) -> None:
     """Why each group grows, shrinks or stays: the jobs that wait, and the changes before."""
-    _show(config, as_json, explain=True)
+    _show_groups(config, as_json, explain=True)
 
 
-def _show(config: str, as_json: bool, *, explain: bool) -> None:
+def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import attempt
+    from hpctl.engine.world_offline import try_to_ask
     from hpctl.engine.world_reader import WorldReader
 
     loaded = config_loading.load_config(config)
@@ -147,13 +147,13 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
     world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
     reservations, why = world.reservations, ""
     if reservations is None:
-        found, why = attempt(True, make_scheduler(loaded).reservations)
+        found, why = try_to_ask(True, make_scheduler(loaded).reservations)
         reservations = reserved_nodes(found or {})
     view = autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))
-    output.show("autoscale", view, as_json)
-    output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
+    output.show_view("autoscale", view, as_json)
+    output.exit_with(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
 
 
 def autoscale_view(
@@ -186,7 +186,7 @@ def autoscale_view(
         adds_left=max(adds, 0),
         hours_left=None if hours is None else round(max(hours, 0.0), 1),
         groups=tuple(
-            _group(name, config, scale.groups.get(name), answers.get(name))
+            _build_group_view(name, config, scale.groups.get(name), answers.get(name))
             for name in config.autoscale.groups
         ),
         waiting=tuple(
@@ -199,7 +199,7 @@ def autoscale_view(
     )
 
 
-def _group(
+def _build_group_view(
     name: str, config: Config, now: ScaledGroup | None, answer: Decision | None
 ) -> GroupScaleView:
     from hpctl.capacity.autoscale import Hold, ScaleUp

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, Waiting
+from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, UnplacedJob
 from hpctl.capacity.burn_in import test_job
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.history import find_removals, read_history
 from hpctl.engine.test_results import ReadResults, read_no_results
-from hpctl.engine.view import View, fresh, jobs_on
-from hpctl.toolkit.bounds import later
+from hpctl.engine.view import View, is_fresh, jobs_on
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.change import Change, ChangeSignal, Kind
+from hpctl.vocabulary.change import Change, ChangeKind, ChangeSignal
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -51,7 +51,7 @@ _COMING: Final = (
 )
 
 
-def idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
+def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
     """Whether a job could have a node now, and nothing is known against it.
 
     With `reserved` it may be held by a reservation.
@@ -82,7 +82,7 @@ def partitions_of(group: str, view: View) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def waiting(view: View, now: datetime) -> tuple[Waiting, ...]:
+def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
     """The jobs that wait for nodes: not those held, delayed, limited or dependent.
 
     And, not to grow for, those of which Slurm has not said yet why they wait.
@@ -92,7 +92,9 @@ def waiting(view: View, now: datetime) -> tuple[Waiting, ...]:
         for partition in node.partitions:
             sizes[partition] = sizes.get(partition, 0) + 1
     return tuple(
-        Waiting(job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows)
+        UnplacedJob(
+            job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows
+        )
         for job in view.scheduler.jobs.values()
         if ((grows := _lacks_nodes(job, sizes)) or _just_came(job))
         and (since := job.eligible or job.submit) <= now
@@ -115,27 +117,27 @@ def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
 def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
     """What autoscaling decides from."""
     limits = policy.autoscale.groups
-    known = {name: _group(name, limits[name], view, policy, now) for name in limits}
+    known = {name: _build_group(name, limits[name], view, policy, now) for name in limits}
     return ScaleView(
         groups={name: group for name, group in known.items() if group is not None},
-        waiting=waiting(view, now),
+        waiting=list_waiting_jobs(view, now),
         history=read_history(view.state),
-        stopped=stopped(view, policy, now),
+        stopped=explain_stop(view, policy, now),
     )
 
 
-def stopped(view: View, policy: Policy, now: datetime) -> str:
+def explain_stop(view: View, policy: Policy, now: datetime) -> str:
     """Why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
     if (pause := find_whole(view.state.pauses, now)) is not None:
         return pause.text
-    if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+    if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     return ""
 
 
-def _group(
+def _build_group(
     name: str, limits: GroupLimits, view: View, policy: Policy, now: datetime
 ) -> ScaledGroup | None:
     known = view.provider.groups.get(name)
@@ -144,7 +146,9 @@ def _group(
     partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
     mine = [i for i in view.provider.instances.values() if i.group == name]
     here = [i for i in mine if i.status is not InstanceStatus.SHUTTING_DOWN]
-    coming = sum(i.status in _COMING for i in here) + len(unregistered(mine, view, policy, now))
+    coming = sum(i.status in _COMING for i in here) + len(
+        list_unregistered(mine, view, policy, now)
+    )
     found = list(nodes_of(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
     spares = sum(n.name in held for n, _ in found for held in view.reservations.values())
@@ -159,26 +163,26 @@ def _group(
             for node, instance in found
             if instance is not None
             and instance.status is InstanceStatus.RUNNING
-            and idle(node, view)
+            and is_idle(node, view)
             and not any(node.name in held for held in view.reservations.values())
         ),
         spares=spares,
-        blocked=_blocked(partitions, view, policy, now),
+        blocked=_explain_block(partitions, view, policy, now),
         nodes_in=partitions_of(name, view),
-        like=_like(name, [node for node, _ in found], view),
+        like=_find_resources(name, [node for node, _ in found], view),
         features=frozenset(f for node, _ in found for f in node.features) if found else None,
-        late=_late(name, view) and known.target > running,
+        late=_is_late(name, view) and known.target > running,
     )
 
 
-def _late(group: str, view: View) -> bool:
+def _is_late(group: str, view: View) -> bool:
     """Whether the group's last addition waited for its instances in vain."""
-    adds = (c for c in view.state.changes.values() if c.opened.kind is Kind.ADD)
+    adds = (c for c in view.state.changes.values() if c.opened.kind is ChangeKind.ADD)
     last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
     return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
 
 
-def _like(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
+def _find_resources(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
     """What a node of the group has; of an empty group, what those had that have left it."""
     gone = (rec.node for rec in find_removals(view.state) if rec.group == group)
     left = (view.scheduler.nodes.get(name) for name in gone)
@@ -187,9 +191,9 @@ def _like(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
     return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
 
 
-def _blocked(partitions: tuple[str, ...], view: View, policy: Policy, now: datetime) -> str:
+def _explain_block(partitions: tuple[str, ...], view: View, policy: Policy, now: datetime) -> str:
     cloud = view.provider
-    if not fresh(cloud.as_of, policy.ages.provider_s, now):
+    if not is_fresh(cloud.as_of, policy.ages.provider_s, now):
         return f"the cloud was last read at {cloud.as_of:%H:%M:%S}"
     if cloud.cluster_status != "InService":
         return f"the cluster is {cloud.cluster_status or 'unknown'}"
@@ -198,7 +202,7 @@ def _blocked(partitions: tuple[str, ...], view: View, policy: Policy, now: datet
     return ""
 
 
-def unregistered(
+def list_unregistered(
     instances: list[Instance], view: View, policy: Policy, now: datetime
 ) -> tuple[NodeName, ...]:
     """Nodes of running instances that Slurm does not serve yet.
@@ -212,7 +216,9 @@ def unregistered(
             continue
         name = instance.node or NodeName(instance.id)
         launched = instance.launched
-        if launched is not None and now >= later(launched, policy.autoscale.arrive_deadline_s):
+        if launched is not None and now >= add_seconds(
+            launched, policy.autoscale.arrive_deadline_s
+        ):
             continue
         node = view.scheduler.nodes.get(name)
         if view.state.is_treated(name):
@@ -238,16 +244,16 @@ def change_facts(
 ) -> ChangeFacts:
     """What is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
-    if about.kind is Kind.BURN_IN:
+    if about.kind is ChangeKind.BURN_IN:
         job = test_job(change)
         return ChangeFacts(
             cloud_at=cloud.as_of,
             results=read_results(change.id, about.node, view, policy) if about.node else (),
             job=view.scheduler.jobs.get(job) if job is not None else None,
-            unwanted=wanted_by_others(about.node, job, view, now) or _off(policy),
+            unwanted=wanted_by_others(about.node, job, view, now) or _explain_off(policy),
             able_since=view.able_since,
         )
-    if about.kind is Kind.SPARES:
+    if about.kind is ChangeKind.SPARES:
         held = view.reservations.get(RESERVATION + about.group, ())
         new = (view.scheduler.nodes.get(n) for n in about.nodes if n not in held)
         busy = next((n.name for n in new if n and n.state in ("ALLOCATED", "MIXED")), None)
@@ -260,10 +266,10 @@ def change_facts(
     mine = [i for i in cloud.instances.values() if i.group == about.group]
     return ChangeFacts(
         cloud_at=cloud.as_of,
-        cloud_fresh=fresh(cloud.as_of, policy.ages.provider_s, now),
+        cloud_fresh=is_fresh(cloud.as_of, policy.ages.provider_s, now),
         group=cloud.groups.get(about.group),
         instances=tuple(mine),
-        unregistered=unregistered(mine, view, policy, now),
+        unregistered=list_unregistered(mine, view, policy, now),
         unwanted=unwanted_size(about.group, policy),
         able_since=view.able_since,
     )
@@ -274,7 +280,7 @@ def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now:
     node = view.scheduler.nodes.get(name) if name is not None else None
     if node is None or name in view.state.open_nodes:
         return f"{name} is under recovery" if node else f"slurmctld does not list {name}"
-    for one in waiting(view, now):
+    for one in list_waiting_jobs(view, now):
         job = view.scheduler.jobs[one.job]
         there = set(one.partitions) & set(node.partitions) and node.name not in job.excluded
         if one.job != ours and there:
@@ -282,7 +288,7 @@ def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now:
     return ""
 
 
-def _off(policy: Policy) -> str:
+def _explain_off(policy: Policy) -> str:
     off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
     return "idle nodes are not tested any more" if off else ""
 

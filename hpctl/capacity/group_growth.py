@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hpctl.capacity.change_facts import ChangeCase, was_taken
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait
+from hpctl.vocabulary.recovery import Move, Next, RequeueInterval, StepKind, Wait
 
 
 def order_growth(c: ChangeCase) -> Next:
@@ -17,7 +17,7 @@ def order_growth(c: ChangeCase) -> Next:
     if c.facts.unwanted:
         return Move(ChangeSignal.REFUSED, c.facts.unwanted)
     if not c.facts.cloud_fresh:
-        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
+        return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
     cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
     return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
 
@@ -26,22 +26,24 @@ def await_arrival(c: ChangeCase) -> Next:
     """Wait until the new instances are registered in Slurm."""
     about, group = c.rec.opened, c.facts.group
     if c.facts.cloud_at <= c.rec.since or group is None:
-        return c.wait("the cloud was not read since", Look.SLOWLY)
+        return c.wait("the cloud was not read since", RequeueInterval.SLOWLY)
     if group.target < about.size:
         # Not ordered yet; or the service took a part only, or somebody has taken it back. That is
         # not to be ordered again at once.
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
-        settled = later(c.rec.since, c.policy.node.doubt_window_s)
+        settled = add_seconds(c.rec.since, c.policy.node.doubt_window_s)
         return (
-            Move(ChangeSignal.REFUSED, why) if c.now >= settled else Wait(settled, why, Look.SLOWLY)
+            Move(ChangeSignal.REFUSED, why)
+            if c.now >= settled
+            else Wait(settled, why, RequeueInterval.SLOWLY)
         )
     running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
         waits = [i for i in c.facts.instances if i.status is not InstanceStatus.RUNNING]
         message = next((i.message for i in waits if i.message), "")
         why = f"{len(running)} of {about.size} instances of {about.group} run. {message}"
-        return c.wait(why.strip(), Look.SLOWLY)
+        return c.wait(why.strip(), RequeueInterval.SLOWLY)
     if c.facts.unregistered:
         names = ",".join(c.facts.unregistered)
-        return c.wait(f"{names} not in Slurm yet", Look.SLOWLY)
+        return c.wait(f"{names} not in Slurm yet", RequeueInterval.SLOWLY)
     return Move(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")

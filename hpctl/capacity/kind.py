@@ -12,21 +12,21 @@ from hpctl.capacity.history import read_history
 from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
 from hpctl.capacity.removals import find_left_closed, find_withdrawn
 from hpctl.engine.journal.state import State
-from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
 from hpctl.engine.maintenance import LOOK_S, maintenance_text
 from hpctl.engine.test_results import ReadResults, read_no_results
 from hpctl.engine.view import View
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import Change, is_window
 from hpctl.vocabulary.identity import RecoveryId
-from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Do, Look, Next, StepKind, Wait
+from hpctl.vocabulary.recovery import Do, Next, RequeueInterval, StepKind, Wait
 
 
 def make_capacity_kind(
     rank_risks: RankRisks = rank_no_risks, read_results: ReadResults = read_no_results
-) -> Kind:
+) -> RecoveryKind:
     """Return the kind. `rank_risks` orders the nodes that a burn-in tests first; `read_results`
     returns the results of a burn-in."""
 
@@ -36,14 +36,16 @@ def make_capacity_kind(
         here: JobsByNode,  # noqa: ARG001
         now: datetime,
     ) -> Answers:
-        def change(rec: Change) -> Answer:
+        def answer_change(rec: Change) -> RecoveryAnswer:
             facts = change_facts(rec, view, policy, now, read_results)
             answer = advance(rec, facts, policy, now)
-            return Answer(rec.id, _wait_out_maintenance(rec, answer, view, now))
+            return RecoveryAnswer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
         changes = [view.state.changes[i] for i in view.state.open_changes.values()]
         changes = [rec for rec in changes if not (view.aside(rec.opened.node) or is_window(rec))]
-        return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
+        return isolate_each(
+            "advance", changes, lambda rec: rec.opened.node or rec.opened.group, answer_change
+        )
 
     def plan_changes(
         view: View,
@@ -54,7 +56,7 @@ def make_capacity_kind(
         opens, flaws = plan_capacity(view, policy, now, rank_risks)
         return Plan(tuple(opens), (), tuple(flaws))
 
-    return Kind(
+    return RecoveryKind(
         advance=advance_changes,
         find_candidates=find_left_closed,
         plan_after=plan_changes,
@@ -72,7 +74,7 @@ def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) 
     held_by = view.maintenance.get(rec.opened.node) if rec.opened.node is not None else None
     if held_by is None or not isinstance(answer, Do) or answer.kind in _OUR_OWN:
         return answer
-    return Wait(later(now, LOOK_S), maintenance_text(held_by, now), Look.SLOWLY)
+    return Wait(add_seconds(now, LOOK_S), maintenance_text(held_by, now), RequeueInterval.SLOWLY)
 
 
 def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:

@@ -15,25 +15,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide
+from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scaling
 from hpctl.capacity.facts import (
-    idle,
+    explain_stop,
+    is_idle,
     nodes_of,
     partitions_of,
     scale_view,
-    stopped,
     wanted_by_others,
 )
 from hpctl.capacity.removals import open_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.restart_time import find_restart_time
 from hpctl.engine.test_reservation import level_of
-from hpctl.engine.view import View, fresh
-from hpctl.toolkit.bounds import EARLIEST, later
-from hpctl.toolkit.hostlist import nearest
-from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, Kind
+from hpctl.engine.view import View, is_fresh
+from hpctl.toolkit.bounds import EARLIEST, add_seconds
+from hpctl.toolkit.hostlist import sort_by_nearest_leaf
+from hpctl.vocabulary.change import Change, ChangeKind, ChangeOpened, ChangePhase
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.policy import Mode, Policy
@@ -67,42 +67,44 @@ def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
         name.removeprefix(RESERVATION) for name in view.reservations if name.startswith(RESERVATION)
     ]
     for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
-        if f"{Kind.SPARES} {group}" in view.state.open_changes:
+        if f"{ChangeKind.SPARES} {group}" in view.state.open_changes:
             continue
-        change = _change(group, count, view, policy, now)
+        change = _plan_change(group, count, view, policy, now)
         if change is not None:
             yield change
 
 
-def _change(
+def _plan_change(
     group: str, count: int, view: View, policy: Policy, now: datetime
 ) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
     nodes = {node.name: node for node, _ in nodes_of(group, view)}
-    ready = [n for n in held if n in nodes and idle(nodes[n], view, reserved=True)]
-    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view, policy))]
-    victim = _victim(group, ready, view, now)
+    ready = [n for n in held if n in nodes and is_idle(nodes[n], view, reserved=True)]
+    good = [n for n in held if n in ready or (n in nodes and _is_returning(nodes[n], view, policy))]
+    victim = _find_victim(group, ready, view, now)
     released: Sequence[NodeName] = ()
     cause = None
     if victim is not None:
         cause, released = victim
-    keep = max(0, count - _owed(group, view) - len(released))
+    keep = max(0, count - _count_owed(group, view) - len(released))
     stays = [n for n in good if n not in released]
     elsewhere = {n for name, names in view.reservations.items() for n in names} - set(held)
     free = sorted(
-        n for n, node in nodes.items() if n not in held and n not in elsewhere and idle(node, view)
+        n
+        for n, node in nodes.items()
+        if n not in held and n not in elsewhere and is_idle(node, view)
     )
     back = sorted(
-        n for n, node in nodes.items() if n not in held and _returning(node, view, policy)
+        n for n, node in nodes.items() if n not in held and _is_returning(node, view, policy)
     )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
     if set(wanted) == set(held) or (not released and _release_refused(group, wanted, view, now)):
         return None
-    why = _why(count, held, wanted, released, cause.attempt.job if cause else None)
+    why = _explain_change(count, held, wanted, released, cause.attempt.job if cause else None)
     return ChangeOpened(
         at=now,
         recovery=recovery_id("k", group, wanted, held, len(view.state.changes), known=view.state),
-        kind=Kind.SPARES,
+        kind=ChangeKind.SPARES,
         group=group,
         why=why,
         nodes=wanted,
@@ -111,7 +113,7 @@ def _change(
     )
 
 
-def _returning(node: SlurmNode, view: View, policy: Policy) -> bool:
+def _is_returning(node: SlurmNode, view: View, policy: Policy) -> bool:
     """Whether a node is about to be given back: reserved now, no job that waits is quicker.
 
     One that is tested before is in the reservation of its test until then.
@@ -123,7 +125,7 @@ def _returning(node: SlurmNode, view: View, policy: Policy) -> bool:
     return verifying and node.drained and not node.down
 
 
-def _why(
+def _explain_change(
     count: int,
     held: Sequence[NodeName],
     wanted: Sequence[NodeName],
@@ -138,7 +140,7 @@ def _why(
     return f"{len(wanted)} of {count} kept"
 
 
-def _victim(
+def _find_victim(
     group: str, good: Sequence[NodeName], view: View, now: datetime
 ) -> tuple[JobRecovery, list[NodeName]] | None:
     """The first job that is about to start and short of nodes, and the spares that it gets."""
@@ -158,27 +160,29 @@ def _victim(
             continue
         if rec.start_at is not None and now < rec.start_at:
             continue
-        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _released(rec, view)
+        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _count_released(rec, view)
         barred = {*job.excluded, *rec.bad_nodes, *rec.exclude}
         free = sum(
-            n.name not in barred | reserved and bool(theirs & set(n.partitions)) and idle(n, view)
+            n.name not in barred | reserved
+            and bool(theirs & set(n.partitions))
+            and is_idle(n, view)
             for n in view.scheduler.nodes.values()
         )
         mine = {*job.nodes, *rec.ran_on, *rec.bad_nodes}
-        fit = nearest((n for n in good if n not in barred), mine, view.leaves)
+        fit = sort_by_nearest_leaf((n for n in good if n not in barred), mine, view.leaves)
         take = min(lost, max(job.wants, 1) - free, len(fit))
         if take > 0:
             return rec, fit[:take]
     return None
 
 
-def _released(rec: JobRecovery, view: View) -> int:
+def _count_released(rec: JobRecovery, view: View) -> int:
     """How many spares this recovery has had already."""
     mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
     return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
 
 
-def _owed(group: str, view: View) -> int:
+def _count_owed(group: str, view: View) -> int:
     """Spares that were released to jobs which have not started yet: not to be taken back."""
     waiting = {
         rid
@@ -200,44 +204,44 @@ def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: da
         c.phase is ChangePhase.FAILED
         and c.opened.group == group
         and set(c.opened.nodes) == set(wanted)
-        and now < later(c.since, REFUSED_S)
+        and now < add_seconds(c.since, REFUSED_S)
         for c in view.state.changes.values()
-        if c.opened.kind is Kind.SPARES
+        if c.opened.kind is ChangeKind.SPARES
     )
 
 
 def plan_capacity(
     view: View, policy: Policy, now: datetime, rank_risks: RankRisks
-) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[Flaw, ...]]:
+) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[InconsistentState, ...]]:
     """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
     where hpctl is stopped."""
-    if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
+    if policy.mode is Mode.OBSERVE or explain_stop(view, policy, now):
         return (), ()
     taken: set[NodeName] = set()
 
-    def spares() -> list[ChangeOpened]:
+    def plan_spares() -> list[ChangeOpened]:
         found = list(spare_changes(view, policy, now))
         taken.update(node for change in found for node in change.nodes)
         return found
 
-    def scales() -> list[ChangeOpened | NodeRecoveryOpened]:
+    def plan_scaling() -> list[ChangeOpened | NodeRecoveryOpened]:
         decided = scale_decisions(view, policy, now)
-        opens = [one for decision in decided for one in _scale(decision, view, policy, now)]
+        opens = [one for decision in decided for one in _open_scaling(decision, view, policy, now)]
         return [
             one
             for one in opens
             if isinstance(one, ChangeOpened) or one.generation.node not in taken
         ]
 
-    def tests() -> list[ChangeOpened]:
+    def plan_tests() -> list[ChangeOpened]:
         return [one for one in burn_ins(view, policy, now, rank_risks) if one.node not in taken]
 
     parts: dict[str, Callable[[], Sequence[ChangeOpened | NodeRecoveryOpened]]] = {
-        "spares": spares,
-        "autoscale": scales,
-        "burn-in": tests,
+        "spares": plan_spares,
+        "autoscale": plan_scaling,
+        "burn-in": plan_tests,
     }
-    opens, flaws = each("plan", parts, str, lambda part: parts[part]())
+    opens, flaws = isolate_each("plan", parts, str, lambda part: parts[part]())
     return tuple(change for part in opens for change in part), tuple(flaws)
 
 
@@ -245,18 +249,20 @@ def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision
     """What autoscaling answers for each group; what `hpctl cluster autoscale explain` prints."""
     if not policy.autoscale.groups:
         return ()
-    return decide(scale_view(view, policy, now), policy.autoscale, now)
+    return decide_scaling(scale_view(view, policy, now), policy.autoscale, now)
 
 
-def _scale(
+def _open_scaling(
     decision: Decision, view: View, policy: Policy, now: datetime
 ) -> Iterator[ChangeOpened | NodeRecoveryOpened]:
     if isinstance(decision, ScaleUp):
         up, number = decision, len(view.state.changes)
         yield ChangeOpened(
             at=now,
-            recovery=recovery_id("s", Kind.ADD, up.group, up.size, now, number, known=view.state),
-            kind=Kind.ADD,
+            recovery=recovery_id(
+                "s", ChangeKind.ADD, up.group, up.size, now, number, known=view.state
+            ),
+            kind=ChangeKind.ADD,
             group=up.group,
             why=up.why,
             count=up.count,
@@ -272,7 +278,7 @@ def burn_ins(
 ) -> Iterator[ChangeOpened]:
     """The tests that begin now."""
     state, wanted = view.state, policy.idle
-    running = sum(key.startswith(f"{Kind.BURN_IN} ") for key in state.open_changes)
+    running = sum(key.startswith(f"{ChangeKind.BURN_IN} ") for key in state.open_changes)
     if wanted.every_s <= 0 or running >= wanted.at_once:
         return
     tested, tried = last_tests(view)
@@ -281,9 +287,9 @@ def burn_ins(
         node.name: node
         for node in view.scheduler.nodes.values()
         if node.name not in reserved
-        and now >= later(tried.get(node.name, EARLIEST), wanted.retry_s)
-        and now >= later(tested.get(node.name, EARLIEST), wanted.every_s)
-        and _free(node, view, policy, now)
+        and now >= add_seconds(tried.get(node.name, EARLIEST), wanted.retry_s)
+        and now >= add_seconds(tested.get(node.name, EARLIEST), wanted.every_s)
+        and _is_free(node, view, policy, now)
     }
     if not due:
         return
@@ -297,7 +303,7 @@ def burn_ins(
         yield ChangeOpened(
             at=now,
             recovery=recovery_id("b", name, now, len(state.changes), known=state),
-            kind=Kind.BURN_IN,
+            kind=ChangeKind.BURN_IN,
             group=due[name].partitions[0],
             why="; ".join(why),
             node=name,
@@ -311,31 +317,35 @@ def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, dat
     tried: dict[NodeName, datetime] = {}
     for change in view.state.changes.values():
         node = change.opened.node
-        if change.opened.kind is Kind.BURN_IN and node is not None and _same(change, view):
+        if (
+            change.opened.kind is ChangeKind.BURN_IN
+            and node is not None
+            and _is_same_change(change, view)
+        ):
             tried[node] = max(change.since, tried.get(node, EARLIEST))
             if change.phase is ChangePhase.DONE:
                 tested[node] = max(change.since, tested.get(node, EARLIEST))
     return tested, tried
 
 
-def _same(change: Change, view: View) -> bool:
+def _is_same_change(change: Change, view: View) -> bool:
     health = view.health.get(change.opened.node) if change.opened.node else None
     return health is not None and health.generation.instance == change.opened.instance
 
 
-def _free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool:
+def _is_free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool:
     """Whether nobody uses a node, has set it apart, or waits for it; and its agent would tell."""
     health, instance = view.health.get(node.name), view.instance(node.name)
     busy = node.last_busy
     return (
-        idle(node, view)
+        is_idle(node, view)
         and not view.aside(node.name)
         and node.name not in policy.node.protected
         and not (instance is not None and instance.protected)
         and bool(node.partitions)
         and (not policy.partitions or not policy.partitions.isdisjoint(node.partitions))
-        and (busy is None or now >= later(busy, policy.idle.idle_s))
+        and (busy is None or now >= add_seconds(busy, policy.idle.idle_s))
         and health is not None
-        and fresh(health.last_heard, policy.ages.report_s, now)
+        and is_fresh(health.last_heard, policy.ages.report_s, now)
         and not wanted_by_others(node.name, None, view, now)
     )

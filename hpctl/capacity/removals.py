@@ -17,16 +17,16 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.capacity.autoscale import Idle, ScaleDown
-from hpctl.capacity.facts import find_use, stopped, unwanted_size, waiting
+from hpctl.capacity.facts import explain_stop, find_use, list_waiting_jobs, unwanted_size
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.kinds import Withdrawn
-from hpctl.engine.node_history import may_be_under_way, returning
+from hpctl.engine.node_history import is_returning, may_be_under_way
 from hpctl.engine.view import Candidate, View
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import BootId, Generation, NodeName
-from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
     SCALE_DOWN,
@@ -80,7 +80,7 @@ def find_withdrawn(view: View, policy: Policy, now: datetime) -> Withdrawn:
     def find_why(rec: NodeRecovery) -> tuple[NodeName, str]:
         return rec.node, _find_why(rec, removals, view, policy, now)
 
-    found, flaws = each("advance", removals, lambda rec: rec.node, find_why)
+    found, flaws = isolate_each("advance", removals, lambda rec: rec.node, find_why)
     return {node: why for node, why in found if why}, flaws
 
 
@@ -98,21 +98,21 @@ def _find_why(
         return unwanted
     node = view.scheduler.nodes.get(rec.node)
     used = find_use(node, view) if node is not None else ""
-    return used or unwanted or _claimed(node, view, now) or _too_late(rec, view, policy, now)
+    return used or unwanted or _find_claim(node, view, now) or _too_late(rec, view, policy, now)
 
 
-def _claimed(node: SlurmNode | None, view: View, now: datetime) -> str:
+def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
     """Whether a job waits where the node is."""
     if node is None:
         return ""
-    jobs = (w.job for w in waiting(view, now) if set(w.partitions) & set(node.partitions))
+    jobs = (w.job for w in list_waiting_jobs(view, now) if set(w.partitions) & set(node.partitions))
     job = next(jobs, None)
     return f"job {job} waits for nodes by now" if job is not None else ""
 
 
 def _too_late(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> str:
     """Whether the node was drained for so long that its deletion is given up."""
-    deadline = later(rec.since, policy.autoscale.leave_deadline_s)
+    deadline = add_seconds(rec.since, policy.autoscale.leave_deadline_s)
     late = now >= in_time(deadline, view.able_since, policy.ages.silent_s)
     return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
 
@@ -132,7 +132,7 @@ def _below_minimum(
     }
     leaving = [one for one in beside if one.phase is NodePhase.REMEDYING]
     alive = len(running) - sum(one.generation.instance in running for one in leaving)
-    undecided = [one.id for one in beside if one.phase in _UNDECIDED and not returning(one)]
+    undecided = [one.id for one in beside if one.phase in _UNDECIDED and not is_returning(one)]
     size = min(group.target, alive)
     if rec.id not in undecided or undecided.index(rec.id) < size - limits.min_count:
         return ""
@@ -147,7 +147,7 @@ def find_left_closed(
 
     Their instance is another one by now; or it stayed, and could not be resumed at the time.
     """
-    if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
+    if policy.mode is Mode.OBSERVE or explain_stop(view, policy, now):
         return []
     found = []
     for node in view.scheduler.nodes.values():
@@ -178,4 +178,4 @@ def _was_given_up(rec: NodeRecovery, policy: Policy, now: datetime) -> bool:
     if rec.trail and rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED:
         return False
     failed = rec.rule == REMOVAL_OVER and rec.phase is NodePhase.ESCALATED
-    return not failed or now >= later(rec.since, policy.autoscale.cooldown_s)
+    return not failed or now >= add_seconds(rec.since, policy.autoscale.cooldown_s)

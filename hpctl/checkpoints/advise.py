@@ -13,21 +13,21 @@ from msgspec import Struct
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.save_interval import (
     DAY_S,
+    FailureRate,
     MeasuredSaves,
-    Rate,
-    daly,
+    compute_daly_interval,
+    compute_rate,
     effective_ratio,
-    measure,
-    median,
-    rate,
+    find_median,
+    measure_saves,
 )
 from hpctl.engine import config_loading
-from hpctl.engine.world_offline import fold
+from hpctl.engine.world_offline import fold_events
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, complete_file
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.declared_view import BREAK, Each, Fact, Facts, JsonOnly, Layout, Line, Lines
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
@@ -48,12 +48,12 @@ class AtView(Struct, frozen=True):
     ratio: float
 
 
-def _steps(steps: int | None) -> str:
+def _format_steps(steps: int | None) -> str:
     return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
 
 
-def _interval(seconds: float, steps: int | None, ratio: float) -> str:
-    return f"{duration(seconds)}{_steps(steps)}: {ratio:.2%} effective"
+def _format_interval(seconds: float, steps: int | None, ratio: float) -> str:
+    return f"{format_duration(seconds)}{_format_steps(steps)}: {ratio:.2%} effective"
 
 
 class AdviceView(Struct, frozen=True):
@@ -85,8 +85,8 @@ class AdviceView(Struct, frozen=True):
         Facts(
             (
                 Fact("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
-                Fact("save", lambda v: f"{duration(v.save_s)}, {v.save_from}"),
-                Fact("restart", lambda v: f"{duration(v.restart_s)}, {v.restart_from}"),
+                Fact("save", lambda v: f"{format_duration(v.save_s)}, {v.save_from}"),
+                Fact("restart", lambda v: f"{format_duration(v.restart_s)}, {v.restart_from}"),
                 Fact("failures", "failures_from"),
                 Fact("job", "{nodes_text}: a failure every {mtbf}"),
                 BREAK,
@@ -113,25 +113,25 @@ class AdviceView(Struct, frozen=True):
     @property
     def mtbf(self) -> str:
         """The mean time between failures of the job."""
-        return duration(self.mtbf_s)
+        return format_duration(self.mtbf_s)
 
     @property
     def best(self) -> str:
         """The interval that loses the least time."""
-        return _interval(self.interval_s, self.interval_steps, self.ratio)
+        return _format_interval(self.interval_s, self.interval_steps, self.ratio)
 
     @property
     def now(self) -> str:
         """The interval that the job has now; empty where it is not known."""
         if self.now_s is None or self.now_ratio is None:
             return ""
-        return _interval(self.now_s, self.now_steps, self.now_ratio)
+        return _format_interval(self.now_s, self.now_steps, self.now_ratio)
 
     @property
     def interval_lines(self) -> list[str]:
         """Half the best interval, the best and its double, with the time that each loses."""
         return [
-            f"{name:<10}  {duration(row.interval_s):<12}  {1 - row.ratio:.2%}"
+            f"{name:<10}  {format_duration(row.interval_s):<12}  {1 - row.ratio:.2%}"
             for name, row in zip(("half", "best", "double"), self.table, strict=True)
         ]
 
@@ -174,11 +174,11 @@ def advise(config: str, as_json: bool, **asked: Any) -> None:
     DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
     Where nothing is known, published numbers are taken, and the answer says so.
     """
-    view = advice_view(Asked(**asked), config, output.now())
-    output.show("advise", view, as_json)
+    view = compute_advice(AdviceRequest(**asked), config, output.now())
+    output.show_view("advise", view, as_json)
 
 
-class Asked(Struct, frozen=True):
+class AdviceRequest(Struct, frozen=True):
     """The command line. None: to be measured."""
 
     target: str
@@ -189,7 +189,7 @@ class Asked(Struct, frozen=True):
     newest: int
 
 
-class History(Struct, frozen=True):
+class FailureHistory(Struct, frozen=True):
     """What the journal says: since when, failures of nodes, and how long restarts took."""
 
     since: datetime | None = None
@@ -199,93 +199,93 @@ class History(Struct, frozen=True):
     missing: str = ""
     """Why there is none, for people."""
 
-    def rate(self, now: datetime) -> Rate:
+    def rate(self, now: datetime) -> FailureRate:
         """Failures of a node per day. Without a history: the published rate."""
         if self.since is None:
-            return rate(0, 0.0)
-        return rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
+            return compute_rate(0, 0.0)
+        return compute_rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
 
 
-def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
+def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
     """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
-    directory, nodes, registered = _place(asked, config)
-    saves = _measured(directory, asked.newest, registered.files)
-    save_s, save_from = _save(asked, saves)
-    history = _history(config)
-    restart_s, restart_from = _restart(asked, history)
+    directory, nodes, registered = _resolve_target(asked, config)
+    saves = _measure_saves(directory, asked.newest, registered.files)
+    save_s, save_from = _choose_save_cost(asked, saves)
+    history = _read_history(config)
+    restart_s, restart_from = _choose_restart_cost(asked, history)
     known = history.rate(now)
     mtbf = asked.mtbf_s
     if mtbf is None:
         mtbf = DAY_S / (known.per_node_day * nodes)
     apart, step_s = saves.apart_s, saves.step_s
 
-    def at(interval_s: float) -> AtView:
+    def assess_interval(interval_s: float) -> AtView:
         ratio = effective_ratio(interval_s, save_s, restart_s, mtbf)
         steps = None if step_s is None else max(1, round(interval_s / step_s))
-        return AtView(_r(interval_s), steps, round(ratio, 5))
+        return AtView(_round_estimate(interval_s), steps, round(ratio, 5))
 
-    best = daly(save_s, mtbf)
-    now_at = None if apart is None else at(max(apart - save_s, 1e-3))
+    best = compute_daly_interval(save_s, mtbf)
+    now_at = None if apart is None else assess_interval(max(apart - save_s, 1e-3))
     return AdviceView(
         directory=str(directory),
         formats=saves.formats,
         checkpoints=len(saves.saves),
         nodes=nodes,
-        save_s=_r(save_s),
+        save_s=_round_estimate(save_s),
         save_from=save_from,
-        restart_s=_r(restart_s),
+        restart_s=_round_estimate(restart_s),
         restart_from=restart_from,
-        **_failures(asked, known, history),
+        **_describe_failures(asked, known, history),
         mtbf_s=round(mtbf),
-        interval_s=_r(best),
-        interval_steps=at(best).steps,
-        ratio=at(best).ratio,
+        interval_s=_round_estimate(best),
+        interval_steps=assess_interval(best).steps,
+        ratio=assess_interval(best).ratio,
         now_s=None if now_at is None else now_at.interval_s,
-        now_steps=None if apart is None else at(apart).steps,
+        now_steps=None if apart is None else assess_interval(apart).steps,
         now_ratio=None if now_at is None else now_at.ratio,
-        table=tuple(at(best * times) for times in (0.5, 1, 2)),
-        notes=(*_fast_notes(registered.fast), *_notes(asked, known, history)),
+        table=tuple(assess_interval(best * times) for times in (0.5, 1, 2)),
+        notes=(*_fast_notes(registered.fast), *_collect_notes(asked, known, history)),
     )
 
 
-def _place(asked: Asked, config: str) -> tuple[Path, int, Registration]:
+def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Registration]:
     """The directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
             raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
         return Path(asked.target).absolute(), asked.nodes, Registration()
-    directory, registered = directory_of(asked.target, config)
-    nodes = asked.nodes or len(_job(config, asked.target).nodes)
+    directory, registered = find_directory(asked.target, config)
+    nodes = asked.nodes or len(_find_job(config, asked.target).nodes)
     if not nodes:
         raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
     return Path(directory), nodes, registered
 
 
-def directory_of(job: str, config: str) -> tuple[str, Registration]:
+def find_directory(job: str, config: str) -> tuple[str, Registration]:
     """Where a job's checkpoints are, and how it was registered. Raises HpctlError."""
-    registered = read_comment(_job(config, job).comment)
+    registered = read_comment(_find_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
         raise HpctlError(f"job {job} does not say where its checkpoints are", "Name the directory.")
     return directory, registered
 
 
-def _job(config: str, wanted: str) -> SlurmJob:
+def _find_job(config: str, wanted: str) -> SlurmJob:
     from hpctl.engine.adapters import make_scheduler
     from hpctl.engine.config import Config
 
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
-    job = make_scheduler(loaded).view().jobs.get(JobId(natural(wanted)))
+    job = make_scheduler(loaded).view().jobs.get(JobId(parse_count(wanted)))
     if job is None:
         raise HpctlError(f"Slurm does not know job {wanted}", "Name its directory.")
     return job
 
 
-def _measured(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
+def _measure_saves(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
     try:
-        return measure(directory, newest, parse_patterns(files))
+        return measure_saves(directory, newest, parse_patterns(files))
     except OSError as error:
         raise Unavailable(
             f"cannot read {directory}: {error.strerror or error}",
@@ -293,10 +293,10 @@ def _measured(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredS
         ) from error
 
 
-def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
+def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float, str]:
     if asked.save_s is not None:
         return asked.save_s, "as given (--save-cost)"
-    reported = median(saves.reported_s)
+    reported = find_median(saves.reported_s)
     if reported is not None:
         count = len(saves.reported_s)
         return max(reported, 0.01), f"median of {count} as the program told hpctl run"
@@ -312,20 +312,20 @@ def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
     return max(measured, 0.01), how
 
 
-def _history(config: str) -> History:
+def _read_history(config: str) -> FailureHistory:
     from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
-        return History(missing=f"there is no {config} here")
+        return FailureHistory(missing=f"there is no {config} here")
     try:
         with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
     except HpctlError as error:
-        return History(missing=str(error).splitlines()[0])
+        return FailureHistory(missing=str(error).splitlines()[0])
     if not events:
-        return History(missing="the journal is empty")
-    state = fold(events)
-    return History(
+        return FailureHistory(missing="the journal is empty")
+    state = fold_events(events)
+    return FailureHistory(
         since=events[0].at,
         nodes=max(len(health), len({node.node for node in state.nodes.values()})),
         # An operator's own order is no failure; one that lets the jobs end first costs none.
@@ -339,10 +339,10 @@ def _history(config: str) -> History:
     )
 
 
-def _restart(asked: Asked, history: History) -> tuple[float, str]:
+def _choose_restart_cost(asked: AdviceRequest, history: FailureHistory) -> tuple[float, str]:
     if asked.restart_s is not None:
         return asked.restart_s, "as given (--restart-cost)"
-    seen = median(history.restarts_s)
+    seen = find_median(history.restarts_s)
     if seen is None:
         return RESTART_S, "assumed: no restart was seen yet (--restart-cost says better)"
     count = len(history.restarts_s)
@@ -350,19 +350,23 @@ def _restart(asked: Asked, history: History) -> tuple[float, str]:
     return seen, f"{how}, without the program's own start and loading"
 
 
-def _failures(asked: Asked, known: Rate, history: History) -> dict[str, Any]:
+def _describe_failures(
+    asked: AdviceRequest, known: FailureRate, history: FailureHistory
+) -> dict[str, Any]:
     """The view's fields about failures. Nothing of them counts where the MTBF was given."""
     given = asked.mtbf_s is not None
     seen = not given and history.since is not None
     return {
         "failures": known.failures if seen else None,
         "node_days": round(known.node_days, 1) if seen else None,
-        "failures_per_1000_node_days": None if given else _r(known.per_node_day * 1000),
+        "failures_per_1000_node_days": None
+        if given
+        else _round_estimate(known.per_node_day * 1000),
         "failures_from": "as given (--mtbf)" if given else _failures_from(known, history),
     }
 
 
-def _failures_from(known: Rate, history: History) -> str:
+def _failures_from(known: FailureRate, history: FailureHistory) -> str:
     each = f"{known.per_node_day * 1000:.2f} per 1000 node-days"
     if history.since is None:
         return f"{each}, published"
@@ -375,13 +379,15 @@ def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
     partners = "its partner" if fast.replicas == 1 else "both its partners"
     return (
         f"The job saves to its nodes ({fast.dir}) too: the checkpoints above are flushes, every"
-        f" {duration(fast.flush_s)}. A node's loss costs the work since the newest save that `hpctl"
-        f" checkpoint ls --job` shows as complete; that of a node with {partners}, on average"
-        f" half a flush interval, {duration(fast.flush_s / 2)}.",
+        f" {format_duration(fast.flush_s)}. A node's loss costs the work since the newest save that"
+        f" `hpctl checkpoint ls --job` shows as complete; that of a node with {partners}, on"
+        f" average half a flush interval, {format_duration(fast.flush_s / 2)}.",
     )
 
 
-def _notes(asked: Asked, known: Rate, history: History) -> tuple[str, ...]:
+def _collect_notes(
+    asked: AdviceRequest, known: FailureRate, history: FailureHistory
+) -> tuple[str, ...]:
     notes = []
     if asked.mtbf_s is None and history.missing:
         notes.append(
@@ -401,6 +407,6 @@ def _notes(asked: Asked, known: Rate, history: History) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _r(value: float) -> float:
+def _round_estimate(value: float) -> float:
     """Three digits are more than such an estimate has."""
     return float(f"{value:.3g}")

@@ -18,7 +18,7 @@ from hpctl.checkpoints.marks import PlacedMark
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.remote import open_place
 from hpctl.checkpoints.resume import count_tasks, look_up, read_declared_files, read_fast_saves
-from hpctl.checkpoints.search import Checkpoint, PassedOver
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
@@ -33,7 +33,7 @@ SKIP_ASKED = "HPCTL_EXPORT_SKIP"
 not."""
 
 
-class Aws(Struct, frozen=True):
+class StorageOptions(Struct, frozen=True):
     """How to reach S3, as elsewhere with AWS."""
 
     profile: str | None
@@ -50,7 +50,7 @@ class Aws(Struct, frozen=True):
         )
 
 
-def _looking(command: F) -> F:
+def _add_search_options(command: F) -> F:
     """The options of whatever looks at checkpoints."""
     for option in (
         click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
@@ -100,7 +100,7 @@ def checkpoint() -> None:
 @click.argument("place", required=False, shell_complete=complete_file)
 @_declared_option
 @click.option("--job", metavar="ID", help="Those of this job, and its saves on its nodes.")
-@_looking
+@_add_search_options
 @output.config_option
 def ls(
     place: str | None,
@@ -117,24 +117,24 @@ def ls(
     With --job, those in the directory that the job was submitted with, and the steps that its
     nodes hold where it has --fast-dir: which nodes, and how many copies of each file.
     """
-    from hpctl.checkpoints.advise import directory_of
+    from hpctl.checkpoints.advise import find_directory
 
     if (place is None) == (job is None):
         raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --job.")
     fast: tuple[FastRow, ...] = ()
     if job is not None:
-        place, registered = directory_of(job, config)
+        place, registered = find_directory(job, config)
         fast = _on_nodes(Path(place), job) if registered.fast else ()
         patterns = patterns or registered.files
     assert place is not None
     declared = parse_patterns(patterns)
     try:
-        rows = search.every(
-            Aws(**aws).place(place), deep=deep, world_size=world_size, declared=declared
+        rows = search.list_checkpoints(
+            StorageOptions(**aws).place(place), deep=deep, world_size=world_size, declared=declared
         )
     except OSError as error:
         _cannot_read(place, error, "checkpoint-ls" if as_json else None)
-    _report("checkpoint-ls", place, rows, as_json, deep, fast)
+    _report_rows("checkpoint-ls", place, rows, as_json, deep, fast)
 
 
 def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
@@ -142,16 +142,16 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     from contextlib import closing
 
     from hpctl.checkpoints.fast import spec as specs
-    from hpctl.checkpoints.fast.lead import held_steps
-    from hpctl.checkpoints.fast.union import Peers
+    from hpctl.checkpoints.fast.lead import list_held_steps
+    from hpctl.checkpoints.fast.union import PeerConnections
 
     try:
-        spec = specs.read(place / specs.META / f"{job}.json")
+        spec = specs.read_spec(place / specs.META / f"{job}.json")
     except HpctlError as error:
         output.echo(f"hpctl: its nodes are not asked: {error}", err=True)
         return ()
-    with closing(Peers(spec)) as peers:
-        steps, answered = held_steps(peers, spec.hosts, 0)
+    with closing(PeerConnections(spec)) as peers:
+        steps, answered = list_held_steps(peers, spec.hosts, 0)
     if silent := [host for host in spec.hosts if host not in answered]:
         output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
     return tuple(
@@ -169,14 +169,14 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
 @click.argument("path", shell_complete=complete_file)
-@_looking
+@_add_search_options
 def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
     """Verify one checkpoint (a directory, a prefix or a .ckpt file).
 
     One that is marked as poisoned is named with its mark, and the exit code is 1.
     """
     try:
-        place = Aws(**aws).place(path)
+        place = StorageOptions(**aws).place(path)
         if isinstance(place, Remote):
             place = place.taken()
         else:
@@ -186,20 +186,20 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     except OSError as error:
         _cannot_read(path, error, "checkpoint-verify" if as_json else None)
     row = search.judge_with_mark(place, deep=deep, world_size=world_size)
-    _report("checkpoint-verify", path, [row], as_json, deep)
+    _report_rows("checkpoint-verify", path, [row], as_json, deep)
 
 
-def _report(
+def _report_rows(
     schema: str,
     place: str,
-    rows: list[Checkpoint | PassedOver],
+    rows: list[CompleteCheckpoint | PassedOver],
     as_json: bool,
     deep: bool,
     fast: tuple["FastRow", ...] = (),
 ) -> NoReturn:
     """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
     read, 1 else."""
-    usable = (row for row in rows if isinstance(row, Checkpoint) and row.mark is None)
+    usable = (row for row in rows if isinstance(row, CompleteCheckpoint) and row.mark is None)
     whole = next(usable, None)
     result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
     if as_json:
@@ -244,7 +244,7 @@ def helper(shell: bool) -> None:
     with `hpctl sbatch --no-resume`.
     """
     path = Path(hpctl_checkpoint.__file__).with_suffix(".sh" if shell else ".py")
-    output.exact(path.read_text(), nl=False)
+    output.print_exact(path.read_text(), nl=False)
 
 
 @checkpoint.command()
@@ -264,7 +264,7 @@ def helper(shell: bool) -> None:
     help="How many nodes the job has: with several, checkpoints on a node's own disk are ignored.",
 )
 @_declared_option
-@_looking
+@_add_search_options
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
     "--tell",
@@ -304,8 +304,8 @@ def last(
     into = fetch or (_first_directory(look_in) if export else None)
     result = look_up(
         look_in,
-        Aws(**aws).place,
-        None if into is None else _bringing(into.absolute(), deep),
+        StorageOptions(**aws).place,
+        None if into is None else _make_fetcher(into.absolute(), deep),
         nodes=nodes,
         fast=read_fast_saves(os.environ) if export else None,
         deep=deep,
@@ -313,26 +313,26 @@ def last(
         declared=patterns or (read_declared_files(os.environ) if export else ()),
     )
     if not as_json:
-        _explain(result)
+        _explain_result(result)
     if not as_json and not export and result.caution:
         output.echo(f"hpctl: {result.caution}", err=True)
     if as_json:
         print_json("checkpoint-last", LastView.of(result))
     elif export:
         skip = f"skip {result.skip} " if result.skip and os.environ.get(SKIP_ASKED) else ""
-        output.exact(skip + _line(result))
+        output.print_exact(skip + _format_result(result))
     elif result.found is not None:
-        output.exact(str(result.found.path))
+        output.print_exact(str(result.found.path))
     elif result.verdict == "none" and not result.unknown:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
-        _tell(result)
+        _report_resume(result)
         if isinstance(into, Path):
             files.note_start(into, count_tasks(os.environ))
     sys.exit(_EXIT_CODES[result.verdict])
 
 
-def _tell(result: search.Search) -> None:
+def _report_resume(result: search.Search) -> None:
     if result.verdict not in ("found", "none"):
         return
     from hpctl.wire.job_report_client import report_start
@@ -345,17 +345,19 @@ def _tell(result: search.Search) -> None:
     report_start(os.environ, step=step, place=place)
 
 
-def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | PassedOver]:
-    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+def _make_fetcher(
+    into: Path, deep: bool
+) -> Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver]:
+    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | PassedOver:
         if not isinstance(found.path, Remote):
             return found
-        from hpctl.checkpoints.fetch import fetch
+        from hpctl.checkpoints.fetch import fetch_checkpoint
 
         output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
-        with bar() as progress:
-            return fetch(found, into, deep=deep, progress=progress)
+        with show_progress() as progress:
+            return fetch_checkpoint(found, into, deep=deep, progress=progress)
 
-    return bring
+    return fetch_found
 
 
 def _first_directory(places: list[str]) -> Path | None:
@@ -363,7 +365,7 @@ def _first_directory(places: list[str]) -> Path | None:
     return next((place for place in shared if place.is_dir()), None)
 
 
-def _explain(result: search.Search) -> None:
+def _explain_result(result: search.Search) -> None:
     for unseen in result.unseen:
         output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
     if result.unseen and result.found is not None:
@@ -384,7 +386,7 @@ def _point_out(result: search.Search) -> None:
         output.echo(f"hpctl: {result.unknown}", err=True)
 
 
-def _line(result: search.Search) -> str:
+def _format_result(result: search.Search) -> str:
     if result.found is not None:
         return f"found {result.found.path}"
     claimed = [each for each in result.passed_over if each.claimed]
@@ -483,9 +485,9 @@ class LastView(Struct, frozen=True):
         return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
 
 
-def row_view(each: Checkpoint | PassedOver) -> RowView:
+def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
     """One of them."""
-    if isinstance(each, Checkpoint):
+    if isinstance(each, CompleteCheckpoint):
         return RowView(
             path=str(each.path),
             complete=True if not each.unproven else None,
@@ -515,7 +517,7 @@ def row_view(each: Checkpoint | PassedOver) -> RowView:
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[int, int], None] | None]:
+def show_progress() -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on stderr, where somebody watches it."""
     if not sys.stderr.isatty():
         yield None
@@ -527,25 +529,25 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         bars.DownloadColumn(),
         bars.TransferSpeedColumn(),
         bars.TimeRemainingColumn(),
-        console=output.console(err=True),
+        console=output.make_console(err=True),
         transient=True,
     ) as shown:
         task = shown.add_task("")
 
-        def progress(done: int, total: int) -> None:
+        def update_bar(done: int, total: int) -> None:
             shown.update(task, advance=done, total=total)
 
-        yield progress
+        yield update_bar
 
 
-def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
+def row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
     """The same in one line."""
     text = _row_text(each, deep=deep)
     return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
 
 
-def _row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
-    if isinstance(each, Checkpoint):
+def _row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
+    if isinstance(each, CompleteCheckpoint):
         how = "digests match" if each.deep else "sizes match"
         if deep and not each.deep:
             how += "; the format has no digests"

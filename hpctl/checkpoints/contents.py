@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import NotWhole, OpenFile, json_object, opened
+from hpctl.checkpoints.files import NotWhole, OpenFile, json_object, open_file
 from hpctl.checkpoints.formats import hf_trainer, torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
 
@@ -45,10 +45,10 @@ def read_content(path: Path, *, deep: bool) -> Content:
 
     `deep` compares the checksums of an archive.
     """
-    with opened(path, "") as file:
+    with open_file(path, "") as file:
         if file.size == 0:
             raise NotWhole(f"{file.name} is empty")
-        is_proved, said = _read(path, file, deep)
+        is_proved, said = _read_container(path, file, deep)
         return Content(is_proved, said.step, file.size, file.modified_ns, said.ranks)
 
 
@@ -68,7 +68,9 @@ def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
             raise NotWhole(f"{path.name} is still being written")
 
 
-def _read(path: Path, file: OpenFile, deep: bool) -> tuple[bool, torch_files.SavedNumbers]:
+def _read_container(
+    path: Path, file: OpenFile, deep: bool
+) -> tuple[bool, torch_files.SavedNumbers]:
     """Whether the container is proved, and what it records."""
     nothing = torch_files.SavedNumbers()
     head = file.read(0, min(8, file.size))
@@ -110,7 +112,7 @@ def _read_pickles(file: OpenFile) -> None:
     """One pickle after the other, to the file's end."""
     at = 0
     for _ in range(_MOST_PICKLES):
-        reader = PickleReader(torch_files.view(file, at), frozenset())
+        reader = PickleReader(torch_files.view_rest(file, at), frozenset())
         reader.top()
         at += reader.end
         if at == file.size:

@@ -40,7 +40,7 @@ from hpctl.checkpoints.files import (
     read_starts,
 )
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.patterns import FilePattern, generalize, parse_patterns
+from hpctl.checkpoints.patterns import FilePattern, generalize_name, parse_patterns
 
 _COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
 _COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
@@ -94,16 +94,16 @@ def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] 
     `ranks` are the names of such files in it: each pattern of theirs is a checkpoint of its own.
     Raises OSError where a directory cannot be read or has more than MAX_ENTRIES entries.
     """
-    found = _Found(root)
+    found = _FileSetCollector(root)
     if patterns:
         found.add(patterns)
     loose = [name for name in ranks if name not in found.names]
-    for implied in parse_patterns(sorted({generalize(name) for name in loose})):
+    for implied in parse_patterns(sorted({generalize_name(name) for name in loose})):
         found.add([implied])
     return SetsFound(tuple(found.claims), frozenset(found.names))
 
 
-class _Found:
+class _FileSetCollector:
     """The claims of several groups of patterns, and the names that are taken."""
 
     def __init__(self, root: Path) -> None:
@@ -120,7 +120,7 @@ class _Found:
         """Add what the patterns match together and is not taken yet."""
         taken = frozenset(self.names)
         accepted: FileSet | None = None
-        sets = _sets(self.root, patterns)
+        sets = _group_files(self.root, patterns)
         for each, newer in zip_longest(sets, sets[1:]):
             names = {file.path.relative_to(self.root).parts[0] for file in each.files}
             if names <= taken:
@@ -132,12 +132,12 @@ class _Found:
                 accepted = each
 
 
-def _sets(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
+def _group_files(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
     """The files by step, the oldest step first."""
     found: dict[int | None, list[FoundFile]] = {}
     left = [MAX_ENTRIES]
     for number, pattern in enumerate(patterns):
-        for step, role, path in _matches(root, pattern.parts, (None, ()), left):
+        for step, role, path in _find_matches(root, pattern.parts, (None, ()), left):
             found.setdefault(step, []).append(FoundFile(path, number, role))
     shared = found.pop(None, []) if len(found) > 1 else []
     steps = sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
@@ -150,11 +150,11 @@ def _sets(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
 _Seen = tuple[int | None, tuple[str, ...]]
 
 
-def _matches(
+def _find_matches(
     directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
 ) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
     """Files that match, with their step and what the wildcards matched."""
-    for entry in _entries(directory, left):
+    for entry in _scan_entries(directory, left):
         match = parts[0].fullmatch(entry.name)
         if match is None:
             continue
@@ -165,7 +165,7 @@ def _matches(
         path = directory / entry.name
         if parts[1:]:
             if entry.is_dir():
-                yield from _matches(path, parts[1:], (step, role), left)
+                yield from _find_matches(path, parts[1:], (step, role), left)
         elif entry.is_file(follow_symlinks=False):
             yield step, role, path
         elif entry.is_dir(follow_symlinks=False):
@@ -177,14 +177,14 @@ def _files_below(directory: Path, left: list[int]) -> Iterator[Path]:
     waiting = [directory]
     while waiting:
         place = waiting.pop()
-        for entry in _entries(place, left):
+        for entry in _scan_entries(place, left):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(place / entry.name)
             elif entry.is_file(follow_symlinks=False):
                 yield place / entry.name
 
 
-def _entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
+def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
     """Entries that may be part of a finished checkpoint, of as many as are left to look at."""
     try:
         with os.scandir(directory) as entries:
@@ -199,7 +199,7 @@ def _entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
         return  # removed since it was listed
 
 
-def _recorded(files: FileSet) -> int | None:
+def _read_recorded_step(files: FileSet) -> int | None:
     """The step that a file without one in its name records; None where none does."""
     for file in files.files:
         try:
@@ -211,7 +211,7 @@ def _recorded(files: FileSet) -> int | None:
     return None
 
 
-def _missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
+def _describe_missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
     """Which files are missing by the step before; "" where none is."""
     for number, pattern in enumerate(patterns):
         count, wanted = len(files.of(number)), len(older.of(number))
@@ -235,24 +235,24 @@ class _Proof(Struct, frozen=True):
     def claim(self) -> Claim:
         """The claim that `prove` proves."""
         files = self.files
-        step = _recorded(files) if files.step is None else files.step
+        step = _read_recorded_step(files) if files.step is None else files.step
         return Claim(step, None, self.prove, digests=False)
 
     def can_be_compared_with(self) -> bool:
         """Whether newer sets need as many files as this one, by what its names and the starts
         show."""
         if self.older is not None:
-            return not _missing(self.files, self.patterns, self.older)
-        count = self._ranks()
+            return not _describe_missing(self.files, self.patterns, self.older)
+        count = self._count_ranks()
         try:
-            return not count or count >= self._tasks(self.files) or self._is_followed()
+            return not count or count >= self._count_tasks(self.files) or self._is_followed()
         except FileNotFoundError:
             return False  # removed since it was listed
 
     def prove(self, deep: bool) -> Unproven | None:
         """Return what is unproven, None for nothing. Raises NotWhole, OSError."""
         self._refuse_gaps()
-        contents = [(file, self._read(file, deep)) for file in self.files.files]
+        contents = [(file, self._read_file(file, deep)) for file in self.files.files]
         one_start(self.root / "set", [content.modified_ns for _, content in contents])
         self._refuse_mixture([content.step for _, content in contents])
         is_counted = self._are_all_ranks_there([content.ranks for _, content in contents])
@@ -269,11 +269,11 @@ class _Proof(Struct, frozen=True):
             gap = _find_gap(pattern, files)
             if gap:
                 raise NotWhole(f"{gap} of {pattern.text} is missing")
-        missing = _missing(self.files, self.patterns, self.older) if self.older else ""
+        missing = _describe_missing(self.files, self.patterns, self.older) if self.older else ""
         if missing:
             raise NotWhole(missing)
 
-    def _read(self, file: FoundFile, deep: bool) -> Content:
+    def _read_file(self, file: FoundFile, deep: bool) -> Content:
         owner = foreign_owner(file.path)
         if owner is not None:
             raise NotWhole(f"user {owner} owns {file.path.name}")
@@ -303,9 +303,9 @@ class _Proof(Struct, frozen=True):
 
         Raises NotWhole where some have none, and nothing shows that they do not save.
         """
-        count = self._ranks()
+        count = self._count_ranks()
         expected = max((ranks for ranks in recorded if ranks), default=0)
-        expected = expected or self._tasks(self.files)
+        expected = expected or self._count_tasks(self.files)
         if not count or not expected:
             return False
         known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
@@ -313,7 +313,7 @@ class _Proof(Struct, frozen=True):
             raise NotWhole(f"the files of {count} of {expected} ranks are there")
         return count == expected
 
-    def _ranks(self) -> int:
+    def _count_ranks(self) -> int:
         """How many ranks have files, by the pattern that has the fewest; 0 where no name tells."""
         return min(map(len, self._rank_numbers()), default=0)
 
@@ -326,16 +326,16 @@ class _Proof(Struct, frozen=True):
         return [
             numbers
             for number, pattern in enumerate(self.patterns)
-            for before, _, numbers in _numbers(pattern, self.files.of(number))
+            for before, _, numbers in _parse_numbers(pattern, self.files.of(number))
             if _RANK.search(before) and not _RANK_OF_SOME.search(before)
         ]
 
-    def _tasks(self, files: FileSet) -> int:
+    def _count_tasks(self, files: FileSet) -> int:
         """How many tasks the start has that wrote a set; 0 where that is unknown."""
         tasks = {start.tasks for start in self.starts}
         if tasks == {0} or not tasks:
             return 0
-        first_ns, _ = _span(files.files[:1])
+        first_ns, _ = _find_time_span(files.files[:1])
         before = [start for start in self.starts if start.at_ns <= first_ns]
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
@@ -343,8 +343,8 @@ class _Proof(Struct, frozen=True):
         """Whether the start that wrote this set went on to save the one after it."""
         if self.newer is None:
             return False
-        first_ns, last_ns = _span(self.files.files)
-        next_ns, _ = _span(self.newer.files)
+        first_ns, last_ns = _find_time_span(self.files.files)
+        next_ns, _ = _find_time_span(self.newer.files)
         starts = [start.at_ns for start in self.starts]
         is_noted = any(at_ns <= first_ns for at_ns in starts)
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
@@ -354,7 +354,7 @@ class _Proof(Struct, frozen=True):
         if self.older is None:
             return False
         recorded = read_content(self.older.files[0].path, deep=False).ranks
-        return (recorded or self._tasks(self.older)) == expected
+        return (recorded or self._count_tasks(self.older)) == expected
 
     def _unproven_names(self, is_counted: bool) -> Iterator[str]:
         several = self.files.files[1:] or not all(each.is_one_file for each in self.patterns)
@@ -375,7 +375,7 @@ _Numbers = tuple[str, str, set[int]]
 """The numbers that a wildcard matched, with the text before and after them."""
 
 
-def _numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
+def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
     """What stands for a rank or a part in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
@@ -391,7 +391,7 @@ def _numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numb
 
 def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
     """Which rank or part is missing where wildcards matched their numbers; "" for none."""
-    for before, after, numbers in _numbers(pattern, files):
+    for before, after, numbers in _parse_numbers(pattern, files):
         expected = range(min(*numbers, 1), max(numbers))
         gap = next((each for each in expected if each not in numbers), None)
         if gap is not None:
@@ -399,7 +399,7 @@ def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
     return ""
 
 
-def _span(files: Sequence[FoundFile]) -> tuple[int, int]:
+def _find_time_span(files: Sequence[FoundFile]) -> tuple[int, int]:
     """When the first and the last of files were written, in ns since the epoch. Raises OSError."""
     times = [file.path.stat().st_mtime_ns for file in files]
     return min(times), max(times)

@@ -21,7 +21,13 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints.files import NotWhole, ObjectInfo, Remote, for_each
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
-from hpctl.checkpoints.search import Checkpoint, PassedOver, claim_of, proved, storage_error
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    PassedOver,
+    claim_place,
+    prove_candidate,
+    storage_error,
+)
 from hpctl.toolkit.compat import UTC
 
 PIECE = 8 << 20
@@ -32,7 +38,7 @@ _TEMPORARY = ".hpctl-fetch.tmp-"
 _LOCK = "lock"
 
 
-class _Part(Struct, frozen=True):
+class _ObjectPart(Struct, frozen=True):
     """A stretch of one object that has a digest of its own."""
 
     name: str
@@ -41,13 +47,13 @@ class _Part(Struct, frozen=True):
     length: int
 
 
-def fetch(
-    found: Checkpoint,
+def fetch_checkpoint(
+    found: CompleteCheckpoint,
     into: Path,
     *,
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Checkpoint | PassedOver:
+) -> CompleteCheckpoint | PassedOver:
     """A copy of a checkpoint of an object store as `into/<its name>`, or why there is none.
 
     `progress(bytes, of_bytes)` is called from several threads. Raises nothing that the storage
@@ -56,39 +62,47 @@ def fetch(
     if not isinstance(found.path, Remote):
         return found
     try:
-        return _fetch(found, found.path.taken(), into, deep, progress or (lambda *_: None))
+        return _fetch_into(found, found.path.taken(), into, deep, progress or (lambda *_: None))
     except OSError as error:
         return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
     except NotWhole as defect:
         return PassedOver(found.path, f"not fetched: {defect}", format=found.format)
 
 
-def _fetch(
-    found: Checkpoint, source: Remote, into: Path, deep: bool, progress: Callable[[int, int], None]
-) -> Checkpoint | PassedOver:
-    objects = _objects(source)
+def _fetch_into(
+    found: CompleteCheckpoint,
+    source: Remote,
+    into: Path,
+    deep: bool,
+    progress: Callable[[int, int], None],
+) -> CompleteCheckpoint | PassedOver:
+    objects = _list_objects(source)
     total = sum(listed.size for _, listed in objects)
     free = shutil.disk_usage(into).free
     if free < total:
         raise OSError(f"{into} has {free >> 20} MiB free, and {source} needs {total >> 20}")
-    with _temporary(into) as room:
+    with _make_temporary(into) as room:
         copy = room / source.name
-        _copy(source, objects, copy, lambda done: progress(done, total))
-        candidate = claim_of(copy)
-        row = candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)
+        _copy_objects(source, objects, copy, lambda done: progress(done, total))
+        candidate = claim_place(copy)
+        row = (
+            candidate
+            if isinstance(candidate, PassedOver)
+            else prove_candidate(candidate, deep=deep)
+        )
         if isinstance(row, PassedOver):
             raise NotWhole(f"the copy is incomplete: {row.why}")
         if (row.step, row.format) != (found.step, found.format):
             raise NotWhole("another checkpoint took its place meanwhile")
         place = into / source.name
         if os.path.lexists(place):
-            place.rename(aside(place))
+            place.rename(find_free_name(place))
         copy.rename(place)
         sync_directory(into)
     return replace(row, path=place, origin=found.path)
 
 
-def _copy(
+def _copy_objects(
     source: Remote,
     objects: list[tuple[str, ObjectInfo]],
     copy: Path,
@@ -101,11 +115,11 @@ def _copy(
             file.truncate(listed.size)
     sizes = for_each(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
     parts = [
-        _Part(name, listed, at, min(size, listed.size - at))
+        _ObjectPart(name, listed, at, min(size, listed.size - at))
         for (name, listed), size in zip(objects, sizes, strict=True)
         for at in range(0, listed.size, size)
     ]
-    brought = for_each(source, parts, lambda part: _part(source, part, copy, progress))
+    brought = for_each(source, parts, lambda part: _copy_part(source, part, copy, progress))
     digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
     # Formats compare the times of their files: the copy keeps those that the uploader noted.
     # The times of the upload have been judged where they mean something; here all get the last.
@@ -115,7 +129,7 @@ def _copy(
         digests[part.name].append(digest)
         when[part.name] = when[part.name] if noted_ns is None else noted_ns
 
-    def finish(pair: tuple[str, ObjectInfo]) -> None:
+    def finish_part(pair: tuple[str, ObjectInfo]) -> None:
         name, listed = pair
         if source.objects.matches(listed, digests[name]) is False:
             raise NotWhole(f"{name or source.name} does not match the digest in the store")
@@ -124,13 +138,13 @@ def _copy(
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
-    for_each(source, objects, finish)
+    for_each(source, objects, finish_part)
     for directory, _, _ in os.walk(copy):
         sync_directory(Path(directory))
 
 
-def _part(
-    source: Remote, part: _Part, copy: Path, progress: Callable[[int], None]
+def _copy_part(
+    source: Remote, part: _ObjectPart, copy: Path, progress: Callable[[int], None]
 ) -> tuple[bytes, int | None]:
     # Not for secrecy: it is the digest that S3 keeps.
     digest, noted_ns = hashlib.md5(usedforsecurity=False), None
@@ -147,7 +161,7 @@ def _part(
     return digest.digest(), noted_ns
 
 
-def _objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
+def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
     if (alone := source.find("")) is not None:
         return [("", alone)]
     found = source.files()
@@ -159,7 +173,7 @@ def _objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
 
 
 @contextmanager
-def _temporary(into: Path) -> Iterator[Path]:
+def _make_temporary(into: Path) -> Iterator[Path]:
     """A directory of our own below `into`, removed at the end, with what others left behind."""
     for left in into.glob(f"{_TEMPORARY}*"):
         with suppress(OSError), (left / _LOCK).open("r+b") as lock:
@@ -177,7 +191,7 @@ def _temporary(into: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def aside(path: Path) -> Path:
+def find_free_name(path: Path) -> Path:
     """A free name beside a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))

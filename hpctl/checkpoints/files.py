@@ -65,7 +65,7 @@ class Unprovable(NotWhole):
     """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
 
 
-class TooLarge(Unprovable):
+class FileTooLarge(Unprovable):
     """A file is larger than hpctl reads."""
 
 
@@ -136,10 +136,10 @@ class ObjectSnapshot:
     def _below(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
         for key in self.listed:
-            parent, name = _parent(key)
+            parent, name = _split_key(key)
             while name and name not in (known := found.setdefault(parent, set())):
                 known.add(name)
-                parent, name = _parent(parent)
+                parent, name = _split_key(parent)
         return found
 
     def names(self, key: str) -> frozenset[str] | None:
@@ -160,7 +160,7 @@ class Remote:
         return f"{self.objects.url}/{self.key}"
 
     def __truediv__(self, name: str) -> Remote:
-        return Remote(self.objects, _joined(self.key, name), self.snapshot)
+        return Remote(self.objects, _join_key(self.key, name), self.snapshot)
 
     @property
     def name(self) -> str:
@@ -175,7 +175,7 @@ class Remote:
     @property
     def parent(self) -> Remote:
         """The key without its last part. The bucket's root is its own parent."""
-        return Remote(self.objects, _parent(self.key)[0])
+        return Remote(self.objects, _split_key(self.key)[0])
 
     def taken(self) -> Remote:
         """This place with a fresh snapshot: one request for each 1000 objects below it.
@@ -207,7 +207,7 @@ class Remote:
 
     def below(self, name: str) -> frozenset[str] | None:
         """What lies directly below a sub-directory, None where nothing does. Raises as taken."""
-        return self._snapshot().names(_joined(self.key, name))
+        return self._snapshot().names(_join_key(self.key, name))
 
     def children(self) -> list[Remote]:
         """Places directly below, without their snapshots but for single objects. One request
@@ -217,21 +217,21 @@ class Remote:
         for each in self.objects.list(inside, recursive=False):
             if each.key.endswith("/"):
                 if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
-                    found.append(Remote(self.objects, _joined(self.key, name)))
+                    found.append(Remote(self.objects, _join_key(self.key, name)))
             else:
                 found.append(Remote(self.objects, each.key, ObjectSnapshot({each.key: each})))
         return found
 
     def has(self, name: str) -> bool:
         """Whether there is an object, or something below it. A request without a snapshot."""
-        key = _joined(self.key, name)
+        key = _join_key(self.key, name)
         if self.snapshot is not None:
             return key in self.snapshot.listed or self.snapshot.names(key) is not None
         return any(o.key.rstrip("/") == key for o in self.objects.list(key, recursive=False))
 
     def find(self, name: str) -> ObjectInfo | None:
         """What the snapshot says of an object, by its name below here, "" for this one itself."""
-        key = _joined(self.key, name) if name else self.key
+        key = _join_key(self.key, name) if name else self.key
         return self._snapshot().listed.get(key)
 
     def files(self) -> list[tuple[str, ObjectInfo]]:
@@ -276,7 +276,7 @@ class RemoteFile:
         offset = max(0, offset)
         length = min(length, self.size - offset)
         if length > 0 and not (self._at <= offset and offset + length <= self._end):
-            self._block, self._at = self._fetch(offset, length), offset
+            self._block, self._at = self._fetch_bytes(offset, length), offset
 
     def read(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
@@ -284,13 +284,13 @@ class RemoteFile:
             return self._block[offset - self._at : offset - self._at + length]
         if offset + length > self.size:
             raise NotWhole(f"{self.name} ends at byte {self.size}: cut")
-        return self._fetch(offset, length)
+        return self._fetch_bytes(offset, length)
 
     @property
     def _end(self) -> int:
         return self._at + len(self._block)
 
-    def _fetch(self, offset: int, length: int) -> bytes:
+    def _fetch_bytes(self, offset: int, length: int) -> bytes:
         if length <= 0:
             return b""
         try:
@@ -303,12 +303,12 @@ class RemoteFile:
         return raw
 
 
-def _parent(key: str) -> tuple[str, str]:
+def _split_key(key: str) -> tuple[str, str]:
     parent, _, name = key.rpartition("/")
     return parent, name
 
 
-def _joined(key: str, name: str) -> str:
+def _join_key(key: str, name: str) -> str:
     return f"{key}/{name}" if key else name
 
 
@@ -366,7 +366,7 @@ class LocalFile(Struct, frozen=True):
 
 
 @contextmanager
-def opened(root: Place, name: str) -> Iterator[OpenFile]:
+def open_file(root: Place, name: str) -> Iterator[OpenFile]:
     """Open `root/name`, or `root` itself where the name is empty.
 
     Raises NotWhole where it is missing or no regular file, OSError where the storage fails.
@@ -394,9 +394,9 @@ def opened(root: Place, name: str) -> Iterator[OpenFile]:
         os.close(descriptor)
 
 
-def content(root: Place, name: str, limit: int) -> bytes:
+def read_small_file(root: Place, name: str, limit: int) -> bytes:
     """The whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
-    with opened(root, name) as file:
+    with open_file(root, name) as file:
         if file.size > limit:
             raise NotWhole(f"{file.name} has {file.size} bytes; at most {limit} are read")
         return file.read(0, file.size)
@@ -408,11 +408,11 @@ memory; the index of a model of a million tensors has 5 million parts."""
 
 
 def json_object(raw: bytes, name: str) -> dict[str, object]:
-    """Return a JSON file's object. Raises NotWhole where its bytes are none, TooLarge where it
+    """Return a JSON file's object. Raises NotWhole where its bytes are none, FileTooLarge where it
     would take too much memory."""
     parts = sum(raw.count(mark) for mark in (b"{", b"[", b","))
     if parts > MOST_JSON_PARTS:
-        raise TooLarge(f"{name} has {parts} values: too many")
+        raise FileTooLarge(f"{name} has {parts} values: too many")
     if b"\0" in raw:
         raise NotWhole(f"{name} is not JSON: still being written, or damaged")
     try:
@@ -442,8 +442,8 @@ def size_of(root: Place, name: str) -> int:
 
 
 def modified_ns(root: Place, name: str) -> int:
-    """When a file was last written, asked of the server by opening it. Raises as opened."""
-    with opened(root, name) as file:
+    """When a file was last written, asked of the server by opening it. Raises as open_file."""
+    with open_file(root, name) as file:
         return file.modified_ns
 
 
@@ -565,7 +565,7 @@ class Format(Struct, frozen=True):
     claim: Callable[[Listing], Claim | Defect | None]
 
 
-def look(path: Place, world_size: int | None = None) -> Listing:
+def list_candidate(path: Place, world_size: int | None = None) -> Listing:
     """List one candidate: a single scan, or a request for each 1000 objects of it, after which
     `Listing.path` holds the answers. Raises NotWhole, OSError."""
     if isinstance(path, Remote) and path.snapshot is None:

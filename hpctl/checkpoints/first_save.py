@@ -56,7 +56,7 @@ class FirstSave:
         return (f"{found.unknown}. As it is, a restart begins at the beginning",)
 
 
-def describe_first(result: search.Search, first: search.Checkpoint) -> tuple[str, ...]:
+def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> tuple[str, ...]:
     """Return what to say of the first checkpoint that is found."""
     step = "step unknown" if first.step is None else f"step {first.step}"
     text = f"first checkpoint: {first.path}, {step}, {first.format}: a restart resumes from it"
@@ -65,7 +65,9 @@ def describe_first(result: search.Search, first: search.Checkpoint) -> tuple[str
     return (text, result.caution) if result.caution else (text,)
 
 
-def watch(directory: Path, declared: Sequence[FilePattern], ended: Callable[[float], bool]) -> None:
+def watch_directory(
+    directory: Path, declared: Sequence[FilePattern], ended: Callable[[float], bool]
+) -> None:
     """Look until a checkpoint is found, or the script has ended. `ended` waits so many seconds at
     most and says whether it has."""
     first = FirstSave(directory, declared)
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         declared = parse_patterns(read_declared_files(os.environ))
-        watch(Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000)))
+        watch_directory(Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000)))
     return 0
 
 

@@ -89,7 +89,7 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
     launched = _launched_as()
     ranks = launched[1] if ranks is None else ranks
     rank = (launched[0] if ranks > 1 else 0) if rank is None else rank
-    save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _attempt(ranks))
+    save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _name_attempt(ranks))
     try:
         yield save
     except BaseException:
@@ -111,7 +111,7 @@ class Save:
         self._named: list[Path] = []
         self.temporary.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            self._part(rank).unlink()
+            self._find_part(rank).unlink()
 
     def path(self, name: Name) -> Path:
         """Where to write `name`, a file or a directory of files of this rank alone."""
@@ -126,17 +126,17 @@ class Save:
 
     def finish(self, step: int, meta: dict[str, str], wait_s: float) -> None:
         """Sync and describe this rank's files; in rank 0 publish the checkpoint."""
-        files = self._entries()
+        files = self._describe_files()
         if self._ranks > 1:
             part = {"step": step, "ranks": self._ranks, "files": files}
-            write(self._part(self._rank), json.dumps(part).encode())
+            write(self._find_part(self._rank), json.dumps(part).encode())
             if self._rank:
                 return
-            files = self._gathered(step, wait_s)
+            files = self._gather_entries(step, wait_s)
         if not files:
             raise ValueError(f"no files were saved for {self.final}")
         for rank in range(self._ranks if self._ranks > 1 else 0):
-            self._part(rank).unlink()
+            self._find_part(rank).unlink()
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -149,7 +149,7 @@ class Save:
         write(self.temporary / NAME, encode(document))
         publish(self.temporary, self.final)
 
-    def _entries(self) -> list[dict[str, Any]]:
+    def _describe_files(self) -> list[dict[str, Any]]:
         found = {}
         for named in self._named:
             for path in [named, *named.rglob("*")]:
@@ -166,22 +166,22 @@ class Save:
                     break
         return [entry(name, path) for name, path in sorted(found.items())]
 
-    def _part(self, rank: int) -> Path:
+    def _find_part(self, rank: int) -> Path:
         return self.temporary / f".part-{rank:05d}.json"
 
-    def _gathered(self, step: int, wait_s: float) -> list[dict[str, Any]]:
+    def _gather_entries(self, step: int, wait_s: float) -> list[dict[str, Any]]:
         """The files of all ranks, once each has said that its own are on stable storage."""
         end = time.monotonic() + wait_s
         files: dict[str, dict[str, Any]] = {}
         for rank in range(self._ranks):
-            while not self._part(rank).exists():
+            while not self._find_part(rank).exists():
                 if time.monotonic() > end:
                     raise TimeoutError(
                         f"rank {rank} of {self._ranks} saved nothing for {self.final} in"
                         f" {wait_s:g} s (where rank 0 alone saves, give ranks=1)"
                     )
                 time.sleep(_POLL_S)
-            part = json.loads(self._part(rank).read_bytes())
+            part = json.loads(self._find_part(rank).read_bytes())
             if (part["step"], part["ranks"]) != (step, self._ranks):
                 raise ValueError(f"rank {rank} saves step {part['step']} of {part['ranks']} ranks")
             for each in part["files"]:
@@ -210,7 +210,7 @@ def publish(temporary: Path, final: Path) -> bool:
         if _is_before_mark(final):
             final.rename(final.with_name(f"{final.name}.passed-over-{attempt}"))
             continue
-        if _whole(final):
+        if _is_whole(final):
             shutil.rmtree(temporary)
             return False
         final.rename(final.with_name(f"{final.name}.damaged-{attempt}"))
@@ -280,7 +280,7 @@ def entry(name: str, path: Path) -> dict[str, Any]:
     return {"path": name, "sha256": sha.hexdigest(), "size": size}
 
 
-def _whole(directory: Path) -> bool:
+def _is_whole(directory: Path) -> bool:
     """Whether a checkpoint that is there holds, to the byte, what its manifest says."""
     try:
         document = json.loads((directory / NAME).read_bytes())
@@ -300,7 +300,7 @@ def _launched_as() -> tuple[int, int]:
     return 0, 1
 
 
-def _attempt(ranks: int) -> str:
+def _name_attempt(ranks: int) -> str:
     identity = [os.environ.get(name, "") for name in _START]
     if ranks == 1:
         identity += [os.uname().nodename, str(os.getpid()), str(time.monotonic_ns())]

@@ -12,9 +12,9 @@ import click
 from msgspec import Struct
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.marks import Mark, read_marks, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, read_marks, write_mark
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.search import Checkpoint, PassedOver
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
 from hpctl.engine.request_client import invoking_user
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
@@ -83,7 +83,7 @@ def mark(
             " for steps that only S3 has, use `hpctl resume JOB --from-step N`.",
         )
     try:
-        rows = search.every(directory, declared=declared)
+        rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
             f"cannot read {directory}: {error.strerror or error}",
@@ -91,19 +91,19 @@ def mark(
         ) from error
     for flaw in read_marks([directory]).flaws:
         output.echo(f"hpctl: {flaw}", err=True)
-    named = [row for row in rows if isinstance(row, Checkpoint) and row.step == step]
+    named = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step == step]
     if not named:
         raise HpctlError(f"there is no complete checkpoint of step {step} in {directory}",
                          name_steps(rows))  # fmt: skip
-    made = Mark(poisoned, step, invoking_user(), output.now(), last=step, why=why)
-    path = write(directory, made)
+    made = CheckpointMark(poisoned, step, invoking_user(), output.now(), last=step, why=why)
+    path = write_or_explain(directory, made)
     paths = tuple(str(row.path) for row in named)
     view = MarkedView(str(directory), step, poisoned, made.by, made.at, made.why, str(path), paths)
-    output.show("checkpoint-mark", view, as_json)
+    output.show_view("checkpoint-mark", view, as_json)
     sys.stdout.flush()
 
 
-def write(directory: Path, made: Mark) -> Path:
+def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
     """Write a mark. Raises HpctlError where the directory does not take it."""
     try:
         return write_mark(directory, made)
@@ -114,17 +114,17 @@ def write(directory: Path, made: Mark) -> Path:
         ) from error
 
 
-def name_steps(rows: Sequence[Checkpoint | PassedOver]) -> str:
+def name_steps(rows: Sequence[CompleteCheckpoint | PassedOver]) -> str:
     """Say which steps there are, for an error's hint."""
-    whole = [row for row in rows if isinstance(row, Checkpoint) and row.step is not None]
+    whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step is not None]
     usable = list(dict.fromkeys(str(row.step) for row in whole if row.mark is None))
     marked = list(dict.fromkeys(str(row.step) for row in whole if row.mark is not None))
     if not whole:
         return "There is no complete checkpoint with a step at all."
-    text = f"There are steps {_listed(usable)}." if usable else "All that is there is marked."
-    return f"{text} Marked as poisoned: {_listed(marked)}." if marked else text
+    text = f"There are steps {_format_steps(usable)}." if usable else "All that is there is marked."
+    return f"{text} Marked as poisoned: {_format_steps(marked)}." if marked else text
 
 
-def _listed(steps: Sequence[str]) -> str:
+def _format_steps(steps: Sequence[str]) -> str:
     more = f" and {len(steps) - MOST_NAMED} more" if steps[MOST_NAMED:] else ""
     return ", ".join(steps[:MOST_NAMED]) + more

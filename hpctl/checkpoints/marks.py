@@ -28,7 +28,7 @@ from msgspec import Struct
 from hpctl.checkpoints.files import MAX_ENTRIES, Place, Remote, noted_starts
 from hpctl.checkpoints.formats import nvrx
 from hpctl.checkpoints.hpctl_checkpoint import MARKS
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 
 MOST_MARKS = 1000
 """Marks of one directory that are read, the newest by name."""
@@ -39,7 +39,7 @@ MOST_TEXT = 500
 _SKIP = re.compile(r"\d{1,18}:\d{1,18}")
 
 
-class Mark(Struct, frozen=True, omit_defaults=True):
+class CheckpointMark(Struct, frozen=True, omit_defaults=True):
     """What one file says. `first` and `last` are steps, both included; without `last` all later
     ones are meant. `until_start`: what is written before the job's next start is meant, too.
     `since_ns`: only what was written from then on. `skip`: the batches that a run leaves out after
@@ -59,7 +59,7 @@ class Mark(Struct, frozen=True, omit_defaults=True):
 class PlacedMark(Struct, frozen=True):
     """A mark, the file it is in, and the time in ns up to which it holds; None: no end yet."""
 
-    mark: Mark
+    mark: CheckpointMark
     path: str
     until_ns: int | None
 
@@ -130,7 +130,7 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
     except (FileNotFoundError, NotADirectoryError):
         return
     except (_NoMarkError, OSError) as error:
-        flaws.append(f"the marks in {place} have no effect: {_reason(error)}")
+        flaws.append(f"the marks in {place} have no effect: {_describe_error(error)}")
         return
     if names[:-MOST_MARKS]:
         flaws.append(f"{place} has more than {MOST_MARKS} marks: the oldest have no effect")
@@ -141,7 +141,7 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
         except FileNotFoundError:
             continue
         except (_NoMarkError, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            flaws.append(f"the mark {place / name} has no effect: {_reason(error)}")
+            flaws.append(f"the mark {place / name} has no effect: {_describe_error(error)}")
             continue
         until_ns: int | None = made_ns
         if mark.until_start:
@@ -165,9 +165,9 @@ class _NoMarkError(Exception):
     """Why a file is no mark."""
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     strerror = error.strerror if isinstance(error, OSError) else None
-    return printable(str(strerror or error))[:MOST_TEXT]
+    return make_printable(str(strerror or error))[:MOST_TEXT]
 
 
 def _trusted_owners(directory: Path) -> set[int]:
@@ -184,7 +184,7 @@ def _mark_names(place: Path) -> Iterator[str]:
                 yield entry.name
 
 
-def _read_mark(path: Path, owners: set[int]) -> tuple[int, Mark]:
+def _read_mark(path: Path, owners: set[int]) -> tuple[int, CheckpointMark]:
     """One file: when it was written, and what it says. Raises OSError, MsgspecError and what says
     why it is no mark."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -196,14 +196,14 @@ def _read_mark(path: Path, owners: set[int]) -> tuple[int, Mark]:
             raise _NoMarkError(f"user {status.st_uid} owns it")
         if status.st_size > MOST_BYTES:
             raise _NoMarkError(f"it has {status.st_size} bytes; at most {MOST_BYTES} are read")
-        mark = msgspec.json.decode(file.read(MOST_BYTES), type=Mark)
+        mark = msgspec.json.decode(file.read(MOST_BYTES), type=CheckpointMark)
     if mark.skip and not _SKIP.fullmatch(mark.skip):
         raise _NoMarkError("its `skip` is no range of batches")
-    by, why = printable(mark.by)[:MOST_TEXT], printable(mark.why)[:MOST_TEXT]
+    by, why = make_printable(mark.by)[:MOST_TEXT], make_printable(mark.why)[:MOST_TEXT]
     return status.st_mtime_ns, msgspec.structs.replace(mark, by=by, why=why)
 
 
-def write_mark(directory: Path, mark: Mark) -> Path:
+def write_mark(directory: Path, mark: CheckpointMark) -> Path:
     """Write a mark, whole or not at all, and return its file. Raises OSError.
 
     Root may write for a user, who can replace each directory at any time: the one that was checked
@@ -273,10 +273,10 @@ def _sizes_and_times(path: Place, format_name: str, step: int | None) -> Iterato
         return
     # NVRx's directory holds the files of all iterations.
     part = f"iter_{step:07d}_" if format_name == nvrx.FORMAT and step is not None else ""
-    yield from _below(path, part)
+    yield from _find_times(path, part)
 
 
-def _below(path: Path, part: str) -> Iterator[tuple[int, int]]:
+def _find_times(path: Path, part: str) -> Iterator[tuple[int, int]]:
     waiting: Sequence[Path] | list[Path] = [path]
     left = MAX_ENTRIES
     while waiting:

@@ -43,10 +43,10 @@ class FilePattern(Struct, frozen=True):
 
 def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
     """Return the patterns. Raises HpctlError, with a hint, for a text that is none."""
-    return tuple(_parse(text) for text in dict.fromkeys(texts))
+    return tuple(_parse_pattern(text) for text in dict.fromkeys(texts))
 
 
-def _parse(text: str) -> FilePattern:
+def _parse_pattern(text: str) -> FilePattern:
     components = text.split("/")
     if not text.isprintable() or len(text) > _LONGEST:
         raise HpctlError(f"no pattern of file names: {text[:80]!r}", "Write ckpt_{step}.pt.")
@@ -68,10 +68,10 @@ def _parse(text: str) -> FilePattern:
         before += [
             left for left, each in zip(tokens[::2], tokens[1::2], strict=False) if each != STEP
         ]
-    return FilePattern(text, tuple(_compile(part) for part in components), tuple(before))
+    return FilePattern(text, tuple(_compile_component(part) for part in components), tuple(before))
 
 
-def _compile(component: str) -> re.Pattern[str]:
+def _compile_component(component: str) -> re.Pattern[str]:
     made = []
     for word in _TOKENS.split(component):
         if word == STEP:
@@ -98,7 +98,7 @@ def suggest_patterns(names: Iterable[str]) -> tuple[str, ...]:
     """Return the patterns of names, at most three, the most frequent first."""
     counts: dict[str, int] = {}
     for name in names:
-        text = generalize(name)
+        text = generalize_name(name)
         counts[text] = counts.get(text, 0) + 1
     best = sorted(counts, key=lambda text: (-counts[text], text))
     return tuple(text for text in best if _is_pattern(text))[:3]
@@ -106,13 +106,13 @@ def suggest_patterns(names: Iterable[str]) -> tuple[str, ...]:
 
 def _is_pattern(text: str) -> bool:
     try:
-        _parse(text)
+        _parse_pattern(text)
     except HpctlError:
         return False
     return "'" not in text
 
 
-def generalize(name: str) -> str:
+def generalize_name(name: str) -> str:
     """Return a name as a pattern: `ckpt_12_rank3.pt` is `ckpt_{step}_rank*.pt`."""
     escaped = re.sub(r"[*?\[]", "?", name)
     text = _RANK_DIGITS.sub(r"\1*", escaped)

@@ -24,14 +24,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.fast.spec import Spec
+    from hpctl.checkpoints.fast.spec import FastSaveSpec
     from hpctl.checkpoints.files import Place
-    from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
+    from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
 
 PAUSES_S = (2.0, 5.0, 10.0)
 """Between looks while a checkpoint directory cannot be read, 17 s in all."""
@@ -45,7 +45,7 @@ class ResumePlaces(Struct, frozen=True):
     directory: Path
     tiers: tuple[str, ...] = ()
     nodes: int = 1
-    fast: Spec | None = None
+    fast: FastSaveSpec | None = None
     files: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ def resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlace
     directory = environment.get("HPCTL_CHECKPOINT_DIR", "")
     if not directory:
         return None
-    count = nodes or natural(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
+    count = nodes or parse_count(environment.get("SLURM_JOB_NUM_NODES", "")) or 1
     tiers = _read_list(environment, "HPCTL_TIERS", "places")
     fast = read_fast_saves(environment)
     return ResumePlaces(Path(directory), tiers, count, fast, read_declared_files(environment))
@@ -96,11 +96,11 @@ def count_tasks(environment: Mapping[str, str]) -> int:
     where each node has one, which may be a launcher of several ranks."""
     if environment.get("HPCTL_SPARES"):
         return 0
-    tasks = natural(environment.get("SLURM_NTASKS", ""))
-    return tasks if tasks != natural(environment.get("SLURM_JOB_NUM_NODES", "")) else 0
+    tasks = parse_count(environment.get("SLURM_NTASKS", ""))
+    return tasks if tasks != parse_count(environment.get("SLURM_JOB_NUM_NODES", "")) else 0
 
 
-def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
+def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
     """Return the job's fast saves; None where it has none, or where they cannot be read: the log
     says why, and the start uses the other places."""
     from hpctl.checkpoints.fast.spec import ENVIRONMENT
@@ -110,19 +110,19 @@ def read_fast_saves(environment: Mapping[str, str]) -> Spec | None:
     from hpctl.checkpoints.fast import helpers
 
     try:
-        return helpers.given(environment)
+        return helpers.load_given_spec(environment)
     except HpctlError as error:
-        helpers.say(f"off: {error}")
+        helpers.write_job_log(f"off: {error}")
         return None
 
 
 def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Sequence[str],
     open_place: Callable[[str], Place],
-    bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None,
+    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver] | None,
     *,
     nodes: int = 1,
-    fast: Spec | None = None,
+    fast: FastSaveSpec | None = None,
     deep: bool = False,
     world_size: int | None = None,
     declared: Sequence[str] = (),
@@ -150,9 +150,9 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     if fast is None:
         return result
     from hpctl.checkpoints.fast import helpers
-    from hpctl.checkpoints.fast.lead import restore
+    from hpctl.checkpoints.fast.lead import restore_saves
 
-    return restore(fast, result, helpers.say, helpers.gone)
+    return restore_saves(fast, result, helpers.write_job_log, helpers.find_gone_hosts)
 
 
 class ResumePoint(Struct, frozen=True):
@@ -201,7 +201,7 @@ def find_resume_point(
     if was_empty and search.verdict == "incomplete":
         return ResumePoint(judged=False)
     raise NothingWhole(
-        _reasons(search, places.directory),
+        _describe_reasons(search, places.directory),
         "It does not start from scratch over them. Repair it, or submit with an empty"
         " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
     )
@@ -210,18 +210,18 @@ def find_resume_point(
 def _look_in(places: ResumePlaces) -> Search:
     from hpctl.checkpoints.remote import open_place
 
-    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
-        from hpctl.checkpoints.fetch import fetch
+    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | PassedOver:
+        from hpctl.checkpoints.fetch import fetch_checkpoint
 
-        return fetch(found, places.directory)
+        return fetch_checkpoint(found, places.directory)
 
     named = [str(places.directory), *places.tiers]
     return look_up(
-        named, open_place, bring, nodes=places.nodes, fast=places.fast, declared=places.files
+        named, open_place, fetch_found, nodes=places.nodes, fast=places.fast, declared=places.files
     )
 
 
-def newest(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
+def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """What is there now. A directory that cannot be read is not judged, never "none". `files` are
     the patterns of --checkpoint-files."""
     from hpctl.checkpoints.search import last_complete
@@ -234,12 +234,14 @@ def newest(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
         return ResumePoint(judged=False)
 
 
-def beside(resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
+def find_compared_point(
+    resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()
+) -> ResumePoint:
     """What a step's own saves are compared with: its resume point, or, where that lies in another
     tier, what is in its directory."""
     if resume.path is None or directory is None or Path(resume.path).parent == directory:
         return resume
-    return newest(directory, files)
+    return find_newest_point(directory, files)
 
 
 def _resume_point(search: Search) -> ResumePoint:
@@ -249,7 +251,7 @@ def _resume_point(search: Search) -> ResumePoint:
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 
-def _reasons(search: Search, directory: Path) -> str:
+def _describe_reasons(search: Search, directory: Path) -> str:
     unseen = [f"{each.place} cannot be read: {each.why}" for each in search.unseen]
     claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
     if claimed:
@@ -288,9 +290,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         point = find_generation_start(os.environ, int(generation), was_empty=began == "empty")
     except HpctlError as error:
-        output.exact(str(error))
+        output.print_exact(str(error))
         return STOP_EXIT_CODE
-    output.exact(point.path or "")
+    output.print_exact(point.path or "")
     return 0
 
 

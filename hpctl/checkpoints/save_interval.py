@@ -20,10 +20,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import NotWhole, content
+from hpctl.checkpoints.files import NotWhole, read_small_file
 from hpctl.checkpoints.patterns import FilePattern
 from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
-from hpctl.checkpoints.search import Checkpoint, proved, survey
+from hpctl.checkpoints.search import CompleteCheckpoint, prove_candidate, survey_place
 
 DAY_S = 86400.0
 PRIOR_FAILURES = 1
@@ -32,7 +32,7 @@ FEW = 5
 """Below so many failures the published rate still matters, and the answer says so."""
 
 
-class Rate(Struct, frozen=True):
+class FailureRate(Struct, frozen=True):
     """Failures of one node per day, and what they were counted from."""
 
     failures: int
@@ -45,13 +45,13 @@ class Rate(Struct, frozen=True):
         return self.failures < FEW
 
 
-def rate(failures: int, node_days: float) -> Rate:
+def compute_rate(failures: int, node_days: float) -> FailureRate:
     """Return the rate after so many failures in so many node-days."""
     exposure = max(0.0, node_days) + PRIOR_NODE_DAYS
-    return Rate(failures, node_days, (failures + PRIOR_FAILURES) / exposure)
+    return FailureRate(failures, node_days, (failures + PRIOR_FAILURES) / exposure)
 
 
-def daly(save_s: float, mtbf_s: float) -> float:
+def compute_daly_interval(save_s: float, mtbf_s: float) -> float:
     """Return the best interval of work between two saves, by Daly's equation 37.
 
     It is Young's `sqrt(2 * save_s * mtbf_s)`, corrected where a save is costly.
@@ -78,7 +78,7 @@ def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
     return min(1.0, interval_s / wall)
 
 
-def median(values: Iterable[float]) -> float | None:
+def find_median(values: Iterable[float]) -> float | None:
     """The middle one, None of none."""
     found = list(values)
     return statistics.median(found) if found else None
@@ -113,67 +113,69 @@ class MeasuredSaves(Struct, frozen=True):
 
         None where each checkpoint is a single file, whose times say nothing.
         """
-        return median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
+        return find_median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
 
     @property
     def apart_s(self) -> float | None:
         """The usual time from the end of one save to the end of the next."""
-        return median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pairs())
+        return find_median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pair_saves())
 
     @property
     def step_s(self) -> float | None:
         """The usual time of one training step, its part of the saves included."""
-        return median(
+        return find_median(
             (new.last_ns - old.last_ns) / 1e9 / (new.step - old.step)
-            for new, old in self._pairs()
+            for new, old in self._pair_saves()
             if new.step is not None and old.step is not None and new.step > old.step
         )
 
-    def _pairs(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
+    def _pair_saves(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
         # The order is the steps'; a run that went back to an old checkpoint is no distance.
         return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
 
 
-def measure(
+def measure_saves(
     directory: Path, newest: int = NEWEST, declared: Sequence[FilePattern] = ()
 ) -> MeasuredSaves:
     """Prove the newest checkpoints until so many are whole, and read their files' times.
 
-    `declared`: as for `survey`. Raises OSError where the directory cannot be read.
+    `declared`: as for `survey_place`. Raises OSError where the directory cannot be read.
     """
-    candidates, _ = survey(directory, declared=declared)
+    candidates, _ = survey_place(directory, declared=declared)
     saves: list[MeasuredSave] = []
     formats: dict[str, None] = {}
     for candidate in candidates:
-        row = proved(candidate, deep=False)
-        if isinstance(row, Checkpoint) and isinstance(row.path, Path):
-            save = _times(row.path, row.step)
+        row = prove_candidate(candidate, deep=False)
+        if isinstance(row, CompleteCheckpoint) and isinstance(row.path, Path):
+            save = _read_save_times(row.path, row.step)
             if save is not None:
                 saves.append(save)
                 formats[row.format] = None
         if len(saves) == newest:
             break
-    return MeasuredSaves(directory, tuple(formats), tuple(saves), _reported(directory, newest))
+    return MeasuredSaves(
+        directory, tuple(formats), tuple(saves), _read_reported_costs(directory, newest)
+    )
 
 
 _LARGEST_HISTORY = 64 << 20
 
 
-def _reported(directory: Path, newest: int) -> tuple[float, ...]:
+def _read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
     """From the histories that `hpctl run` keeps beside the checkpoints; the newest last."""
     saves: list[CheckpointSaved] = []
     for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
         with contextlib.suppress(OSError, NotWhole):
             saves += [
                 record
-                for record in read_records(content(path, "", _LARGEST_HISTORY))
+                for record in read_records(read_small_file(path, "", _LARGEST_HISTORY))
                 if isinstance(record, CheckpointSaved)
             ]
     saves.sort(key=lambda record: record.at)
     return tuple(record.seconds for record in saves[-newest:])
 
 
-def _times(path: Path, step: int | None) -> MeasuredSave | None:
+def _read_save_times(path: Path, step: int | None) -> MeasuredSave | None:
     """None where the checkpoint is being removed."""
     found: list[int] = []
     try:

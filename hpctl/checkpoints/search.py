@@ -31,7 +31,7 @@ from hpctl.checkpoints.files import (
     Unproven,
     for_each,
     foreign_owner,
-    look,
+    list_candidate,
     step_in,
 )
 from hpctl.checkpoints.formats import (
@@ -60,7 +60,7 @@ _NOT_CHECKPOINTS = re.compile(
 """Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
 
 
-class Checkpoint(Struct, frozen=True):
+class CompleteCheckpoint(Struct, frozen=True):
     """A checkpoint that was proved whole (by sizes, or by digests where `deep`)."""
 
     path: Place
@@ -105,7 +105,7 @@ class CheckpointCandidate(Struct, frozen=True):
     claim: Claim
 
 
-def _generic(layout: Listing) -> Claim | Defect | None:
+def _claim_manifest(layout: Listing) -> Claim | Defect | None:
     document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
     if document is None or isinstance(document, manifest.ForeignManifest):
         return None  # many a tool has a file of that name: another format may know the directory
@@ -120,7 +120,7 @@ def _generic(layout: Listing) -> Claim | Defect | None:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("generic", _generic),
+    Format("generic", _claim_manifest),
     # A framework that wraps another's files comes before that other.
     Format("hf-trainer", hf_trainer.claim),
     Format("accelerate", accelerate.claim),
@@ -144,7 +144,7 @@ DECLARED = "declared"
 """The format of files that --checkpoint-files names, and of one rank's each."""
 
 
-def survey(
+def survey_place(
     place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
 ) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
     """What claims to be a checkpoint among the immediate children, newest step first, and the
@@ -154,21 +154,21 @@ def survey(
     patterns of files below it that no format recognizes; they count in a directory, not in S3.
     """
     passed: list[PassedOver] = []
-    found, others = _children(place)
+    found, others = _list_children(place)
     sets = _declared_sets(place, declared, found)
     taken = {path for path, _ in found if path.name in sets.names}
     found = [pair for pair in found if pair[0] not in taken]
     others = [name for name in others if name not in sets.names]
     names = frozenset(child.name for child, is_file in found if not is_file)
-    candidates = _iterations(Listing(place, names, world_size))
+    candidates = _list_iterations(Listing(place, names, world_size))
     candidates += [CheckpointCandidate(path, DECLARED, each) for path, each in sets.claims]
     if any(each.format == nvrx.FORMAT for each in candidates):
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
-        found, for_each(place, found, lambda child: claim_of(child[0], world_size)), strict=True
+        found, for_each(place, found, lambda child: claim_place(child[0], world_size)), strict=True
     ):
         if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
-            candidates += _iterations(look(claimed.path, world_size))
+            candidates += _list_iterations(list_candidate(claimed.path, world_size))
         elif isinstance(claimed, CheckpointCandidate):
             candidates.append(claimed)
         elif claimed.claimed or not is_file:
@@ -177,7 +177,7 @@ def survey(
             others.append(claimed.path.name)
     passed = _with_patterns(passed)
     if others and not candidates and not any(each.claimed for each in passed):
-        unknown = _unknown(place, len(others))
+        unknown = _describe_unknown(place, len(others))
         passed.append(replace(unknown, patterns=suggest_patterns(others)))
     # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
     candidates.sort(key=_newest_first, reverse=True)
@@ -210,7 +210,7 @@ def has_temporary_name(name: str) -> bool:
     return TEMPORARY in name or orbax.TEMPORARY in name
 
 
-def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
+def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
     """Which format a directory or file is of and what it claims, or why it is passed over."""
     if has_temporary_name(path.name):
         return PassedOver(path, "still under its temporary name", claimed=False)
@@ -222,20 +222,22 @@ def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate 
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
             return PassedOver(path, why)
         try:
-            return _claim(path, world_size)
+            return _claim_listing(path, world_size)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
             # NFS says so for a name that was replaced under our feet, S3 for an object; the
             # next look at that name finds its successor.
-            return _claim(path.fresh() if isinstance(path, Remote) else path, world_size)
+            return _claim_listing(path.fresh() if isinstance(path, Remote) else path, world_size)
     except OSError as error:
         return PassedOver(path, storage_error(error), unreadable=True)
     except NotWhole as defect:
-        return _passed(path, defect, None)
+        return _reject_place(path, defect, None)
 
 
-def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | PassedOver:
+def prove_candidate(
+    candidate: CheckpointCandidate, *, deep: bool
+) -> CompleteCheckpoint | PassedOver:
     """Put a claim to the proof."""
     path, name, claim = candidate.path, candidate.format, candidate.claim
     try:
@@ -245,7 +247,9 @@ def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | Passed
             if error.errno != errno.ESTALE:
                 raise
             # Replaced under our feet: what it claims now is another matter, too.
-            again = claim_of(path.fresh() if isinstance(path, Remote) else path, claim.world_size)
+            again = claim_place(
+                path.fresh() if isinstance(path, Remote) else path, claim.world_size
+            )
             if isinstance(again, PassedOver):
                 return again
             claim = again.claim
@@ -253,12 +257,12 @@ def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | Passed
     except OSError as error:
         return PassedOver(path, storage_error(error), unreadable=True, format=name)
     except NotWhole as raised:
-        return _passed(path, raised, name)
+        return _reject_place(path, raised, name)
     unproven = str(defect) if isinstance(defect, Unproven) else ""
     if defect is not None and not unproven:
         return PassedOver(path, defect, format=name)
     digests = deep and claim.digests
-    return Checkpoint(path, claim.step, claim.world_size, name, digests, unproven=unproven)
+    return CompleteCheckpoint(path, claim.step, claim.world_size, name, digests, unproven=unproven)
 
 
 def storage_error(error: OSError) -> str:
@@ -271,35 +275,37 @@ def storage_error(error: OSError) -> str:
     return f"cannot be read: {what}"
 
 
-def _iterations(layout: Listing) -> list[CheckpointCandidate]:
-    return [CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
+def _list_iterations(layout: Listing) -> list[CheckpointCandidate]:
+    return [
+        CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.list_claims(layout)
+    ]
 
 
-def _claim(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
-    layout = look(path, world_size)
+def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
+    layout = list_candidate(path, world_size)
     for each in FORMATS:
         try:
             claimed = each.claim(layout)
         except NotWhole as defect:
-            return _passed(path, defect, each.name)
+            return _reject_place(path, defect, each.name)
         if isinstance(claimed, Defect):
             return PassedOver(path, claimed, format=each.name)
         if claimed is not None:
             return CheckpointCandidate(layout.path, each.name, claimed)
     names = {name for name in layout.names or () if not name.startswith(".")}
     if layout.names is None:
-        return _unknown(path, 1)
+        return _describe_unknown(path, 1)
     if isinstance(layout.path, Remote):
         directories = sum(layout.path.find(name) is None for name in names)
     else:
         directories = 0
         with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
             directories = sum(each.name in names and _is_directory(each) for each in entries)
-    found = _unknown(path, len(names) - directories, directories)
+    found = _describe_unknown(path, len(names) - directories, directories)
     return replace(found, holds="") if is_beside_checkpoints(path.name) else found
 
 
-def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
+def _describe_unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
     """What no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
@@ -309,7 +315,7 @@ def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
     return PassedOver(path, why, claimed=False, holds=holds)
 
 
-def _passed(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
+def _reject_place(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
     return PassedOver(
         path,
         str(defect),
@@ -330,12 +336,12 @@ _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
 fast.spec.META, fetch.ASIDE)."""
 
 
-def _children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
+def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
     """Sub-directories, and files that torch.save or Lightning may have written (true); and the
     names of other files that may be one."""
     found: list[tuple[Place, bool]] = []
     others: list[str] = []
-    for count, (child, is_file) in enumerate(_entries(place), start=1):
+    for count, (child, is_file) in enumerate(_scan_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
         if _OWN.fullmatch(child.name):
@@ -361,7 +367,7 @@ def _names_another(child: Place, names: set[str]) -> bool:
     return False
 
 
-def _entries(place: Place) -> Iterator[tuple[Place, bool]]:
+def _scan_entries(place: Place) -> Iterator[tuple[Place, bool]]:
     """What lies directly below, each with whether it is a file."""
     if isinstance(place, Remote):
         yield from ((child, child.snapshot is not None) for child in place.children())
@@ -414,14 +420,14 @@ def tiers_of(
         try:
             kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
         except OSError as error:
-            unseen.append(Unseen(text, _why(error)))
+            unseen.append(Unseen(text, _describe_error(error)))
     return [tier for each in kinds.values() for tier in each], unseen
 
 
 class Search(Struct, frozen=True):
     """What was found. `passed_over` holds what is newer than `found`, and what has no step."""
 
-    found: Checkpoint | None
+    found: CompleteCheckpoint | None
     passed_over: tuple[PassedOver, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     marks: Marks = NO_MARKS
@@ -474,7 +480,7 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     deep: bool = False,
     nodes: int = 1,
     world_size: int | None = None,
-    bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None = None,
+    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver] | None = None,
     declared: Sequence[FilePattern] = (),
     most: int | None = None,
 ) -> Search:
@@ -484,7 +490,7 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     is how many the job has: on more than one, what lies in a local tier is passed over.
     `world_size` is the number of ranks for formats that do not record it (NVRx local). `bring`
     may put another in the place of the one that was chosen (a copy, say), or refuse it. `declared`
-    is as for `survey`. Of checkpoints after step `most` none is looked at.
+    is as for `survey_place`. Of checkpoints after step `most` none is looked at.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
@@ -492,24 +498,24 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     tiers it is in `unseen`, and the others count.
     """
     if isinstance(places, Path | Remote):
-        candidates, passed = survey(places, world_size, declared)
+        candidates, passed = survey_place(places, world_size, declared)
         unseen: list[Unseen] = []
         marks = read_marks([places])
     else:
         candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
         marks = read_marks([tier.place for tier in places])
     if most is not None:
-        candidates = [each for each in candidates if _step(each) <= most]
+        candidates = [each for each in candidates if _sort_step(each) <= most]
     marked = find_marked(candidates, marks)
     found = None
     for candidate, mark in zip(candidates, marked, strict=True):
         if mark is not None:
             passed.append(mark)
             continue
-        result = proved(candidate, deep=deep)
-        if isinstance(result, Checkpoint) and bring is not None:
+        result = prove_candidate(candidate, deep=deep)
+        if isinstance(result, CompleteCheckpoint) and bring is not None:
             result = bring(result)
-        if isinstance(result, Checkpoint):
+        if isinstance(result, CompleteCheckpoint):
             found = result
             break
         passed.append(result)
@@ -567,14 +573,14 @@ def _survey_tiers(
     unseen: list[Unseen] = []
     for tier in tiers:
         try:
-            claiming, others = survey(tier.place, world_size, declared)
+            claiming, others = survey_place(tier.place, world_size, declared)
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
-                unseen.append(Unseen(str(tier.place), _why(error)))
+                unseen.append(Unseen(str(tier.place), _describe_error(error)))
             continue
         except OSError as error:
-            unseen.append(Unseen(str(tier.place), _why(error)))
+            unseen.append(Unseen(str(tier.place), _describe_error(error)))
             continue
         if tier.local and nodes > 1:
             # The program that wrote NVRx's asks all nodes by itself: no reason to stop a job.
@@ -586,53 +592,53 @@ def _survey_tiers(
         candidates += claiming
         passed += others
     # A stable sort, also when reversed: of one step the nearer tier's come first.
-    candidates.sort(key=_step, reverse=True)
+    candidates.sort(key=_sort_step, reverse=True)
     return candidates, passed, unseen
 
 
-def _step(candidate: CheckpointCandidate) -> int:
+def _sort_step(candidate: CheckpointCandidate) -> int:
     return -1 if candidate.claim.step is None else candidate.claim.step
 
 
-def _why(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     return str(error.strerror or error)
 
 
-def every(
+def list_checkpoints(
     directory: Place,
     *,
     deep: bool = False,
     world_size: int | None = None,
     declared: Sequence[FilePattern] = (),
-) -> list[Checkpoint | PassedOver]:
+) -> list[CompleteCheckpoint | PassedOver]:
     """All of them, newest first, each proved or with its defect, and with its mark. Raises as
     last_complete."""
-    candidates, passed = survey(directory, world_size, declared)
+    candidates, passed = survey_place(directory, world_size, declared)
     marked = find_marked(candidates, read_marks([directory]))
-    rows: list[Checkpoint | PassedOver] = []
+    rows: list[CompleteCheckpoint | PassedOver] = []
     for candidate, mark in zip(candidates, marked, strict=True):
-        result = proved(candidate, deep=deep)
+        result = prove_candidate(candidate, deep=deep)
         rows.append(result if mark is None else replace(result, mark=mark.mark))
     return [*rows, *passed]
 
 
-def judge(
+def judge_checkpoint(
     path: Place, *, deep: bool = False, world_size: int | None = None
-) -> Checkpoint | PassedOver:
+) -> CompleteCheckpoint | PassedOver:
     """One checkpoint, directory or file: proved whole, or what is wrong with it. Its mark is not
     looked at."""
-    candidate = claim_of(path, world_size)
-    return candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)
+    candidate = claim_place(path, world_size)
+    return candidate if isinstance(candidate, PassedOver) else prove_candidate(candidate, deep=deep)
 
 
 def judge_with_mark(
     path: Place, *, deep: bool = False, world_size: int | None = None
-) -> Checkpoint | PassedOver:
+) -> CompleteCheckpoint | PassedOver:
     """The same, with the mark that lies beside it; an object in S3 has none."""
-    candidate = claim_of(path, world_size)
+    candidate = claim_place(path, world_size)
     if isinstance(candidate, PassedOver):
         return candidate
-    row = proved(candidate, deep=deep)
+    row = prove_candidate(candidate, deep=deep)
     if isinstance(path, Remote):
         return row
     (mark,) = find_marked([candidate], read_marks([path.parent]))

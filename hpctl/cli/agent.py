@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from hpctl.detection import config as detection_config
 from hpctl.detection import settings as detection_settings
-from hpctl.detection.config import CONFIG, load
-from hpctl.detection.machine import machine
+from hpctl.detection.config import CONFIG, load_agent_config
+from hpctl.detection.machine import build_machine
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.plugins import DIRECTORY, specs_and_checks
 from hpctl.detection.outside.sources import Places
-from hpctl.detection.runner import Check
+from hpctl.detection.runner import LoadedCheck
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section, state_column
@@ -28,37 +28,39 @@ from hpctl.wire.heads import AGENT_METRICS_PORT, Head
 
 if TYPE_CHECKING:
     from hpctl.detection.check_once import CheckRow
-    from hpctl.detection.runner import Check
+    from hpctl.detection.runner import LoadedCheck
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
+def _env_option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
     """An option that the environment may give, too, as HPCTL_AGENT_ and its name."""
     variable = f"HPCTL_AGENT_{flag[2:].replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, help=text, **{"show_default": True, **how})
 
 
 _PATH = click.Path(path_type=Path)
-_KMSG = _option("--kmsg", "The kernel's log.", type=_PATH, default=detection_settings.KERNEL_LOG)
-_KMSG_ACCEPT_USER = _option(
+_KMSG = _env_option(
+    "--kmsg", "The kernel's log.", type=_PATH, default=detection_settings.KERNEL_LOG
+)
+_KMSG_ACCEPT_USER = _env_option(
     "--kmsg-accept-user",
     "Believe log lines that user space wrote. For tests only.",
     is_flag=True,
     show_default=False,
 )
-_ROOT = _option(
+_ROOT = _env_option(
     "--root",
     "Put before every path under /sys, /proc and /dev that checks read. For tests.",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
     show_default=False,
 )
-_CONFIG = _option(
+_CONFIG = _env_option(
     "--config", "The agent's file (docs/checks.md); it may be missing.", type=_PATH, default=CONFIG
 )
-_PLUGINS = _option(
+_PLUGINS = _env_option(
     "--plugins",
     "Directory of this site's own checks (docs/plugins.md); it may be missing.",
     type=_PATH,
@@ -67,34 +69,34 @@ _PLUGINS = _option(
 
 
 @click.command()
-@_option(
+@_env_option(
     "--head",
     "Where the daemon listens: http://HOST:PORT. Several are tried in turn.",
     required=True,
     metavar="URL[,URL]",
 )
-@_option(
+@_env_option(
     "--node",
     "This node's NodeName. Default: Slurm's node with the address that munged vouches for.",
 )
-@_option(
+@_env_option(
     "--instance-id", "Default: the EC2 instance id that the firmware names, else the node's name."
 )
-@_option(
+@_env_option(
     "--boot-id-file",
     "Where the kernel says which boot this is.",
     type=_PATH,
     default=detection_settings.BOOT_ID_FILE,
 )
 @_KMSG
-@_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
-@_option(
+@_env_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
+@_env_option(
     "--spool",
     "Directory for what must outlive the agent.",
     type=_PATH,
     default=detection_settings.SPOOL,
 )
-@_option(
+@_env_option(
     "--heartbeat-s",
     "Seconds between reports without news.",
     type=click.FloatRange(min=0.1),
@@ -103,22 +105,24 @@ _PLUGINS = _option(
 @_KMSG_ACCEPT_USER
 @_ROOT
 @_CONFIG
-@_option(
+@_env_option(
     "--socket",
     "Where scripts of this node report (hpctl agent report) and ask for the verdict.",
     type=_PATH,
     default=Path(SOCKET),
 )
 @_PLUGINS
-@_option(
+@_env_option(
     "--hma-log", "The log of HyperPod's health agent. Default: the journal of its unit.", type=_PATH
 )
-@_option(
+@_env_option(
     "--metrics",
     "HOST:PORT for Prometheus on the head nodes; empty for none.",
     default=f"0.0.0.0:{AGENT_METRICS_PORT}",
 )
-@_option("--metrics-allow", "Networks that may read that, too.", default="", metavar="CIDR[,CIDR]")
+@_env_option(
+    "--metrics-allow", "Networks that may read that, too.", default="", metavar="CIDR[,CIDR]"
+)
 @click.option("--verbose", "-v", is_flag=True, envvar="HPCTL_AGENT_VERBOSE", help="Log more.")
 def run(
     head: str,
@@ -135,7 +139,7 @@ def run(
     """Watch this node and report to the head node until SIGTERM."""
     from hpctl.cli.features import list_test_results
     from hpctl.detection.node_name import this_node
-    from hpctl.detection.service import Agent
+    from hpctl.detection.service import NodeAgent
     from hpctl.nodes.gpu_reset import make_order_handler
 
     logging.basicConfig(
@@ -143,7 +147,7 @@ def run(
         format="%(levelname)s %(name)s: %(message)s",
     )
     name = NodeName(node) if node else this_node(settings["munge_socket"], settings["spool"])
-    Agent(
+    NodeAgent(
         detection_settings.AgentSettings(
             heads=tuple(Head.parse(url) for url in head.split(",") if url),
             node=name,
@@ -151,7 +155,7 @@ def run(
             if instance_id
             else detection_settings.this_instance(name),
             boot=detection_settings.this_boot(boot_id_file),
-            config=load(config, CHECKS),
+            config=load_agent_config(config, CHECKS),
             places=Places(socket, hma_log, plugins),
             **settings,
         ),
@@ -181,9 +185,9 @@ def check(as_json: bool, **given: Any) -> None:
     `hpctl agent triage`; a note is counted and says nothing against the node, such as a program's
     own Xid. Exit code: 0 fine or only notes and warnings, 1 a check failed, 3 a check cannot tell.
     """
-    view = look(**given)
-    output.show("agent-check", view, as_json)
-    output.leave(output.worst(row.state for row in view.checks))
+    view = run_checks(**given)
+    output.show_view("agent-check", view, as_json)
+    output.exit_with(output.choose_worst_exit(row.state for row in view.checks))
 
 
 FIRST_SWEEP_S = 30.0
@@ -209,7 +213,7 @@ class CheckText(Struct, frozen=True):
     )
 
 
-def _texts(row: CheckRow) -> list[CheckText]:
+def _make_check_texts(row: CheckRow) -> list[CheckText]:
     """One row for the check where it is all that there is to say, one for each finding."""
     from hpctl.detection.check_once import LOG
 
@@ -233,60 +237,65 @@ class AgentCheckView(Struct, frozen=True):
     checks: tuple[CheckRow, ...]
 
     layout: ClassVar[Layout] = (
-        Section(lambda view: [text for row in view.checks for text in _texts(row)]),
+        Section(lambda view: [text for row in view.checks for text in _make_check_texts(row)]),
         Line("{lost} records of {kmsg} were lost before they were read", when="lost"),
     )
 
 
-def look(
+def run_checks(
     only: Sequence[str], kmsg: Path, kmsg_accept_user: bool, root: Path, config: Path, plugins: Path
 ) -> AgentCheckView:
     """Run the chosen checks. Raises HpctlError for a bad file, UsageError for a bad name."""
     from functools import partial
 
     from hpctl.detection import check_once, runner
-    from hpctl.detection.nvml.client import Client
+    from hpctl.detection.nvml.client import NvmlClient
 
-    settings = detection_config.load(config, CHECKS)
-    own = [runner.load(spec, limits) for spec, limits in detection_config.apply(settings, CHECKS)]
-    checks = chosen(only, [*own, *_plugins(plugins)])
+    settings = detection_config.load_agent_config(config, CHECKS)
+    own = [
+        runner.load_check(spec, limits)
+        for spec, limits in detection_config.apply_config(settings, CHECKS)
+    ]
+    checks = choose_checks(only, [*own, *_load_plugins(plugins)])
     rows, lost = [], 0
     if not only or check_once.LOG in only:
         row, lost = check_once.look_at_log(kmsg, accept_user=kmsg_accept_user)
         rows.append(row)
-    nvml = Client(root=root)
+    nvml = NvmlClient(root=root)
     try:
-        here = replace(machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S))
-        rows += check_once.look(checks, here)
+        here = replace(
+            build_machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S)
+        )
+        rows += check_once.run_once(checks, here)
     finally:
         nvml.close()
     return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
 
 
-def chosen(only: Sequence[str], checks: Sequence[Check]) -> list[Check]:
+def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[LoadedCheck]:
     """The checks that the words name; all where there are none. Raises UsageError."""
     from hpctl.detection.check_once import LOG
 
     names = [check.spec.name for check in checks]
     for part in only:
-        if part != LOG and not any(_named(part, name) for name in names):
+        if part != LOG and not any(_matches_name(part, name) for name in names):
             raise _no_check(part, [LOG, *names])
-    return [c for c in checks if not only or any(_named(part, c.spec.name) for part in only)]
+    return [c for c in checks if not only or any(_matches_name(part, c.spec.name) for part in only)]
 
 
-def _plugins(directory: Path) -> list[Check]:
+def _load_plugins(directory: Path) -> list[LoadedCheck]:
     """The site's own checks; none where it has no directory for them."""
     if not directory.exists():
         return []
 
-    return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
+    return [LoadedCheck(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
 
 
 def _no_check(word: str, names: list[str]) -> click.UsageError:
     every = [*names, *{n.partition(".")[0] for n in names}]
-    hint = output.nearest(word, every, "docs/checks.md names all of them")
+    hint = output.suggest_names(word, every, "docs/checks.md names all of them")
     return click.UsageError(f"no check is called {word!r}: {hint}")
 
 
-def _named(word: str, name: str) -> bool:
+def _matches_name(word: str, name: str) -> bool:
     return name == word or name.startswith(f"{word}.")

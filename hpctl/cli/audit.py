@@ -32,7 +32,7 @@ class AuditEntry(Struct, frozen=True):
     digest: str
 
 
-def _entry(e: AuditEntry) -> str:
+def _format_entry(e: AuditEntry) -> str:
     answer = f": {e.answer}" if e.answer else ""
     refused = "" if e.ok else " (refused)"
     proof = f" ({e.proof})" if e.proof else ""
@@ -45,7 +45,7 @@ class AuditView(Struct, frozen=True):
     entries: tuple[AuditEntry, ...]
 
     layout: ClassVar[Layout] = (
-        Lines("entries", _entry, unbroken=True),
+        Lines("entries", _format_entry, unbroken=True),
         Line("There are no requests yet.", when=lambda view: not view.entries),
     )
 
@@ -77,7 +77,7 @@ class AuditVerifyView(Struct, frozen=True):
         return f"{self.rows} rows, each follows from the one before. Newest: {self.digest}"
 
 
-def entries(trail: list[AuditRow]) -> list[AuditEntry]:
+def read_entries(trail: list[AuditRow]) -> list[AuditEntry]:
     """Rows as people read them. Raises JournalCorrupt where one cannot be read."""
     found = []
     before: dict[str, str] = {}
@@ -88,7 +88,7 @@ def entries(trail: list[AuditRow]) -> list[AuditEntry]:
                 answer = f"{e.answer} ({e.why})" if e.why else e.answer
                 entry = AuditEntry(row.seq, e.at, e.by, e.proof, what, e.ok, answer, row.digest)
             case ConfigurationTaken() as e:
-                what = _difference(before, e.settings)
+                what = _format_difference(before, e.settings)
                 before = e.settings
                 entry = AuditEntry(row.seq, e.at, e.by, "owns the file", what, True, "", row.digest)
             case _:
@@ -97,7 +97,7 @@ def entries(trail: list[AuditRow]) -> list[AuditEntry]:
     return found
 
 
-def _difference(before: dict[str, str], after: dict[str, str]) -> str:
+def _format_difference(before: dict[str, str], after: dict[str, str]) -> str:
     moved = [
         f"{key}: {before.get(key, 'default')} -> {after.get(key, 'default')}"
         for key in sorted(before.keys() | after.keys())
@@ -106,7 +106,7 @@ def _difference(before: dict[str, str], after: dict[str, str]) -> str:
     return "configuration: " + ("; ".join(moved) or "all defaults")
 
 
-def _trail(config: str) -> list[AuditRow]:
+def _read_trail(config: str) -> list[AuditRow]:
     from hpctl.engine.adapters import open_reader
 
     with closing(open_reader(config_loading.load_config(config))) as store:
@@ -122,8 +122,8 @@ def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool
     """Operators' requests and changes of the daemon's configuration."""
     if ctx.invoked_subcommand is not None:
         return
-    rows = [e for e in entries(_trail(config)) if since is None or e.at >= since]
-    output.show("audit", AuditView(tuple(rows)), as_json)
+    rows = [e for e in read_entries(_read_trail(config)) if since is None or e.at >= since]
+    output.show_view("audit", AuditView(tuple(rows)), as_json)
 
 
 @audit.command()
@@ -136,10 +136,10 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     Whoever may write to the database can make the whole chain anew: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
-    from hpctl.engine.journal.audit_chain import FIRST, broken
+    from hpctl.engine.journal.audit_chain import FIRST, find_broken_row
 
-    trail = _trail(config)
-    bad = broken(trail)
+    trail = _read_trail(config)
+    bad = find_broken_row(trail)
     known = None if expect is None else any(row.digest == expect for row in trail)
     view = AuditVerifyView(
         rows=len(trail),
@@ -148,6 +148,6 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
         expected=known,
         digest=trail[-1].digest if trail else FIRST,
     )
-    output.show("audit-verify", view, as_json)
+    output.show_view("audit-verify", view, as_json)
     if not view.ok:
-        output.leave(output.Exit.PROBLEM)
+        output.exit_with(output.Exit.PROBLEM)

@@ -28,7 +28,7 @@ FIX = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
 _CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
 
 
-def closed(user: str, paths: Iterable[Path]) -> list[Path]:
+def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
     """Those paths that are there and that a user cannot read.
 
     Raises HpctlError where there is no such user, PermissionError where only root may tell.
@@ -45,7 +45,7 @@ def closed(user: str, paths: Iterable[Path]) -> list[Path]:
     return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
 
 
-def _secrets(config: Config) -> set[Path]:
+def _list_secret_files(config: Config) -> set[Path]:
     """The files that the daemon reads and others must not."""
     files = (config.alerts.token_file, config.page.token_file)
     found = {file for file in files if file}
@@ -55,21 +55,21 @@ def _secrets(config: Config) -> set[Path]:
     return found
 
 
-def grants(config: Config, user: str) -> list[Path]:
+def list_grants(config: Config, user: str) -> list[Path]:
     """The files whose group or mode must change: a closed one, and a secret that is open."""
-    hidden = _secrets(config)
+    hidden = _list_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
-    return sorted(loud.union(closed(user, {Path(DEFAULT_PATH), *hidden})))
+    return sorted(loud.union(list_unreadable(user, {Path(DEFAULT_PATH), *hidden})))
 
 
-def grant(path: Path, user: str) -> None:
+def grant_access(path: Path, user: str) -> None:
     """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
         raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
     os.chown(path, -1, group)
     path.chmod(found.st_mode & 0o700 | 0o040)
-    if closed(user, [path]):
+    if list_unreadable(user, [path]):
         raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
 
 

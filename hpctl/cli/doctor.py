@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.daemon_user import FIX, closed, grants, slurms_user, unit_user
+from hpctl.cli.daemon_user import FIX, list_grants, list_unreadable, slurms_user, unit_user
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.tables import ago
+from hpctl.toolkit.tables import format_age
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from hpctl.wire.heads import slurm_confs
-from hpctl.wire.munge import decode, encode
+from hpctl.wire.munge import decode_credential, encode_credential
 
 if TYPE_CHECKING:
     from hpctl.slurm.cli import CliScheduler
@@ -61,9 +61,9 @@ def doctor(config: str, as_json: bool) -> None:
     """
     at = output.now()
     loaded, first = read_config(config)
-    view = DoctorView(at, (first, *examine(loaded, at)))
-    output.show("doctor", view, as_json)
-    output.leave(verdict(view))
+    view = DoctorView(at, (first, *run_checks(loaded, at)))
+    output.show_view("doctor", view, as_json)
+    output.exit_with(choose_exit_code(view))
 
 
 Version = tuple[int, int, int]
@@ -73,7 +73,7 @@ ANSWERS = timedelta(seconds=30)
 """A reading of Slurm shows for so long that slurmctld answers."""
 
 
-class Facts:
+class DoctorFacts:
     """What several checks look at, each read once.
 
     Slurm's nodes and jobs are the daemon's where one answers. slurm.conf and the cloud are read
@@ -116,17 +116,17 @@ class Facts:
         return make_provider(self.config).view()
 
 
-Check = Callable[[Facts], Iterable[CheckView]]
+Check = Callable[[DoctorFacts], Iterable[CheckView]]
 
 
-def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
+def run_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
     """Every check in order. Without a configuration only those that need none."""
     from hpctl.cli.features import list_doctor_checks
 
-    found = [*clock()]
+    found = [*check_clock()]
     if config is None:
-        return (*found, *munge(None))
-    facts = Facts(config, now)
+        return (*found, *check_munge(None))
+    facts = DoctorFacts(config, now)
     others = list_doctor_checks()
     checks = [(name, functools.partial(check, facts)) for name, check in CHECKS]
     checks += [(name, functools.partial(check, config, now)) for name, check in others.items()]
@@ -143,7 +143,7 @@ def examine(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sbatch")
 
 
-def commands(facts: Facts) -> Iterator[CheckView]:
+def check_commands(facts: DoctorFacts) -> Iterator[CheckView]:
     """Slurm's commands are where the configuration says."""
     config = facts.config
     where = str(config.slurm.bin) if config.slurm.bin else None
@@ -157,7 +157,7 @@ def commands(facts: Facts) -> Iterator[CheckView]:
         yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
 
 
-def controller(facts: Facts) -> Iterator[CheckView]:
+def check_controller(facts: DoctorFacts) -> Iterator[CheckView]:
     """By which adapter Slurm is read, and that slurmctld answers."""
     scheduler, adapter = facts.scheduler
     yield CheckView("slurm adapter", "ok", adapter, "")
@@ -165,20 +165,20 @@ def controller(facts: Facts) -> Iterator[CheckView]:
     try:
         view = facts.slurm
     except Unavailable:
-        installed = _installed(facts.config)
+        installed = _read_installed_release(facts.config)
         if installed:
-            yield from releases(scheduler.version(), installed, answers=False)
+            yield from check_releases(scheduler.version(), installed, answers=False)
         raise
     how = f"read in {(time.monotonic() - started) * 1000:.0f} ms"
     if facts.served is not None:
-        how = f"read by the daemon {ago(view.as_of, facts.now)}"
+        how = f"read by the daemon {format_age(view.as_of, facts.now)}"
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs {how}"
     yield CheckView("slurmctld", "ok", what, "")
 
 
-def _installed(config: Config) -> Version | None:
+def _read_installed_release(config: Config) -> Version | None:
     """The release of the slurmctld that is installed beside the commands, or in the PATH."""
-    from hpctl.slurm.parse import version
+    from hpctl.slurm.parse import parse_version
 
     beside = config.slurm.bin or Path(shutil.which("scontrol") or "/usr/bin/scontrol").parent
     places = (beside, beside.parent / "sbin", os.environ.get("PATH", os.defpath))
@@ -186,45 +186,48 @@ def _installed(config: Config) -> Version | None:
     if program is None:
         return None
     ran = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10, check=False)
-    return version(ran.stdout)
+    return parse_version(ran.stdout)
 
 
-def releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterator[CheckView]:
+def check_releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterator[CheckView]:
     """Commands and slurmctld of one release; a newer slurmctld knows two or three older ones."""
     if commands[:2] == slurmctld[:2]:
         return
-    what = f"the commands are of Slurm {_dotted(commands)}, slurmctld of {_dotted(slurmctld)}"
+    what = (
+        f"the commands are of Slurm {_format_version(commands)},"
+        f" slurmctld of {_format_version(slurmctld)}"
+    )
     hint = "name the folder with slurmctld's own release in slurm.bin, or upgrade the older one"
     yield CheckView("slurm release", "warn" if answers else "fail", what, hint)
 
 
-def _dotted(version: Version) -> str:
+def _format_version(version: Version) -> str:
     return f"{version[0]}.{version[1]:02}.{version[2]}"
 
 
-def settings(facts: Facts) -> Iterator[CheckView]:
+def check_settings(facts: DoctorFacts) -> Iterator[CheckView]:
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
     config = facts.config
     from hpctl.engine.adapters import make_scheduler
     from hpctl.slurm import parse
-    from hpctl.slurm.hazards import hazards
+    from hpctl.slurm.hazards import find_hazards
 
     scheduler = make_scheduler(config)
     commands, shown = scheduler.version(), scheduler.show_config()
-    version = parse.version(shown.get("SLURM_VERSION", "")) or commands
-    yield from releases(commands, version, answers=True)
-    found = hazards(version, shown, _topology(Path(shown.get("SLURM_CONF", ""))))
+    version = parse.parse_version(shown.get("SLURM_VERSION", "")) or commands
+    yield from check_releases(commands, version, answers=True)
+    found = find_hazards(version, shown, _read_topology(Path(shown.get("SLURM_CONF", ""))))
     if not any(h.severity in ("fail", "warn") for h in found):
         yield CheckView(
-            "slurm.conf", "ok", f"Slurm {_dotted(version)}: nothing that harms recovery", ""
+            "slurm.conf", "ok", f"Slurm {_format_version(version)}: nothing that harms recovery", ""
         )
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
-    yield _rights(shown.get("SlurmUser", ""))
+    yield _check_rights(shown.get("SlurmUser", ""))
     yield _controller_log(config, shown)
 
 
-def _topology(conf: Path) -> dict[str, str] | None:
+def _read_topology(conf: Path) -> dict[str, str] | None:
     """The topology files beside slurm.conf; None where it is not on this machine."""
     from hpctl.slurm.hazards import TOPOLOGY
 
@@ -234,7 +237,7 @@ def _topology(conf: Path) -> dict[str, str] | None:
     return {path.name: path.read_text(errors="replace") for path in beside if path.is_file()}
 
 
-def _rights(slurm_user: str) -> CheckView:
+def _check_rights(slurm_user: str) -> CheckView:
     """Only root, SlurmUser and accounting operators may update nodes and other users' jobs."""
     uid = os.getuid()
     owner = slurm_user.partition("(")[0]
@@ -263,12 +266,12 @@ def _controller_log(config: Config, shown: Mapping[str, str]) -> CheckView:
     return CheckView("slurmctld log", "warn", what, hint)
 
 
-def munge(socket_path: Path | None) -> Iterator[CheckView]:
+def check_munge(socket_path: Path | None) -> Iterator[CheckView]:
     """A credential survives the round trip through munged."""
 
     payload = secrets.token_bytes(16)
     try:
-        credential = decode(encode(payload, socket_path), socket_path)
+        credential = decode_credential(encode_credential(payload, socket_path), socket_path)
     except Unavailable as error:
         yield CheckView("munge", "fail", str(error), error.hint)
         return
@@ -282,21 +285,21 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
     yield CheckView("munge", verdict, what, hint)
 
 
-def daemon(facts: Facts) -> Iterator[CheckView]:
+def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
     config, now = facts.config, facts.now
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import fold, leader
+    from hpctl.engine.world_offline import fold_events, read_leader
 
     with contextlib.closing(open_reader(config)) as store:
-        info = leader(store, now, wait=config.database_url is not None)
-        state = fold(store.events())
+        info = read_leader(store, now, wait=config.database_url is not None)
+        state = fold_events(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all valid", "")
     hint = "systemctl start hpctl-daemon (or: hpctl daemon run); see its log for the cause"
     if info is None:
         yield CheckView("daemon", "fail", "none has ever run on this state directory", hint)
     elif now > info.until:
-        silent = duration((now - info.heartbeat).total_seconds())
+        silent = format_duration((now - info.heartbeat).total_seconds())
         what = f"pid {info.pid} on {info.host} has been silent for {silent}"
         yield CheckView("daemon", "fail", what, hint)
     else:
@@ -306,19 +309,19 @@ def daemon(facts: Facts) -> Iterator[CheckView]:
         else:
             yield CheckView("daemon", "ok", what, "")
         if info.host == socket.gethostname():
-            yield _intake(config.intake.listen)
+            yield _check_intake(config.intake.listen)
     for target, hold in sorted(state.holds.items()):
         if hold.gate == GATE:
             level = "fail" if hold.rule == ESCALATED else "warn"
             yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
     for pause in find_active(state.pauses, now):
-        yield CheckView("pause", "warn", pause.text, pause.lifting)
+        yield CheckView("pause", "warn", pause.text, pause.lift_command)
     if config.kill_switch.exists():
         what = f"the kill switch {config.kill_switch} is there: nothing is done"
         yield CheckView("kill switch", "warn", what, f"rm {config.kill_switch}")
 
 
-def _intake(listen: str) -> CheckView:
+def _check_intake(listen: str) -> CheckView:
     host, _, port = listen.rpartition(":")
     target = "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104
     try:
@@ -335,7 +338,7 @@ NETWORK_FILESYSTEMS = frozenset(
 """File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
 
 
-def state_dir(facts: Facts) -> Iterator[CheckView]:
+def state_dir(facts: DoctorFacts) -> Iterator[CheckView]:
     """The state directory is there, writable, on a local file system, and has room."""
     config = facts.config
     path = config.state_dir
@@ -362,7 +365,7 @@ def state_dir(facts: Facts) -> Iterator[CheckView]:
         yield CheckView("state directory", "ok", f"{path}, writable, on {kind}", "")
 
 
-def cloud(facts: Facts) -> Iterator[CheckView]:
+def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
     """The cloud answers with these credentials, and only one of the two replaces nodes."""
     config = facts.config
     if config.cluster.provider == "none":
@@ -375,12 +378,12 @@ def cloud(facts: Facts) -> Iterator[CheckView]:
     yield CheckView("cloud", "ok", what, "")
     yield one_doctor(view, config.mode)
     if view.unpatched:
-        yield unpatched(view, config)
+        yield check_unpatched(view, config)
     if config.autoscale.enabled:
-        yield from scaled(view, config)
+        yield from check_scaled_groups(view, config)
 
 
-def instance_names(facts: Facts) -> Iterator[CheckView]:
+def instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
     view, join = joined_now(facts.cloud, slurm)
@@ -396,7 +399,7 @@ def instance_names(facts: Facts) -> Iterator[CheckView]:
         yield CheckView("instance names", "warn", what, hint)
 
 
-def unpatched(view: ProviderView, config: Config) -> CheckView:
+def check_unpatched(view: ProviderView, config: Config) -> CheckView:
     """Orders that the service added after this cluster was made, and that it does not take yet."""
     harm = "nodes cannot be replaced or deleted"
     if "BatchReplaceClusterNodes" not in view.unpatched:
@@ -428,7 +431,7 @@ def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
     return CheckView("node recovery", "ok", automatic, "")
 
 
-def _daemon_user(facts: Facts) -> Iterator[CheckView]:
+def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
     config = facts.config
     user, name = unit_user(), "daemon's user"
@@ -443,8 +446,10 @@ def _daemon_user(facts: Facts) -> Iterator[CheckView]:
     conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
     state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = grants(config, owner) + closed(owner, [*conf, config.kill_switch.parent])
-        lost = closed(owner, state)
+        wrong = list_grants(config, owner) + list_unreadable(
+            owner, [*conf, config.kill_switch.parent]
+        )
+        lost = list_unreadable(owner, state)
     except PermissionError:
         what = f"only root can tell what {owner} may read"
         yield CheckView(name, "unknown", what, "sudo hpctl doctor")
@@ -460,7 +465,7 @@ def _daemon_user(facts: Facts) -> Iterator[CheckView]:
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
-def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
+def check_scaled_groups(view: ProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
     wrong = False
@@ -495,7 +500,7 @@ TIME_ERROR = 5
 _TIMEX = "@i4xlllli"
 
 
-def clock() -> Iterator[CheckView]:
+def check_clock() -> Iterator[CheckView]:
     """The kernel's word (adjtimex(2)) on whether somebody keeps the clock right."""
     buffer = ctypes.create_string_buffer(512)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -513,13 +518,13 @@ def clock() -> Iterator[CheckView]:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("munge", lambda facts: munge(facts.config.intake.munge_socket)),
-    ("slurm commands", commands),
-    ("slurmctld", controller),
-    ("slurm.conf", settings),
+    ("munge", lambda facts: check_munge(facts.config.intake.munge_socket)),
+    ("slurm commands", check_commands),
+    ("slurmctld", check_controller),
+    ("slurm.conf", check_settings),
     ("state directory", state_dir),
     ("daemon's user", _daemon_user),
-    ("daemon", daemon),
-    ("cloud", cloud),
+    ("daemon", check_daemon),
+    ("cloud", check_cloud),
     ("instance names", instance_names),
 )

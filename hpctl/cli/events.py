@@ -15,7 +15,7 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.completion import complete_any, explainable
+from hpctl.engine.completion import complete_any, list_explainable
 from hpctl.engine.journal.events import (
     ClockSet,
     ConfigurationTaken,
@@ -28,9 +28,9 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import event_line, subject_of
-from hpctl.engine.world_offline import Followed
+from hpctl.engine.world_offline import JournalMemory
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import EARLIEST, json_safe, printable
+from hpctl.toolkit.bounds import EARLIEST, json_safe, make_printable
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -56,7 +56,7 @@ class JournalEvent(Struct, frozen=True):
     mark: str
 
 
-def names(event: Event, state: State) -> set[str]:
+def name_subjects(event: Event, state: State) -> set[str]:
     """What an event is about: ids, nodes, jobs, groups."""
     match event:
         case HoldNoted():
@@ -75,13 +75,15 @@ def names(event: Event, state: State) -> set[str]:
     return {about.id, str(about.attempt.job), about.shown, about.cause, *about.bad_nodes}
 
 
-def news(
-    store: JournalReader, journal: Followed, since: datetime, targets: tuple[str, ...]
+def follow_journal(
+    store: JournalReader, journal: JournalMemory, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
     """What is new in the journal, without steps that were just accepted. Raises Unavailable,
     JournalCorrupt."""
     for seq, event in journal.news(store):
-        if event.at < since or (targets and names(event, journal.state).isdisjoint(targets)):
+        if event.at < since or (
+            targets and name_subjects(event, journal.state).isdisjoint(targets)
+        ):
             continue
         if line := event_line(event, journal.state):
             rid, kind = getattr(event, "recovery", ""), type(event).__name__
@@ -89,7 +91,7 @@ def news(
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     """Ctrl-C, and a reader who has left, end what follows the journal: that is no error."""
     try:
         yield
@@ -100,7 +102,7 @@ def _quietly() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _wait(seconds: float) -> None:
+def _wait_for_reader(seconds: float) -> None:
     """Wait, at most until whoever reads has left. Raises BrokenPipeError."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
@@ -108,14 +110,14 @@ def _wait(seconds: float) -> None:
         raise BrokenPipeError
 
 
-def _print(view: JournalEvent, as_json: bool) -> None:
+def _print_view(view: JournalEvent, as_json: bool) -> None:
     if as_json:
         import msgspec
 
         body = {"schema": "hpctl.event/1", **msgspec.to_builtins(view)}
         output.echo(json_safe(msgspec.json.encode(body).decode()))
     else:
-        text = printable(" ".join(view.text.split()))
+        text = make_printable(" ".join(view.text.split()))
         output.echo(f"{view.at:%Y-%m-%d %H:%M:%S}  {text}")
 
 
@@ -144,16 +146,16 @@ def events(
     loaded, now = config_loading.load_config(config), output.now()
     begun = since or (EARLIEST if targets else now - DAY)
     past = views.looks_back(now, ended=False, since=since)
-    journal = Followed(None if targets else min(begun, now - DAY), past=past)
+    journal = JournalMemory(None if targets else min(begun, now - DAY), past=past)
     found = False
-    with _quietly():
+    with _ignore_interrupts():
         while True:
             at = time.monotonic()
             try:
                 with closing(open_reader(loaded)) as store:
                     opened_s, health = time.monotonic() - at, store.health()
-                    for view in news(store, journal, begun, targets):
-                        _print(view, as_json)
+                    for view in follow_journal(store, journal, begun, targets):
+                        _print_view(view, as_json)
                         found = True
             except Unavailable as error:
                 if not (follow and journal.state.events):
@@ -161,8 +163,8 @@ def events(
                 output.echo(f"hpctl: {error}; trying again", err=True)
             if not follow:
                 break
-            _wait(max(EVERY_S, PATIENCE * opened_s))
-    known = {*map(str, explainable(journal.state)), *map(str, health)}
+            _wait_for_reader(max(EVERY_S, PATIENCE * opened_s))
+    known = {*map(str, list_explainable(journal.state)), *map(str, health)}
     if not found:
         for target in set(targets) - known:
             raise output.no_such("recoveries --all", target, known)

@@ -13,19 +13,19 @@ from hpctl.engine.completion import complete_any
 from hpctl.engine.explain_view import (
     NO_ORDER,
     ExplainView,
-    everything,
     explain_view,
     is_suspended,
     job_view,
+    list_explainable_names,
     preemption_of,
 )
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.timeline import Mark
+from hpctl.engine.timeline import TimelineMark
 from hpctl.engine.world import World, waits_for_cloud
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.tables import (
     BAD,
@@ -33,12 +33,12 @@ from hpctl.toolkit.tables import (
     GOOD,
     HEAD,
     WARN,
-    after,
-    clock,
-    grid,
-    heading,
-    indented,
-    styled,
+    format_clock_time,
+    format_time_offset,
+    indent_block,
+    make_grid,
+    print_heading,
+    style_text,
 )
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def explain(target: str, config: str, as_json: bool) -> None:
     changed, or whatever `hpctl status` lists as held. Of an array, 12_3 is one task and 12 lists
     all of them; 12+1 is a component of a heterogeneous job.
     """
-    view, note = explained(config_loading.load_config(config), target)
+    view, note = explain_target(config_loading.load_config(config), target)
     # By hand: a story whose headings and lines depend on what happened.
-    output.show("explain", view, as_json, draw)
+    output.show_view("explain", view, as_json, draw_story)
     if note:
         output.echo(f"hpctl: {note}", err=True)
 
 
-def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
+def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     """Explain a target, reading as far as need be, and say where a daemon did not decide it.
 
     Raises HpctlError where nothing has that name.
@@ -78,23 +78,23 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
 
     rules, parts = make_rules(loaded), list_explain_parts()
     # A job's id may be a task of an array or a component: Slurm says of which job.
-    world = gather(loaded, output.now(), slurm=parse_job_id(target) is not None)
+    world = gather_world(loaded, output.now(), slurm=parse_job_id(target) is not None)
     world = _read_end(loaded, world, target)
     view = explain_view(world, rules, target, parts)
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
-        named = gather(loaded, output.now(), slurm=True, cloud=True)
+        named = gather_world(loaded, output.now(), slurm=True, cloud=True)
         if (node := find_node(named, target)) != target:
             world, target = named, node
             view = explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
-        world = gather(loaded, output.now(), slurm=True, cloud=True)
+        world = gather_world(loaded, output.now(), slurm=True, cloud=True)
         view = explain_view(world, rules, target, parts)
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # nobody knows is looked for in the past.
-        world = gather(loaded, output.now(), slurm=True, past=view is None)
+        world = gather_world(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
@@ -109,7 +109,7 @@ def explained(loaded: Config, target: str) -> tuple[ExplainView, str]:
         view = job_view(world, policies, target, parts, order)
     if view is None:
         lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
-        hint = output.nearest(target, everything(world), lists)
+        hint = output.suggest_names(target, list_explainable_names(world), lists)
         raise HpctlError(f"hpctl does not know {target!r}", hint)
     canceled = find_canceled_job(world, target)
     if canceled is not None:
@@ -177,22 +177,22 @@ def decided_by(w: World, view: ExplainView) -> str:
 
 
 MARKS = {
-    Mark.DECIDED: HEAD,
-    Mark.DID: "cyan",
-    Mark.SAW: "",
-    Mark.WAITS: WARN,
-    Mark.TROUBLE: BAD,
-    Mark.DONE: GOOD,
+    TimelineMark.DECIDED: HEAD,
+    TimelineMark.DID: "cyan",
+    TimelineMark.SAW: "",
+    TimelineMark.WAITS: WARN,
+    TimelineMark.TROUBLE: BAD,
+    TimelineMark.DONE: GOOD,
 }
 
 
-def draw(out: Console, view: ExplainView) -> None:
+def draw_story(out: Console, view: ExplainView) -> None:
     """The story of `hpctl explain`."""
-    out.print(styled(view.headline, HEAD))
+    out.print(style_text(view.headline, HEAD))
     _draw_evidence(out, view)
     if view.trouble is not None and view.trouble.evidence:
-        heading(out, "Last output of the run")
-        out.print(indented(styled(view.trouble.evidence, DIM)))
+        print_heading(out, "Last output of the run")
+        out.print(indent_block(style_text(view.trouble.evidence, DIM)))
     _draw_rule(out, view)
     _draw_gates(out, view)
     _draw_tasks(out, view)
@@ -205,63 +205,67 @@ def draw(out: Console, view: ExplainView) -> None:
             out.print(f"If not: {view.next.otherwise} at {until}.")
     if view.related:
         out.print()
-        out.print(styled("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM))
+        out.print(
+            style_text("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM)
+        )
 
 
 def _draw_evidence(out: Console, view: ExplainView) -> None:
     if not view.evidence:
         return
-    heading(out, "What was seen")
-    table = grid("")
+    print_heading(out, "What was seen")
+    table = make_grid("")
     for e in view.evidence:
-        text = styled(e.text)
+        text = style_text(e.text)
         if e.evidence:
             text.append(f"\n{e.evidence}", DIM)
-        table.add_row(clock(e.first), text)
-    out.print(indented(table))
+        table.add_row(format_clock_time(e.first), text)
+    out.print(indent_block(table))
 
 
 def _draw_rule(out: Console, view: ExplainView) -> None:
     if view.rule is None:
         return
-    heading(out, f"The rule: {view.rule.id}")
+    print_heading(out, f"The rule: {view.rule.id}")
     ladder = ", then ".join(r.replace("_", " ") for r in view.rule.ladder)
     urgency = view.rule.urgency.replace("_", " ")
-    out.print(indented(view.rule.meaning))
-    out.print(indented(f"remedies: {ladder}; urgency: {urgency}"))
+    out.print(indent_block(view.rule.meaning))
+    out.print(indent_block(f"remedies: {ladder}; urgency: {urgency}"))
     if view.rule.source:
-        out.print(indented(styled(f"source: {view.rule.source}", DIM)))
+        out.print(indent_block(style_text(f"source: {view.rule.source}", DIM)))
 
 
 def _draw_tasks(out: Console, view: ExplainView) -> None:
     if not view.tasks:
         return
-    heading(out, "Tasks")
-    table = grid("", "", DIM)
+    print_heading(out, "Tasks")
+    table = make_grid("", "", DIM)
     for task in view.tasks:
         text = f"{task.text} hpctl explain {task.explain}" if task.explain != task.id else task.text
-        table.add_row(task.id, task.state, fold(task.nodes) if task.nodes else "", styled(text))
-    out.print(indented(table))
+        table.add_row(
+            task.id, task.state, fold_hostlist(task.nodes) if task.nodes else "", style_text(text)
+        )
+    out.print(indent_block(table))
 
 
 def _draw_story(out: Console, view: ExplainView) -> None:
     if not view.story:
         return
     first = view.fault_at or view.story[0].at
-    heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_zero(view)})")
-    table = grid("", DIM)
+    print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_zero(view)})")
+    table = make_grid("", DIM)
     table.columns[1].justify = "right"
     for line in view.story:
-        passed = after((line.at - first).total_seconds())
-        table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
-    out.print(indented(table))
+        passed = format_time_offset((line.at - first).total_seconds())
+        table.add_row(format_clock_time(line.at), passed, style_text(line.text, MARKS[line.mark]))
+    out.print(indent_block(table))
 
 
-def _zero(view: ExplainView) -> str:
+def _describe_zero(view: ExplainView) -> str:
     """From when its timeline counts."""
     if view.fault_at is None:
         return "; T+0 s is the first line"
-    return f"; T+0 s is the fault at {clock(view.fault_at)}"
+    return f"; T+0 s is the fault at {format_clock_time(view.fault_at)}"
 
 
 def _draw_gates(out: Console, view: ExplainView) -> None:
@@ -269,13 +273,13 @@ def _draw_gates(out: Console, view: ExplainView) -> None:
         return
     held = next((g for g in view.gates if g.result == "held"), None)
     passed = [g.name for g in view.gates if g.result == "passed"]
-    heading(out, "The gates")
+    print_heading(out, "The gates")
     if passed:
-        out.print(indented(styled("passed, in order: " + ", ".join(passed), GOOD)))
+        out.print(indent_block(style_text("passed, in order: " + ", ".join(passed), GOOD)))
     for g in view.gates:
         if g.result == "waved":
-            out.print(indented(styled(f"not asked: {g.name}, {g.why}", WARN)))
+            out.print(indent_block(style_text(f"not asked: {g.name}, {g.why}", WARN)))
     if held is not None:
-        out.print(indented(styled(f"held by {held.name}: {held.why}", BAD)))
+        out.print(indent_block(style_text(f"held by {held.name}: {held.why}", BAD)))
         if held.asks:
-            out.print(indented(styled(held.asks, DIM), 4))
+            out.print(indent_block(style_text(held.asks, DIM), 4))

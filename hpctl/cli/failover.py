@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading
-from hpctl.engine.request_client import ask
+from hpctl.engine.request_client import ask_daemon
 from hpctl.engine.status_view import StandbyView, standby_views
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
@@ -37,26 +37,28 @@ class FailoverView(Struct, frozen=True):
     answer: str
 
 
-def _look(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
+def _read_heads(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
     from hpctl.engine.adapters import open_reader
 
     with closing(open_reader(config)) as store:
         return store.daemon(), standby_views(store.standbys(), output.now())
 
 
-def _hosts(config: Config) -> list[str]:
-    return [one.host for one in _look(config)[1] if not one.is_lost]
+def _list_standby_hosts(config: Config) -> list[str]:
+    return [one.host for one in _read_heads(config)[1] if not one.is_lost]
 
 
-def _complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
+def _complete_hosts(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
     try:
-        found = _hosts(config_loading.load_config(ctx.params.get("config") or ""))
+        found = _list_standby_hosts(config_loading.load_config(ctx.params.get("config") or ""))
     except HpctlError:
         return []
     return [name for name in found if name.startswith(start)]
 
 
-def preview(before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str) -> FailoverView:
+def preview_failover(
+    before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str
+) -> FailoverView:
     """What would become of it now."""
     ready = [one for one in standbys if not one.is_lost]
     chosen = [one for one in ready if to in ("", one.host, one.address)]
@@ -69,10 +71,10 @@ def preview(before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: st
 
 def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) -> FailoverView:
     """Ask the leader; with `wait` until the next one leads."""
-    (row,) = ask(config, "failover", [to]).requests
+    (row,) = ask_daemon(config, "failover", [to]).requests
     epoch, until = (before.epoch if before else 0), time.monotonic() + WAIT_S * wait
     while True:
-        now, standbys = _look(config)
+        now, standbys = _read_heads(config)
         done = now is not None and now.epoch > epoch
         if done or not row.ok or time.monotonic() >= until:
             break
@@ -84,7 +86,11 @@ def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) 
 
 @click.command()
 @click.option(
-    "--to", metavar="HOST", default="", shell_complete=_complete, help="Which standby is to lead."
+    "--to",
+    metavar="HOST",
+    default="",
+    shell_complete=_complete_hosts,
+    help="Which standby is to lead.",
 )
 @click.option("--dry-run", is_flag=True, help="Say who would lead; ask for nothing.")
 @click.option("--wait", is_flag=True, help="Wait until the other one leads, 30 s at most.")
@@ -102,8 +108,10 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         raise click.UsageError(
             "the journal is a file, and has one head: database_url (docs/head-nodes.md)"
         )
-    before, standbys = _look(loaded)
-    view = preview(before, standbys, to) if dry_run else handed_over(loaded, before, to, wait)
+    before, standbys = _read_heads(loaded)
+    view = (
+        preview_failover(before, standbys, to) if dry_run else handed_over(loaded, before, to, wait)
+    )
     if as_json:
         output.echo(output.to_json("failover", view))
     else:
@@ -113,4 +121,4 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         elif view.done:
             output.echo(f"{view.leads_now} leads")
     unanswered = view.answer == NOBODY or (wait and view.ok and not (view.done or dry_run))
-    output.leave(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)
+    output.exit_with(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)

@@ -26,11 +26,11 @@ def find_command(root: click.Context, words: tuple[str, ...]) -> click.Context:
         name, command, left = group.resolve_command(context, left)
         if command is None:
             raise click.UsageError(f"no such command: {' '.join(words)}", root)
-        context = enter(context, str(name), command)
+        context = make_context(context, str(name), command)
     return context
 
 
-def enter(parent: click.Context, name: str, command: click.Command) -> click.Context:
+def make_context(parent: click.Context, name: str, command: click.Command) -> click.Context:
     """Return the context of a command of a group, in which nothing is run."""
     return command.context_class(
         command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings
@@ -48,10 +48,10 @@ def list_leaves(context: click.Context) -> Iterator[click.Context]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is not None and not command.hidden:
-            yield from list_leaves(enter(context, name, command))
+            yield from list_leaves(make_context(context, name, command))
 
 
-def _complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     context = find_command(ctx.find_root(), tuple(ctx.params.get("words") or ()))
     group = context.command
     names = group.list_commands(context) if isinstance(group, click.Group) else []
@@ -59,7 +59,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 @click.command("help")
-@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete_words)
 @click.option("--all", "lists_all", is_flag=True, help="List every command, one line each.")
 @click.pass_context
 def help_(ctx: click.Context, words: tuple[str, ...], lists_all: bool) -> None:

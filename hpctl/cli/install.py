@@ -13,16 +13,16 @@ from urllib.parse import urlsplit
 import click
 from msgspec import Struct
 
-from hpctl.cli.doctor import examine, read_config
-from hpctl.cli.install_layout import Step, StepView, machine_at, walk
-from hpctl.cli.install_steps import Wish, for_slurms_user, installing, site_parameters
-from hpctl.cli.uninstall_steps import uninstalling
+from hpctl.cli.doctor import read_config, run_checks
+from hpctl.cli.install_layout import InstallStepView, Step, machine_at, run_steps
+from hpctl.cli.install_steps import InstallOptions, for_slurms_user, plan_install, site_parameters
+from hpctl.cli.uninstall_steps import plan_uninstall
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, verdict
+from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, choose_exit_code
 from hpctl.toolkit.declared_view import Blank, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import BAD, GOOD, WARN, styled
+from hpctl.toolkit.tables import BAD, GOOD, WARN, style_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ PORT = 8470
 STYLES = {"done": GOOD, "failed": BAD, "would": WARN, "skipped": WARN}
 
 
-def _step(step: StepView) -> Text:
-    line = styled(f"{step.state:8}", STYLES.get(step.state, ""))
+def _render_step(step: InstallStepView) -> Text:
+    line = style_text(f"{step.state:8}", STYLES.get(step.state, ""))
     return line.append(f"  {step.name:14}{step.what}", "default")
 
 
@@ -46,18 +46,18 @@ class InstallView(Struct, frozen=True):
     """What was done, and what doctor says of it."""
 
     dry_run: bool
-    steps: tuple[StepView, ...]
+    steps: tuple[InstallStepView, ...]
     checks: tuple[CheckView, ...]
 
     layout: ClassVar[Layout] = (
-        Lines("steps", _step, unbroken=True),
+        Lines("steps", _render_step, unbroken=True),
         Line(DRY_RUN, when="dry_run"),
         Blank(when="checks"),
         *CHECKLIST,
     )
 
 
-_options = output.together(
+_options = output.combine_options(
     click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing."),
     click.option(
         "--root",
@@ -101,8 +101,10 @@ def head(
     cluster: str, region: str, slurm: bool, yes: bool, dry_run: bool, root: Path, as_json: bool
 ) -> None:
     """Install the daemon on a head node (controller)."""
-    eager = slurm and _wants_delay(_machine(root, dry_run), yes or dry_run)
-    _install(Wish("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json)
+    eager = slurm and _wants_delay(_make_machine(root, dry_run), yes or dry_run)
+    _install_role(
+        InstallOptions("head", cluster, region, slurm=slurm, eager=eager), dry_run, root, as_json
+    )
 
 
 def _wants_delay(machine: Machine, agreed: bool) -> bool:
@@ -125,8 +127,8 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
     Says in its unit who that is, and has that user's group read hpctl.yaml and the daemon's
     secrets. Restarts nothing; `install head` does the same.
     """
-    steps = for_slurms_user(_machine(root, dry_run), [])
-    _show(steps, dry_run, as_json, lambda: ())
+    steps = for_slurms_user(_make_machine(root, dry_run), [])
+    _show_steps(steps, dry_run, as_json, lambda: ())
 
 
 @install.command()
@@ -141,8 +143,8 @@ def daemon_user(dry_run: bool, root: Path, as_json: bool) -> None:
 @_options
 def node(head: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Install the agent on a compute node."""
-    urls = ",".join(_url(one) for one in head.split(",") if one.strip())
-    _install(Wish("node", head=urls, slurm=slurm), dry_run, root, as_json)
+    urls = ",".join(_parse_head_url(one) for one in head.split(",") if one.strip())
+    _install_role(InstallOptions("node", head=urls, slurm=slurm), dry_run, root, as_json)
 
 
 @install.command()
@@ -150,7 +152,7 @@ def node(head: str, slurm: bool, dry_run: bool, root: Path, as_json: bool) -> No
 @_options
 def login(slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Put hpctl into every user's PATH on a login node."""
-    _install(Wish("login", slurm=slurm), dry_run, root, as_json)
+    _install_role(InstallOptions("login", slurm=slurm), dry_run, root, as_json)
 
 
 @click.command()
@@ -163,16 +165,16 @@ def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) 
     Journal and configuration stay, unless --purge: a later daemon goes on with recoveries that are
     open. Nodes that hpctl drained stay drained.
     """
-    machine = _machine(root, dry_run)
+    machine = _make_machine(root, dry_run)
     if not (yes or dry_run):
         what = (
             " with its journal and configuration" if purge else "; journal and configuration stay"
         )
         output.confirm(f"Remove hpctl from this machine{what}?", abort=True)
-    _show(uninstalling(machine, purge), dry_run, as_json, lambda: ())
+    _show_steps(plan_uninstall(machine, purge), dry_run, as_json, lambda: ())
 
 
-def _url(head: str) -> str:
+def _parse_head_url(head: str) -> str:
     """`HOST` or `HOST:PORT` as the agent's URL."""
     text = head.strip().rstrip("/")
     if "://" in text:
@@ -180,40 +182,40 @@ def _url(head: str) -> str:
     return f"http://{text}" if ":" in text else f"http://{text}:{PORT}"
 
 
-def _machine(root: Path, dry_run: bool) -> Machine:
+def _make_machine(root: Path, dry_run: bool) -> Machine:
     if os.geteuid() != 0 and root == Path("/") and not dry_run:
         raise HpctlError("only root can change this machine", "sudo, or --dry-run to look")
     return machine_at(root)
 
 
-def _install(wish: Wish, dry_run: bool, root: Path, as_json: bool) -> None:
-    machine = _machine(root, dry_run)
-    looks = (lambda: ()) if dry_run or not machine.running else (lambda: _doctor(wish))
-    _show(installing(machine, wish), dry_run, as_json, looks)
+def _install_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool) -> None:
+    machine = _make_machine(root, dry_run)
+    looks = (lambda: ()) if dry_run or not machine.running else (lambda: _check_installation(wish))
+    _show_steps(plan_install(machine, wish), dry_run, as_json, looks)
 
 
-def _show(
+def _show_steps(
     steps: Iterator[Step], dry_run: bool, as_json: bool, looks: Callable[[], tuple[CheckView, ...]]
 ) -> None:
-    taken = tuple(walk(steps, dry_run))
+    taken = tuple(run_steps(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
-    output.show("install", view, as_json)
-    found = verdict(DoctorView(output.now(), view.checks))
-    output.leave(Exit.PROBLEM if failed else found)
+    output.show_view("install", view, as_json)
+    found = choose_exit_code(DoctorView(output.now(), view.checks))
+    output.exit_with(Exit.PROBLEM if failed else found)
 
 
-def _doctor(wish: Wish) -> tuple[CheckView, ...]:
+def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:
     """The first look at what was set up: all of doctor's on a head node, else what it needs."""
     now = output.now()
     if wish.role == "head":
         config, first = read_config(output.DEFAULT_CONFIG)
-        return (first, *examine(config, now))
-    heads = [_reached(url) for url in wish.head.split(",") if url]
-    return (*examine(None, now), *heads)
+        return (first, *run_checks(config, now))
+    heads = [_check_daemon_reachable(url) for url in wish.head.split(",") if url]
+    return (*run_checks(None, now), *heads)
 
 
-def _reached(url: str) -> CheckView:
+def _check_daemon_reachable(url: str) -> CheckView:
     """Whether a daemon listens there."""
     parts = urlsplit(url)
     try:

@@ -59,7 +59,7 @@ KEPT = ("/etc/hpctl", "/var/lib/hpctl", "/var/log/hpctl")
 SLURM_FILES = ("slurm.conf", "plugstack.conf")
 
 
-class StepView(Struct, frozen=True):
+class InstallStepView(Struct, frozen=True):
     """One step. `state` is already, done, would (`--dry-run`), skipped or failed."""
 
     name: str
@@ -87,23 +87,23 @@ def machine_at(root: Path) -> Machine:
     return Machine(str(root))
 
 
-def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
+def run_steps(steps: Iterator[Step], dry_run: bool) -> Iterator[InstallStepView]:
     """Take the steps in order; the first that fails is the last."""
     from lifecycle.failure import Failure
 
     for step in steps:
         try:
             if step.absent:
-                yield StepView(step.name, "skipped", step.absent)
+                yield InstallStepView(step.name, "skipped", step.absent)
             elif step.done():
-                yield StepView(step.name, "already", step.what)
+                yield InstallStepView(step.name, "already", step.what)
             elif dry_run:
-                yield StepView(step.name, "would", step.what)
+                yield InstallStepView(step.name, "would", step.what)
             else:
                 with redirect_stdout(StringIO()) as printed:
                     step.run()
                 what = "; ".join([step.what, *printed.getvalue().splitlines()])
-                yield StepView(step.name, "done", what)
+                yield InstallStepView(step.name, "done", what)
         except (Failure, HpctlError, OSError) as error:
-            yield StepView(step.name, "failed", f"{step.what}: {error}")
+            yield InstallStepView(step.name, "failed", f"{step.what}: {error}")
             return

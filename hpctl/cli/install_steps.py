@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpctl import __version__
-from hpctl.cli.daemon_user import grant, grants, slurms_user
+from hpctl.cli.daemon_user import grant_access, list_grants, slurms_user
 from hpctl.cli.install_layout import (
     AGENT_ENV,
     DROP_IN,
@@ -31,7 +31,7 @@ from hpctl.cli.install_layout import (
     Step,
 )
 from hpctl.clusters import bundle
-from hpctl.engine.config import DEFAULT_PATH, Cluster, Config, example, load
+from hpctl.engine.config import DEFAULT_PATH, ClusterSection, Config, format_example, load
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import SLURM_USER, slurm_user
 
@@ -48,7 +48,7 @@ DELAY_SETTING = "batch_sched_delay=0"
 ADDED_LINE = "# batch_sched_delay: added by hpctl install"
 
 
-class Wish(Struct, frozen=True):
+class InstallOptions(Struct, frozen=True):
     """What the command line asks for. `head` is the daemon's URL, for nodes.
 
     `eager`: batch_sched_delay=0 is added to the SchedulerParameters that a site has set.
@@ -62,33 +62,33 @@ class Wish(Struct, frozen=True):
     eager: bool = False
 
 
-def installing(machine: Machine, wish: Wish) -> Iterator[Step]:
+def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
     """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
     environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
-    yield _program(machine, changed)
-    yield _link(machine)
+    yield _make_program_step(machine, changed)
+    yield _make_link_step(machine)
     if wish.role == "head":
         yield _hpctl_yaml(machine, wish)
     if wish.role == "node":
-        yield _file(machine, AGENT_ENV, environment, changed)
+        yield _make_file_step(machine, AGENT_ENV, environment, changed)
     names = UNITS.get(wish.role, ())
     units = bundle.lifecycle_scripts() / "systemd"
     for name in names:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
-            yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
+            yield _make_file_step(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.eager:
-        yield _eager(machine)
+        yield _make_eager_step(machine)
     if wish.slurm:
-        yield _slurm(machine, wish.role)
+        yield _make_slurm_step(machine, wish.role)
     if wish.role == "head":
         yield from for_slurms_user(machine, changed)
     if names:
-        yield _service(machine, names[0], changed)
+        yield _make_service_step(machine, names[0], changed)
 
 
-def _program(machine: Machine, changed: list[str]) -> Step:
+def _make_program_step(machine: Machine, changed: list[str]) -> Step:
     what = f"hpctl {__version__} in {HOME}"
     program = machine.path(PROGRAM)
 
@@ -103,16 +103,16 @@ def _program(machine: Machine, changed: list[str]) -> Step:
     if not machine.real and not done():
         absent = f"put the Debian package into {machine.root} (make package): an environment of"
         absent = f"{absent} Python cannot be made from outside"
-    return Step("program", what, done, lambda: _environment(machine, changed), absent)
+    return Step("program", what, done, lambda: _make_environment(machine, changed), absent)
 
 
-def _environment(machine: Machine, changed: list[str]) -> None:
+def _make_environment(machine: Machine, changed: list[str]) -> None:
     """An environment of its own from the very wheels that are installed here; no network."""
-    from hpctl.clusters.bundle_wheels import installed
+    from hpctl.clusters.bundle_wheels import copy_installed_wheels
 
     with tempfile.TemporaryDirectory() as room:
         wheels = Path(room)
-        installed(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
+        copy_installed_wheels(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
         base = getattr(sys, "_base_executable", sys.executable)
         machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
         pip = next(wheels.glob("pip-*.whl"))
@@ -125,7 +125,7 @@ def _environment(machine: Machine, changed: list[str]) -> None:
     changed.append(HOME)
 
 
-def _link(machine: Machine) -> Step:
+def _make_link_step(machine: Machine) -> Step:
     """In every user's PATH: the package has it in /usr/bin."""
     link = machine.path(LINK)
 
@@ -143,7 +143,7 @@ def _link(machine: Machine) -> Step:
     return Step("PATH", f"{LINK} -> {PROGRAM}", done, run)
 
 
-def _hpctl_yaml(machine: Machine, wish: Wish) -> Step:
+def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
     """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
     path = machine.path(DEFAULT_PATH)
     cluster, region = wish.cluster, wish.region
@@ -153,8 +153,12 @@ def _hpctl_yaml(machine: Machine, wish: Wish) -> Step:
     what = f"{DEFAULT_PATH} with every default{named}"
     if path.exists():
         what = f"{DEFAULT_PATH} stays as it is"
-    given = Cluster(name=cluster, region=region or None) if cluster else Cluster(provider="none")
-    text = example(Config(cluster=given))
+    given = (
+        ClusterSection(name=cluster, region=region or None)
+        if cluster
+        else ClusterSection(provider="none")
+    )
+    text = format_example(Config(cluster=given))
     return Step("configuration", what, path.exists, lambda: machine.write(path, text))
 
 
@@ -184,7 +188,7 @@ def _agent_env(machine: Machine, head: str) -> str:
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 
 
-def _file(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
+def _make_file_step(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
     from lifecycle.machine import holds
 
     def run() -> None:
@@ -194,7 +198,7 @@ def _file(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
     return Step("file", path, lambda: holds(machine.path(path), text), run)
 
 
-def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
+def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
     """Enabled, and running where systemd does; restarted where its files are new."""
     if not shutil.which("systemctl"):
         return Step("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
@@ -222,12 +226,12 @@ def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
         config = load(DEFAULT_PATH) if machine.real else None
     user = slurms_user(config) if machine.real else slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
-        yield _file(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
+        yield _make_file_step(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
         if machine.running and changed:
             machine.run("systemctl", "daemon-reload")
-    for path in grants(config, user) if config else ():
+    for path in list_grants(config, user) if config else ():
         what = f"{path} is for {user} to read"
-        yield Step("daemon's user", what, lambda: False, partial(grant, path, user))
+        yield Step("daemon's user", what, lambda: False, partial(grant_access, path, user))
         changed.append(str(path))
 
 
@@ -241,7 +245,7 @@ def site_parameters(machine: Machine) -> str:
     return "" if "batch_sched_delay" in found.lower() else found
 
 
-def _eager(machine: Machine) -> Step:
+def _make_eager_step(machine: Machine) -> Step:
     """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
     conf = describe_node(machine, "head").slurm_etc / "slurm.conf"
 
@@ -266,7 +270,7 @@ def reconfigure_slurm(machine: Machine) -> None:
         machine.run(program("scontrol"), "reconfigure", timeout=60)
 
 
-def _slurm(machine: Machine, role: str) -> Step:
+def _make_slurm_step(machine: Machine, role: str) -> Step:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 

@@ -101,11 +101,11 @@ class RestoreView(Struct, frozen=True):
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Tell]:
+def _show_progress_bar(what: str) -> Iterator[Tell]:
     """A progress bar on stderr, where somebody watches it."""
     from rich import progress as bars
 
-    err = output.console(err=True)
+    err = output.make_console(err=True)
     with bars.Progress(
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
@@ -119,7 +119,7 @@ def _bar(what: str) -> Iterator[Tell]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def _view(found: Checked) -> JournalView:
+def _make_view(found: Checked) -> JournalView:
     bad = found.problem
     problem = None if bad is None else ProblemView(bad.table, bad.row, bad.why, bad.fix)
     rows = {name.removeprefix("hpctl_"): count for name, count in found.rows.items()}
@@ -129,11 +129,11 @@ def _view(found: Checked) -> JournalView:
     )  # fmt: skip
 
 
-def _check(url: str, what: str) -> JournalView:
-    from hpctl.engine.journal.check import check
+def _check_journal(url: str, what: str) -> JournalView:
+    from hpctl.engine.journal.check import check_journal
 
-    with _bar(what) as tell:
-        return _view(check(url, tell))
+    with _show_progress_bar(what) as tell:
+        return _make_view(check_journal(url, tell))
 
 
 @click.group(cls=LazyGroup)
@@ -154,9 +154,9 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
     from hpctl.engine.journal.source import file_url
 
     url = file_url(file) if file else readable_url(config_loading.load_config(config))
-    view = _check(url, "checking")
-    output.show("journal-check", view, as_json)
-    output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+    view = _check_journal(url, "checking")
+    output.show_view("journal-check", view, as_json)
+    output.exit_with(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 
 
 @journal.command()
@@ -173,11 +173,11 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     from hpctl.engine.journal import backup as journal_backup
     from hpctl.engine.journal.source import file_url
 
-    with _bar("copying") as tell:
-        journal_backup.backup(readable_url(config_loading.load_config(config)), file, tell)
-    view = _check(file_url(file), "checking")
-    output.show("journal-check", view, as_json)
-    output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+    with _show_progress_bar("copying") as tell:
+        journal_backup.copy_journal(readable_url(config_loading.load_config(config)), file, tell)
+    view = _check_journal(file_url(file), "checking")
+    output.show_view("journal-check", view, as_json)
+    output.exit_with(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 
 
 @journal.command()
@@ -198,24 +198,24 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
 
     url = config_loading.load_config(config).url
     with TemporaryDirectory(prefix="hpctl-restore-") as directory:
-        source = journal_restore.prepared(file, Path(directory))
-        found = replace(_check(source, "checking"), journal=str(file))
+        source = journal_restore.prepare_copy(file, Path(directory))
+        found = replace(_check_journal(source, "checking"), journal=str(file))
         if not found.ok:
-            output.show("journal-check", found, as_json)
-            output.leave(output.Exit.PROBLEM)
-        there = journal_restore.target(source, url, output.now())
+            output.show_view("journal-check", found, as_json)
+            output.exit_with(output.Exit.PROBLEM)
+        there = journal_restore.find_target(source, url, output.now())
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
-            output.show("journal-restore", view, as_json)
+            output.show_view("journal-restore", view, as_json)
             if not as_json:
                 output.echo(output.DRY_RUN)
             return
         if not yes:
             output.on_stderr(output.draw_declared, view)
             output.confirm(f"replace {there.events} events?", abort=True)
-        with _bar("restoring") as tell:
-            journal_restore.restore(source, url, output.now(), tell)
-    output.show("journal-restore", replace(view, done=True), as_json)
+        with _show_progress_bar("restoring") as tell:
+            journal_restore.restore_journal(source, url, output.now(), tell)
+    output.show_view("journal-restore", replace(view, done=True), as_json)
 
 
 @journal.command()
@@ -231,9 +231,9 @@ def export(
 ) -> None:
     """Print events as JSON, one a line, oldest first."""
     from hpctl.engine.adapters import readable_url
-    from hpctl.engine.journal.check import events
+    from hpctl.engine.journal.check import list_events
 
-    for seq, kind, payload in events(
+    for seq, kind, payload in list_events(
         readable_url(config_loading.load_config(config)), since, recovery
     ):
         line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'

@@ -197,7 +197,7 @@ EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 COMMANDS = {name: row for rows in (*SECTIONS.values(), RARE) for name, row in rows.items()}
 
 
-class Program(LazyGroup):
+class RootGroup(LazyGroup):
     """The group of all commands; its help begins with where to begin."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -208,7 +208,7 @@ class Program(LazyGroup):
 
 
 @click.command(
-    cls=Program,
+    cls=RootGroup,
     table=COMMANDS,
     sections=SECTIONS,
     extras=EXTRAS,

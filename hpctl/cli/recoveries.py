@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading, views
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Layout, Line, Section
 
@@ -38,7 +38,7 @@ def recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
     """The tables as a value."""
-    nodes, jobs = views.chosen(w.state, ended=ended, since=since)
+    nodes, jobs = views.choose_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
     ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.of_capacity]
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
@@ -51,7 +51,7 @@ def recoveries_view(
     )
 
 
-_which = output.together(
+_which = output.combine_options(
     click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
     click.option(
         "--since", type=output.SinceType(), help="Only those that changed since (30min, 7d, ISO)."
@@ -62,18 +62,18 @@ _which = output.together(
 """Which recoveries are meant, and how they are shown."""
 
 
-def _world(config: str, ended: bool, since: datetime | None) -> World:
+def _read_world(config: str, ended: bool, since: datetime | None) -> World:
     past = views.looks_back(output.now(), ended=ended, since=since)
-    return gather(config_loading.load_config(config), output.now(), past=past)
+    return gather_world(config_loading.load_config(config), output.now(), past=past)
 
 
 @click.command()
 @_which
 def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Open and ended recoveries."""
-    world = _world(config, ended, since)
+    world = _read_world(config, ended, since)
     view = recoveries_view(world, ended=ended, since=since)
-    output.show("recoveries", view, as_json)
+    output.show_view("recoveries", view, as_json)
 
 
 class JobsView(Struct, frozen=True):
@@ -99,18 +99,18 @@ class JobsView(Struct, frozen=True):
 
 def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
     """The table as a value. A hold belongs here where its target is a job id."""
-    _, chosen_jobs = views.chosen(w.state, ended=ended, since=since)
+    _, chosen_jobs = views.choose_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(
         as_of=w.now,
         jobs=tuple(views.job_recovery_view(r, w.state) for r in chosen_jobs),
         holds=tuple(views.hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()),
         ended_not_shown=sum(r.ended and r.id not in shown for r in w.state.jobs.values()),
-        reports=_reports(w, since or w.now - timedelta(days=1)),
+        reports=_list_job_reports(w, since or w.now - timedelta(days=1)),
     )
 
 
-def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
+def _list_job_reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
     newest = [reports[-1] for reports in w.state.reports.values()]
     lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
     return tuple(map(views.job_report_view, lately))
@@ -120,5 +120,5 @@ def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
 @_which
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Affected jobs and the state of their recovery."""
-    world = _world(config, ended, since)
-    output.show("jobs", jobs_view(world, ended=ended, since=since), as_json)
+    world = _read_world(config, ended, since)
+    output.show_view("jobs", jobs_view(world, ended=ended, since=since), as_json)

@@ -9,7 +9,7 @@ import time
 import click
 
 from hpctl.engine import config_loading
-from hpctl.engine.status_view import read_status, verdict
+from hpctl.engine.status_view import choose_exit_code, read_status
 from hpctl.engine.world_reader import WorldReader
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
@@ -35,19 +35,23 @@ def status(watch: float | None, config: str, as_json: bool) -> None:
     """
     loaded = config_loading.load_config(config)
     reader = WorldReader(loaded, recent=True)
-    last = _watch(reader, watch, as_json) if watch is not None else _print(reader, as_json)
-    output.leave(last)
+    last = (
+        _watch_status(reader, watch, as_json)
+        if watch is not None
+        else _print_status(reader, as_json)
+    )
+    output.exit_with(last)
 
 
-def _print(reader: WorldReader, as_json: bool, *, clears: bool = False) -> Exit:
+def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -> Exit:
     view = read_status(reader)
     if clears:
         click.clear()
-    output.show("status", view, as_json)
-    return verdict(view)
+    output.show_view("status", view, as_json)
+    return choose_exit_code(view)
 
 
-def _watch(reader: WorldReader, every_s: float, as_json: bool) -> Exit:
+def _watch_status(reader: WorldReader, every_s: float, as_json: bool) -> Exit:
     """Print the status until Ctrl-C; the verdict of the last one.
 
     A terminal is cleared before each; elsewhere, and as JSON, each follows the one before.
@@ -57,7 +61,7 @@ def _watch(reader: WorldReader, every_s: float, as_json: bool) -> Exit:
     last = Exit.CANNOT_TELL
     try:
         while True:
-            last = _print(reader, as_json, clears=clears)
+            last = _print_status(reader, as_json, clears=clears)
             sys.stdout.flush()
             time.sleep(every_s)
     except KeyboardInterrupt:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
-from hpctl.cli.explain import draw as draw_story
-from hpctl.cli.explain import explained
+from hpctl.cli.explain import draw_story as draw_story
+from hpctl.cli.explain import explain_target
 from hpctl.engine import config_loading
 from hpctl.engine.attention import PersonTask
 from hpctl.engine.estimates import Estimator
-from hpctl.engine.instance_resolver import natural
+from hpctl.engine.instance_resolver import make_natural_key
 from hpctl.engine.job_losses import find_losses, group_hits
 from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.status_view import StatusView, status_view
@@ -35,23 +35,23 @@ from hpctl.engine.world_reader import WorldReader
 from hpctl.nodes import decisions_command, orders_command
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
-from hpctl.toolkit.bounds import printable
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.bounds import make_printable
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, valid_name
 from hpctl.toolkit.tables import (
     BAD,
     DIM,
     HEAD,
     WARN,
     WIDE,
-    ago,
-    columns,
-    counted,
-    plain,
-    stacked,
-    styled,
-    word,
+    color_word,
+    format_age,
+    format_counts,
+    format_plain_columns,
+    make_table,
+    stack_parts,
+    style_text,
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -102,7 +102,7 @@ _PLAIN = {"k": "up", "j": "down", "g": "home", "G": "end", "q": "quit"}
 _ASKS = {"enter": "explain", "a": "approve", "p": "pause", "r": "replace"}
 
 
-class Row(Struct, frozen=True):
+class TopRow(Struct, frozen=True):
     """One row. `target`: what `hpctl explain` tells of. `urgency`: 0 comes first. `node`: what
     `replace` would replace, if anything; `held`: an approval lets it go ahead."""
 
@@ -113,70 +113,72 @@ class Row(Struct, frozen=True):
     held: bool = False
 
 
-class Model(Struct, frozen=True):
+class TopModel(Struct, frozen=True):
     """What there is to show."""
 
     status: StatusView
-    rows: dict[str, list[Row]]
+    rows: dict[str, list[TopRow]]
 
 
-def model(w: World) -> Model:
+def make_model(w: World) -> TopModel:
     """Everything as rows, what needs attention first."""
     status = status_view(w)
-    rows = {"nodes": _nodes(w), "jobs": _jobs(w), "recoveries": _recoveries(status)}
+    rows = {"nodes": _list_nodes(w), "jobs": _list_jobs(w), "recoveries": _list_recoveries(status)}
     for table in rows.values():
-        table.sort(key=lambda row: (row.urgency, natural(row.cells[0])))
-    return Model(status, {"problems": _problems(status), **rows})
+        table.sort(key=lambda row: (row.urgency, make_natural_key(row.cells[0])))
+    return TopModel(status, {"problems": _list_problems(status), **rows})
 
 
-def _cells(*cells: object) -> tuple[str, ...]:
+def _make_cells(*cells: object) -> tuple[str, ...]:
     """Cells of one line each, whatever others wrote."""
-    return tuple(printable(" ".join(str(cell).split())) for cell in cells)
+    return tuple(make_printable(" ".join(str(cell).split())) for cell in cells)
 
 
-def _problems(status: StatusView) -> list[Row]:
+def _list_problems(status: StatusView) -> list[TopRow]:
     """What needs a person, as the page has it, and then every other problem."""
     found = []
     for task in status.person_tasks:
-        lasts = duration((status.as_of - task.since).total_seconds())
+        lasts = format_duration((status.as_of - task.since).total_seconds())
         target = task.targets[0] if task.targets else ""
         hold = next((h for h in status.holds if h.target == target), None)
         node = "" if target.isdecimal() else target
         approvable = hold is not None and hold.approvable
-        cells = _cells(task.title, lasts, _do(task))
-        found.append(Row(target if approvable else task.explain, cells, 0, node, held=approvable))
+        cells = _make_cells(task.title, lasts, _format_commands(task))
+        found.append(
+            TopRow(target if approvable else task.explain, cells, 0, node, held=approvable)
+        )
     for line in status.unknowns:
         what, _, command = line.rpartition(": ")
         is_command = command.startswith(COMMANDS)
-        cells = _cells(what, "-", command) if is_command else _cells(line, "-", "-")
-        found.append(Row(line, cells))
+        cells = _make_cells(what, "-", command) if is_command else _make_cells(line, "-", "-")
+        found.append(TopRow(line, cells))
     for line in status.other_problems:
         what, _, target = line.partition("hpctl explain ")
         what = what.rstrip(": ")
         found.append(
-            Row(target or line, _cells(what, "-", f"hpctl explain {target}" * bool(target)))
+            TopRow(target or line, _make_cells(what, "-", f"hpctl explain {target}" * bool(target)))
         )
     return found
 
 
-def _do(task: PersonTask) -> str:
+def _format_commands(task: PersonTask) -> str:
     """The commands to choose from, or what to do where no command does it."""
     return " or ".join(task.commands) or task.ask
 
 
-def _nodes(w: World) -> list[Row]:
+def _list_nodes(w: World) -> list[TopRow]:
     found = []
     for n in nodes_view(w).nodes:
         state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
-        heard = ago(n.last_heard, w.now).removesuffix(" ago")
-        cells = _cells(n.name, state, n.condition, n.rule, heard, n.treatment)
+        heard = format_age(n.last_heard, w.now).removesuffix(" ago")
+        cells = _make_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
         bad = n.recovery or n.held_by or n.condition == "faulty"
         odd = n.slurm_flags or n.condition != "healthy"
-        found.append(Row(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
+        found.append(TopRow(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
     return found
 
 
-def _jobs(w: World) -> list[Row]:
+def _list_jobs(w: World) -> list[TopRow]:
     jobs = w.slurm.jobs if w.slurm else {}
     hits, estimator = group_hits(w), Estimator(w)
     found = []
@@ -188,7 +190,7 @@ def _jobs(w: World) -> list[Row]:
         doing = str(rec.phase) if rec else f"held: {hold.gate}" if hold else ""
         again = estimator.estimate_job(rec) if rec else None
         lost = find_losses(w, job, hits.get(number, []), w.now).text
-        cells = _cells(
+        cells = _make_cells(
             about.shown,
             job.state if job else "-",
             _nodes_of(job, rec),
@@ -199,44 +201,44 @@ def _jobs(w: World) -> list[Row]:
             about.user,
             about.name,
         )
-        found.append(Row(str(number), cells, 0 if doing else 2))
+        found.append(TopRow(str(number), cells, 0 if doing else 2))
     return found
 
 
 @functools.lru_cache(4096)
-def _list(names: tuple[NodeName, ...]) -> str:
+def _fold_names(names: tuple[NodeName, ...]) -> str:
     """Names as a hostlist; kept, because a job has the same nodes at the next reading."""
-    return fold(names) if all(map(valid_name, names)) else ",".join(names)
+    return fold_hostlist(names) if all(map(valid_name, names)) else ",".join(names)
 
 
 def _nodes_of(job: SlurmJob | None, rec: JobRecovery | None) -> str:
     """`2: n[1,3]`: how many nodes a job has and which; how many it wants, where it has none."""
     names = job.nodes if job is not None else ()
     if names:
-        return f"{len(names)}: {_list(names)}"
+        return f"{len(names)}: {_fold_names(names)}"
     size = (rec.nodes or len(rec.ran_on) if rec is not None else 0) or (job.wants if job else 0)
     return f"{size}: none yet" if size else "-"
 
 
-def _recoveries(status: StatusView) -> list[Row]:
+def _list_recoveries(status: StatusView) -> list[TopRow]:
     found = []
     for h in status.holds:
-        lasts = duration((status.as_of - h.since).total_seconds())
-        cells = _cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
+        lasts = format_duration((status.as_of - h.since).total_seconds())
+        cells = _make_cells(h.shown, f"held: {h.gate}", lasts, h.rule, h.why)
         node = "" if h.target.isdecimal() else h.target
-        found.append(Row(h.target, cells, 0, node, held=h.approvable))
+        found.append(TopRow(h.target, cells, 0, node, held=h.approvable))
     for r in status.waiting_for_a_person + status.node_recoveries:
-        lasts = duration((status.as_of - r.opened).total_seconds())
-        cells = _cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
-        found.append(Row(r.id, cells, 0 if r.ended else 1, r.node))
+        lasts = format_duration((status.as_of - r.opened).total_seconds())
+        cells = _make_cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
+        found.append(TopRow(r.id, cells, 0 if r.ended else 1, r.node))
     for j in status.job_recoveries:
-        lasts = duration((status.as_of - j.opened).total_seconds())
-        cells = _cells(f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why)
-        found.append(Row(j.id, cells, 1))
+        lasts = format_duration((status.as_of - j.opened).total_seconds())
+        cells = _make_cells(f"job {j.shown}", j.phase, lasts, j.cause_rule or j.action, j.why)
+        found.append(TopRow(j.id, cells, 1))
     return found
 
 
-class Screen:
+class TopScreen:
     """What is on the screen and what each key does to it. Knows neither terminal nor clock."""
 
     def __init__(self, view: str = "nodes") -> None:
@@ -248,22 +250,22 @@ class Screen:
         self.room = 1
         """How many rows, or lines of a story, there is room for."""
 
-    def rows(self, shown: Model) -> list[Row]:
+    def rows(self, shown: TopModel) -> list[TopRow]:
         """The rows of the view, filtered and sorted; the cursor stays on what it was on."""
         text, by = self.filter.casefold(), self.sort
         found = [r for r in shown.rows[TABS[self.tab]] if text in " ".join(r.cells).casefold()]
         if by is not None:
-            found.sort(key=lambda row: natural(row.cells[by]))
+            found.sort(key=lambda row: make_natural_key(row.cells[by]))
         targets = [row.target for row in found]
         self.index = targets.index(self.target) if self.target in targets else self.index
         self.index = max(0, min(self.index, len(found) - 1))
         self.target = targets[self.index] if targets else ""
         return found
 
-    def press(self, key: str, shown: Model) -> str:
+    def press(self, key: str, shown: TopModel) -> str:
         """Take one key; answers what it asks for beyond the screen, if anything."""
         if self.typing:
-            return self._typed(key)
+            return self._handle_filter_key(key)
         key = _PLAIN.get(key, key)
         rows = self.rows(shown)
         size = len(self.story) - self.room if self.story else len(rows) - 1
@@ -286,7 +288,7 @@ class Screen:
             self.typing, self.filter = key == "/", ""
         return _ASKS.get(key, "") if not self.story else ""
 
-    def _typed(self, key: str) -> str:
+    def _handle_filter_key(self, key: str) -> str:
         if key in ("enter", "esc", "quit"):
             self.typing, self.filter = False, "" if key == "esc" else self.filter
         elif key == "del":
@@ -295,32 +297,32 @@ class Screen:
             self.filter += key
         return "quit" if key == "quit" else ""
 
-    def draw(self, shown: Model, note: str, height: int, width: int = 80) -> RenderableType:
+    def draw(self, shown: TopModel, note: str, height: int, width: int = 80) -> RenderableType:
         """The screen, `height` lines of it."""
         problems = [] if TABS[self.tab] == "problems" else problem_lines(shown, height // SHARE)
         self.room = max(1, height - LINES - len(problems))
         if self.story:
             self.room = height - 1
             lines = self.story[self.index : self.index + self.room]
-            blank = [styled("")] * (self.room - len(lines))
-            return stacked([*lines, *blank, styled(BACK, DIM)])
+            blank = [style_text("")] * (self.room - len(lines))
+            return stack_parts([*lines, *blank, style_text(BACK, DIM)])
         rows = self.rows(shown)
         first = max(0, self.index - self.room + 1)
         here = list(islice(enumerate(rows), first, first + self.room))
-        kept = self._columns(rows, width)
+        kept = self._choose_columns(rows, width)
         headings = HEADINGS[TABS[self.tab]]
-        table = columns(*(_heading(headings[n], n == kept[-1], width) for n in kept))
+        table = make_table(*(_make_column(headings[n], n == kept[-1], width) for n in kept))
         table.expand = True
         for at, row in here:
-            cells = (word(row.cells[n].partition("+")[0], row.cells[n]) for n in kept)
+            cells = (color_word(row.cells[n].partition("+")[0], row.cells[n]) for n in kept)
             table.add_row(*cells, style="reverse" if at == self.index else "")
-        blank = [styled("")] * (self.room - max(0, len(rows) - first))
-        foot = styled(f"filter: {self.filter}_") if self.typing else styled(KEYS, DIM)
+        blank = [style_text("")] * (self.room - max(0, len(rows) - first))
+        foot = style_text(f"filter: {self.filter}_") if self.typing else style_text(KEYS, DIM)
         foot.no_wrap = True
-        tabs = self._tabs(shown, len(rows))
-        return stacked([*head(shown, note), *problems, tabs, table, *blank, foot])
+        tabs = self._draw_tabs(shown, len(rows))
+        return stack_parts([*draw_head(shown, note), *problems, tabs, table, *blank, foot])
 
-    def _columns(self, rows: list[Row], width: int) -> list[int]:
+    def _choose_columns(self, rows: list[TopRow], width: int) -> list[int]:
         """The columns that are shown: those that say something, as far as there is room."""
         found = []
         for n, heading in enumerate(HEADINGS[TABS[self.tab]]):
@@ -329,42 +331,44 @@ class Screen:
                 found.append(n)
         return found
 
-    def _tabs(self, shown: Model, count: int) -> Text:
-        line = styled("")
+    def _draw_tabs(self, shown: TopModel, count: int) -> Text:
+        line = style_text("")
         for number, name in enumerate(TABS):
             text = f" {number + 1} {name} {len(shown.rows[name])} "
             line.append(text, "reverse" if number == self.tab else "")
         if self.sort is not None:
             line.append(f"  by {HEADINGS[TABS[self.tab]][self.sort]}", DIM)
         if self.filter:
-            line.append(f"  {count} with {printable(self.filter)!r}", DIM)
+            line.append(f"  {count} with {make_printable(self.filter)!r}", DIM)
         line.no_wrap = True
         return line
 
 
-def head(shown: Model, note: str = "") -> list[Text]:
+def draw_head(shown: TopModel, note: str = "") -> list[Text]:
     """Three lines about everything."""
     s = shown.status
-    first = styled(s.cluster or "hpctl", HEAD)
+    first = style_text(s.cluster or "hpctl", HEAD)
     first.append(f"  mode {s.mode}  {s.as_of:%Y-%m-%d %H:%M:%S} UTC", "default")
-    second = styled("nodes ")
-    second.append_text(counted(s.nodes.by_state))
-    second.append("; health ").append_text(counted(s.nodes.by_condition))
+    second = style_text("nodes ")
+    second.append_text(format_counts(s.nodes.by_state))
+    second.append("; health ").append_text(format_counts(s.nodes.by_condition))
     paused = [f"{p.what} is paused by {p.by}" + f": {p.why}" * bool(p.why) for p in s.pauses]
     wrong = [note, *paused, s.stopped, *s.unknowns]
-    text = "; ".join(_cells(*filter(None, wrong)))
-    third = styled(text, BAD) if text else _count(shown)
+    text = "; ".join(_make_cells(*filter(None, wrong)))
+    third = style_text(text, BAD) if text else _draw_counts(shown)
     for line in (first, second, third):
         line.no_wrap, line.overflow = True, "ellipsis"
     return [first, second, third]
 
 
-def _count(shown: Model) -> Text:
+def _draw_counts(shown: TopModel) -> Text:
     """How much needs a person, and how much hpctl has in hand."""
     s = shown.status
     tasks, others = len(s.person_tasks), len(s.other_problems)
     text = (
-        styled(f"needs a person: {tasks}", BAD) if tasks else styled("nothing needs a person", DIM)
+        style_text(f"needs a person: {tasks}", BAD)
+        if tasks
+        else style_text("nothing needs a person", DIM)
     )
     treated = f"; in treatment: nodes {len(s.node_recoveries)}, jobs {len(s.job_recoveries)}"
     text.append(treated, "default")
@@ -373,23 +377,23 @@ def _count(shown: Model) -> Text:
     return text
 
 
-def problem_lines(shown: Model, most: int) -> list[Text]:
+def problem_lines(shown: TopModel, most: int) -> list[Text]:
     """What needs a person, one line each, and how many more there are."""
     rows = [row for row in shown.rows["problems"] if row.urgency == 0]
     lines = []
     for row in rows[: most if len(rows) <= most else most - 1]:
         what, lasts, do = row.cells
-        line = styled("! ", BAD)
+        line = style_text("! ", BAD)
         line.append(what, HEAD).append(f" ({lasts}): ", "default").append(do, "default")
         lines.append(line)
     if len(rows) > len(lines):
-        lines.append(styled(f"! and {len(rows) - len(lines)} more: press 1", BAD))
+        lines.append(style_text(f"! and {len(rows) - len(lines)} more: press 1", BAD))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return lines
 
 
-def _heading(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
+def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
     """A column as rich takes it: the last has what is left of the line."""
     if last:
         return name, {"ratio": 1}
@@ -399,19 +403,19 @@ def _heading(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]
     return name, {"max_width": widest * (3 if width >= WIDE else 1), "overflow": "ellipsis"}
 
 
-def draw_once(out: Console, shown: tuple[Model, str]) -> None:
+def draw_once(out: Console, shown: tuple[TopModel, str]) -> None:
     """All rows of a view, for a pipe."""
     found, view = shown
-    for line in head(found):
+    for line in draw_head(found):
         out.print(line)
     if view != "problems":
         for line in problem_lines(found, len(found.rows["problems"])):
             out.print(line, no_wrap=True, crop=False, overflow="ignore")
     rows = [HEADINGS[view], *(row.cells for row in found.rows[view])]
-    out.print(plain(rows), no_wrap=True, crop=False)
+    out.print(format_plain_columns(rows), no_wrap=True, crop=False)
 
 
-class Reader(threading.Thread):
+class TopReader(threading.Thread):
     """Reads the world again and again, so that keys do not wait for them."""
 
     def __init__(self, config: Config, every_s: float) -> None:
@@ -422,8 +426,8 @@ class Reader(threading.Thread):
         self.note = ""
         self.model = self._read()
 
-    def _read(self) -> Model:
-        return model(self._world.read(output.now(), slurm=True))
+    def _read(self) -> TopModel:
+        return make_model(self._world.read(output.now(), slurm=True))
 
     def run(self) -> None:
         """For ever. What cannot be read now is noted, and what was read last stays."""
@@ -440,7 +444,7 @@ class Reader(threading.Thread):
 
 
 @contextmanager
-def _keyboard(fd: int) -> Iterator[None]:
+def _raw_keyboard(fd: int) -> Iterator[None]:
     """Keys one by one, without echo; Ctrl-C and Ctrl-Z are keys as well."""
     saved = termios.tcgetattr(fd)
     try:
@@ -453,7 +457,7 @@ def _keyboard(fd: int) -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, saved)
 
 
-def keys(fd: int, timeout_s: float) -> list[str]:
+def read_keys(fd: int, timeout_s: float) -> list[str]:
     """The keys pressed by then, by name. A terminal that is gone quits."""
     if not select.select([fd], [], [], timeout_s)[0]:
         return []
@@ -467,46 +471,50 @@ def keys(fd: int, timeout_s: float) -> list[str]:
     return [_NAMED.get(key[1:], _CONTROL.get(key, key)) for key in found] or ["quit"]
 
 
-def _story(out: Console, config: Config, target: str) -> list[Text]:
+def _render_story(out: Console, config: Config, target: str) -> list[Text]:
     from rich.text import Text
 
     try:
-        view, note = explained(config, target)
+        view, note = explain_target(config, target)
         with out.capture() as drawn:
             draw_story(out, view)
             if note:
-                out.print(styled(f"hpctl: {note}", DIM))
+                out.print(style_text(f"hpctl: {note}", DIM))
     except HpctlError as error:
-        return [styled(f"{error}. {error.hint}")]
+        return [style_text(f"{error}. {error.hint}")]
     return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]
 
 
-def _age(shown: Model) -> str:
+def _format_age(shown: TopModel) -> str:
     """That what is shown is old, where nothing was read for a while."""
     seconds = (output.now() - shown.status.as_of).total_seconds()
-    return f"this is {duration(seconds)} old: nothing was read since" if seconds > OLD_S else ""
+    return (
+        f"this is {format_duration(seconds)} old: nothing was read since" if seconds > OLD_S else ""
+    )
 
 
-def _interact(out: Console, reader: Reader, screen: Screen) -> tuple[str, Row | None]:
+def _run_until_request(
+    out: Console, reader: TopReader, screen: TopScreen
+) -> tuple[str, TopRow | None]:
     """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
     fd, drawn = sys.stdin.fileno(), None
-    with _keyboard(fd), out.screen(hide_cursor=True) as shown:
+    with _raw_keyboard(fd), out.screen(hide_cursor=True) as shown:
         while True:
-            seen = (reader.model, reader.note or _age(reader.model), out.size)
+            seen = (reader.model, reader.note or _format_age(reader.model), out.size)
             if seen != drawn:
                 size = out.size
                 shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
                 drawn = seen
-            for key in keys(fd, LOOK_S):
+            for key in read_keys(fd, LOOK_S):
                 drawn, asked = None, screen.press(key, seen[0])
                 row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
                 if asked == "explain" and row is not None:
-                    screen.story, screen.index = _story(out, reader.config, row.target), 0
+                    screen.story, screen.index = _render_story(out, reader.config, row.target), 0
                 elif asked in ("quit", "stop", "pause") or (asked and asked != "explain" and row):
                     return asked, row
 
 
-def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
+def _send_request(asked: str, row: TopRow | None, paused: bool, config: str) -> None:
     """Ask the operator, then the daemon, as the command of that name does."""
     context = click.get_current_context()
     options = {"no_wait": False, "config": config, "as_json": False}
@@ -545,24 +553,24 @@ def top(view: str, delay: float, config: str) -> None:
     What needs a person comes first, with the command to run. Enter explains a row; approve, pause
     and replace ask before they do anything. Where output is not a terminal, one screen is printed.
     """
-    reader = Reader(config_loading.load_config(config), delay)
+    reader = TopReader(config_loading.load_config(config), delay)
     gc.freeze()
     gc.enable()
-    out = output.console()
+    out = output.make_console()
     if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
         # By hand: a screen of panels that share its height.
-        output.show("top", (reader.model, view), False, draw_once)
+        output.show_view("top", (reader.model, view), False, draw_once)
         return
     # The terminal is put back whoever ends it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reader.start()
-    screen = Screen(view)
+    screen = TopScreen(view)
     while True:
-        asked, row = _interact(out, reader, screen)
+        asked, row = _run_until_request(out, reader, screen)
         if asked == "quit":
             return
         if asked == "stop":
             os.kill(0, signal.SIGTSTP)
             continue
-        _request(asked, row, bool(reader.model.status.paused_by), config)
+        _send_request(asked, row, bool(reader.model.status.paused_by), config)
         reader.wake.set()

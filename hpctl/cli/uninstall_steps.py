@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from lifecycle.machine import Machine
 
 
-def uninstalling(machine: Machine, purge: bool) -> Iterator[Step]:
+def plan_uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
     """Everything that is not the Debian package's; journal and configuration only to purge."""
-    yield _unlisted(machine)
+    yield _make_slurm_conf_step(machine)
     # A socket first: it would start its service again.
     for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
         yield _no_unit(machine, unit)
     link = machine.path(LINK)
     yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
-    yield _gone(machine)
+    yield _make_program_step(machine)
     for name in KEPT:
         kept = machine.path(name)
         if kept.exists() and purge:
@@ -49,7 +49,7 @@ def uninstalling(machine: Machine, purge: bool) -> Iterator[Step]:
             yield Step("kept", f"{name} (--purge removes it)", lambda: True, bool)
 
 
-def _gone(machine: Machine) -> Step:
+def _make_program_step(machine: Machine) -> Step:
     """The program; where this very process runs from it, when that ends."""
     home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
     what = f"no {HOME}"
@@ -60,7 +60,7 @@ def _gone(machine: Machine) -> Step:
     return Step("program", what, lambda: not home.exists(), run)
 
 
-def _unlisted(machine: Machine) -> Step:
+def _make_slurm_conf_step(machine: Machine) -> Step:
     """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
     directory = describe_node(machine, "head").slurm_etc
     ours = re.compile(

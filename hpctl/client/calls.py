@@ -40,10 +40,10 @@ def submit(
         raise ClientError("arguments beside a command", "Put them into the list")
     else:
         words.append("--wrap=" + " ".join(shlex.quote(word) for word in script))
-    done = command.run(words, command.SUBMIT_S)
+    done = command.run_program(words, command.SUBMIT_S)
     found = re.match(r"(\d+)(;|$)", done.stdout.strip())
     if done.returncode != 0 or found is None:
-        raise command.failure(["hpctl", "sbatch"], done.returncode, done.stderr or done.stdout)
+        raise command.make_failure(["hpctl", "sbatch"], done.returncode, done.stderr or done.stdout)
     notes, warnings = read_notes(done.stderr)
     return Job(found.group(1), notes, warnings)
 
@@ -81,9 +81,9 @@ def option_words(options: dict[str, Option]) -> list[str]:
         if value is True:
             words.append(option)
         elif isinstance(value, (str, int, float, os.PathLike)):
-            words.append(f"{option}={_text(value)}")
+            words.append(f"{option}={_check_text(value)}")
         else:
-            words += [f"{option}={_text(each)}" for each in value]
+            words += [f"{option}={_check_text(each)}" for each in value]
     return words
 
 
@@ -95,5 +95,5 @@ def read_notes(stderr: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return notes, warnings
 
 
-def _text(value: str | int | float | os.PathLike[str]) -> str:
+def _check_text(value: str | int | float | os.PathLike[str]) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)

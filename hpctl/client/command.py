@@ -52,7 +52,7 @@ def find_slurm(program: str) -> str:
     return found
 
 
-def run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_program(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a program and return what it printed, whatever its exit code. Raises ClientError."""
     try:
         return subprocess.run(
@@ -80,9 +80,9 @@ def ask_hpctl(*arguments: str) -> dict[str, Any]:
     what was asked about", 3 "not everybody could be asked".
     """
     command = [find_hpctl(), *arguments, "--json"]
-    done = run(command, ANSWER_S)
+    done = run_program(command, ANSWER_S)
     if not done.stdout.strip():
-        raise failure(["hpctl", *arguments], done.returncode, done.stderr)
+        raise make_failure(["hpctl", *arguments], done.returncode, done.stderr)
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -93,7 +93,7 @@ def ask_hpctl(*arguments: str) -> dict[str, Any]:
     return dict(answer)
 
 
-def failure(command: list[str], exit_code: int, stderr: str) -> CommandFailedError:
+def make_failure(command: list[str], exit_code: int, stderr: str) -> CommandFailedError:
     """Return the error for a program that failed: its first line, and its hint where it has one."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = lines[0] if lines else "it said nothing"

@@ -52,9 +52,11 @@ def read_jobs(ids: Iterable[str]) -> dict[str, QueuedJob]:
     arrays = sorted({each.partition("_")[0] for each in wanted})
     form = ",".join(f"{name}:{width}" for name, width in _FIELDS)
     squeue = [command.find_slurm("squeue"), "--states=all", "--noheader", "--array"]
-    done = command.run([*squeue, f"--Format={form}", "--jobs=" + ",".join(arrays)], _ANSWER_S)
+    done = command.run_program(
+        [*squeue, f"--Format={form}", "--jobs=" + ",".join(arrays)], _ANSWER_S
+    )
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        raise command.failure(["squeue"], done.returncode, done.stderr)
+        raise command.make_failure(["squeue"], done.returncode, done.stderr)
     jobs = {job.id: job for job in map(_read_line, done.stdout.splitlines())}
     found = {each: jobs[each] for each in wanted if each in jobs}
     forgotten = wanted - set(found)
@@ -89,7 +91,7 @@ def _read_accounting(ids: Iterable[str]) -> dict[str, QueuedJob]:
     try:
         sacct = [command.find_slurm("sacct"), "--allocations", "--noheader", "--parsable2"]
         form = "--format=JobID,State,ExitCode"
-        done = command.run([*sacct, form, "--jobs=" + ",".join(sorted(ids))], _ANSWER_S)
+        done = command.run_program([*sacct, form, "--jobs=" + ",".join(sorted(ids))], _ANSWER_S)
     except ClientError:
         return found
     for line in done.stdout.splitlines():

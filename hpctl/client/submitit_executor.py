@@ -71,13 +71,13 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
             return
         self._num_calls += 1
         try:
-            self._info_dict.update(self._read(ids))
+            self._info_dict.update(self._read_jobs(ids))
         except ClientError as error:
             warnings.warn(f"the states of the jobs are those of before: {error}", stacklevel=2)
         self._last_status_check = time.time()
         self._finished |= {each for each in ids if self.is_done(each, mode="cache")}
 
-    def _read(self, ids: set[str]) -> dict[str, dict[str, str]]:
+    def _read_jobs(self, ids: set[str]) -> dict[str, dict[str, str]]:
         jobs = slurm_queue.read_jobs(ids)
         last = self._ends.find_last(jobs.values())
         states = {each: {"JobID": each, "State": FORGOTTEN} for each in ids}

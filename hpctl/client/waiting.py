@@ -76,12 +76,12 @@ class LastEnds:
         except ClientError:
             answer = {"jobs": (), "holds": ()}
         for job in doubtful:
-            state = self._judge(job, answer)
+            state = self._judge_state(job, answer)
             if state:
                 last[job.id] = state
         return last
 
-    def _judge(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
+    def _judge_state(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
         """Return the state in which a job stays; empty where it goes on or nobody knows yet."""
         phases = [each["phase"] for each in _newest_first(answer["jobs"], job.id)]
         if _is_held(job):
@@ -138,15 +138,15 @@ class _Waiter:
         self._answered = time.monotonic()
         job = jobs.get(self._job.id)
         if job is None:
-            return self._forgotten()
+            return self._describe_forgotten()
         self._seen = job
         state = self._ends.find_last([job]).get(job.id)
-        return None if state is None else _describe(self._job, job, state)
+        return None if state is None else _describe_end(self._job, job, state)
 
-    def _forgotten(self) -> JobEnd:
+    def _describe_forgotten(self) -> JobEnd:
         """Return the end of a job that Slurm has forgotten. Raises JobNotFoundError."""
         if self._seen is not None and self._seen.ended:
-            return _describe(self._job, self._seen, self._seen.state)
+            return _describe_end(self._job, self._seen, self._seen.state)
         raise JobNotFoundError(
             f"Slurm does not know job {self._job}",
             "Of an array, wait for each task (job.task(0)). A job that ended more than MinJobAge"
@@ -167,7 +167,7 @@ def _newest_first(recoveries: Iterable[Mapping[str, Any]], job: str) -> list[Map
     return sorted(of_job, key=lambda each: str(each["opened"]), reverse=True)
 
 
-def _describe(job: Job, seen: QueuedJob, state: str) -> JobEnd:
+def _describe_end(job: Job, seen: QueuedJob, state: str) -> JobEnd:
     """Return a job's end, with the cause that hpctl knows."""
     cause, todo = "", ""
     if state != "COMPLETED":

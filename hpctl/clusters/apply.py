@@ -16,10 +16,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.clusters.diff import Diff, diff, filled, is_controller, request_of
+from hpctl.clusters.diff import Diff, diff_cluster, fill_open_values, is_controller, request_of
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.node_lookup import find_group
-from hpctl.clusters.order_call import key
+from hpctl.clusters.order_call import node_key
 from hpctl.sagemaker.update_cluster import IMAGES, group_of
 from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 from hpctl.vocabulary.ports import Aws
@@ -49,7 +49,7 @@ class Patience(Struct, frozen=True):
     every_s: float = 5.0
 
 
-def ordered(
+def send_order(
     send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: Patience
 ) -> Mapping[str, Any]:
     """The answer to an order, {} where it got none but was seen to be taken.
@@ -59,12 +59,12 @@ def ordered(
     try:
         return send()
     except InDoubt:
-        if seen(taken, patience):
+        if poll_until_taken(taken, patience):
             return {}
     try:
         return send()
     except InDoubt as error:
-        if seen(taken, patience):
+        if poll_until_taken(taken, patience):
             return {}
         raise InDoubt(
             f"{error}; it was sent twice, and nothing of it is to be seen",
@@ -73,7 +73,7 @@ def ordered(
         ) from error
 
 
-def seen(taken: Callable[[], bool], patience: Patience) -> bool:
+def poll_until_taken(taken: Callable[[], bool], patience: Patience) -> bool:
     """Whether an effect shows within the patience. A look that fails has seen nothing."""
     for left in range(patience.looks, 0, -1):
         try:
@@ -86,7 +86,7 @@ def seen(taken: Callable[[], bool], patience: Patience) -> bool:
     return False
 
 
-def describe(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
+def describe_cluster(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
     """DescribeCluster's answer; None where there is no such cluster."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -94,22 +94,22 @@ def describe(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
         return None
 
 
-def there(aws: Aws, cluster: str) -> Mapping[str, Any]:
+def require_cluster(aws: Aws, cluster: str) -> Mapping[str, Any]:
     """DescribeCluster's answer. Raises Absent, with how to find what there is."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except Absent as error:
-        raise fixed(error, cluster) from error
+        raise add_fix(error, cluster) from error
 
 
-def fixed(error: Refused, cluster: str) -> Refused:
+def add_fix(error: Refused, cluster: str) -> Refused:
     """The same refusal, with what to do about its code."""
     outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
     hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
     return type(error)(str(error), hint, code=error.code)
 
 
-def busy(cluster: str, status: str) -> HpctlError:
+def make_busy_error(cluster: str, status: str) -> HpctlError:
     """The error for a cluster that is in the middle of something."""
     return HpctlError(
         f"cluster {cluster} is {status}: the service takes no change now",
@@ -137,30 +137,30 @@ class Created(Struct, frozen=True):
     adopted: bool
 
 
-def create(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
+def create_cluster(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
     """Create a cluster, or adopt the one that an earlier, interrupted create has made.
 
     Raises HpctlError where a cluster of this name is there and differs, or has failed.
     """
     name = str(request["ClusterName"])
-    if (found := describe(aws, name)) is not None:
-        return adopt(request, found)
+    if (found := describe_cluster(aws, name)) is not None:
+        return adopt_cluster(request, found)
     sagemaker = aws.service("sagemaker")
     try:
-        answer = ordered(
+        answer = send_order(
             lambda: sagemaker.order("create_cluster", **request),
-            lambda: describe(aws, name) is not None,
+            lambda: describe_cluster(aws, name) is not None,
             patience,
         )
     except Refused as error:
-        if error.code == "ResourceInUse" and (found := describe(aws, name)) is not None:
-            return adopt(request, found)
-        raise fixed(error, name) from error
-    arn = answer.get("ClusterArn") or (describe(aws, name) or {}).get("ClusterArn", "")
+        if error.code == "ResourceInUse" and (found := describe_cluster(aws, name)) is not None:
+            return adopt_cluster(request, found)
+        raise add_fix(error, name) from error
+    arn = answer.get("ClusterArn") or (describe_cluster(aws, name) or {}).get("ClusterArn", "")
     return Created(str(arn), adopted=False)
 
 
-def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
+def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
     """Take a cluster that is there for the one requested. Raises HpctlError where it is not."""
     name, status = str(request["ClusterName"]), str(found["ClusterStatus"])
     if status == "Deleting":
@@ -174,7 +174,7 @@ def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
             f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix it, "
             f"`hpctl cluster delete {name}`, and create it again",
         )
-    if differences := diff(request, found).changes:
+    if differences := diff_cluster(request, found).changes:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
             f"cluster {name} is there already, and is not as this spec says: {places}",
@@ -184,7 +184,7 @@ def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
     return Created(str(found["ClusterArn"]), adopted=True)
 
 
-class Plan(Struct, frozen=True):
+class UpdatePlan(Struct, frozen=True):
     """The orders that make a cluster as its spec says, in this sequence.
 
     `update` is UpdateCluster's request, `shrink` how many instances go from a group, `leaving`
@@ -209,13 +209,15 @@ class Plan(Struct, frozen=True):
         return not (self.update or tags or self.shrink or self.leaving)
 
 
-def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) -> Plan:
+def plan_update(
+    requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff
+) -> UpdatePlan:
     """What to order for a diff. Raises HpctlError where a part of it is impossible.
 
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
     """
     if changes.impossible:
-        raise _impossible(changes)
+        raise _make_impossible_error(changes)
     observed = request_of(found)
     have = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     want = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
@@ -225,11 +227,11 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         there_ = have.get(name)
         if name not in touched:
             continue
-        new = restated(group, there_)
+        new = restate_group(group, there_)
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
-            places = {c.place for c in changes.changes if _of(c.place, name)}
+            places = {c.place for c in changes.changes if _matches_place(c.place, name)}
             if places == {f"{name}.InstanceCount"}:
                 continue
         groups.append(new)
@@ -242,8 +244,12 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
         update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
-    tags = {c.place.removeprefix("Tags."): c.new for c in changes.changes if _of(c.place, "Tags")}
-    return Plan(
+    tags = {
+        c.place.removeprefix("Tags."): c.new
+        for c in changes.changes
+        if _matches_place(c.place, "Tags")
+    }
+    return UpdatePlan(
         cluster=str(requested["ClusterName"]),
         update=update,
         tags_set={k: v for k, v in tags.items() if v is not None},
@@ -256,35 +262,35 @@ def plan(requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff) 
     )
 
 
-def counts(request: Mapping[str, Any]) -> dict[str, int]:
+def count_instances(request: Mapping[str, Any]) -> dict[str, int]:
     """How many instances a request asks for, by group."""
     return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
 
 
-def restated(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
+def restate_group(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
     """A group for UpdateCluster: what the spec leaves open stays as it is, but for the image,
     which the service chooses where nobody does.
     """
-    full: dict[str, Any] = filled(group, there_ or {})
+    full: dict[str, Any] = fill_open_values(group, there_ or {})
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}
 
 
-def update(aws: Aws, wanted: Plan, patience: Patience) -> None:
+def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
     """Order UpdateCluster, as far as it grows and changes, and the tags.
 
     Raises HpctlError: before anything is ordered where the counts are no longer those of the plan:
     a restated count that is too low by now would end instances at random.
     """
     sagemaker = aws.service("sagemaker")
-    found = there(aws, wanted.cluster)
-    if moved := _moved(wanted, found):
+    found = require_cluster(aws, wanted.cluster)
+    if moved := _name_moved_targets(wanted, found):
         raise HpctlError(
             f"cluster {wanted.cluster} has changed since it was looked at: {moved}; nothing was "
             "done",
             _AGAIN,
         )
     if wanted.update:
-        _update(aws, wanted.cluster, dict(wanted.update), patience)
+        _send_update(aws, wanted.cluster, dict(wanted.update), patience)
     if wanted.tags_set:
         tags = [{"Key": k, "Value": v} for k, v in wanted.tags_set.items()]
         sagemaker.order("add_tags", ResourceArn=found["ClusterArn"], Tags=tags)
@@ -293,7 +299,7 @@ def update(aws: Aws, wanted: Plan, patience: Patience) -> None:
         sagemaker.order("delete_tags", ResourceArn=found["ClusterArn"], TagKeys=gone)
 
 
-def _moved(wanted: Plan, found: Mapping[str, Any]) -> str:
+def _name_moved_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
     """Which groups have another target by now than when they were looked at."""
     now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
     return "; ".join(
@@ -310,9 +316,9 @@ def drop_groups(
 
     Raises HpctlError where others have come meanwhile, on which jobs may run.
     """
-    found = there(aws, cluster)
+    found = require_cluster(aws, cluster)
     for row in node_rows(aws, cluster, details=False):
-        if row.group in groups and row.status != "ShuttingDown" and key(row) not in emptied:
+        if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
                 f"group {row.group} has got {row.shown} meanwhile, and was not deleted", _AGAIN
             )
@@ -322,24 +328,24 @@ def drop_groups(
         if g["InstanceGroupName"] in groups and g.get("Status") != "Deleting"
     ]
     if going:
-        _update(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
+        _send_update(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
 
 
-def grow(aws: Aws, cluster: str, group: str, count: int, patience: Patience) -> int:
+def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: Patience) -> int:
     """Order instances until a group has a target of `count`; how many that are.
 
     Raises HpctlError, also where the service refuses a part: then with what it did take.
     """
     # Before the count is read: what another command adds in between shows there, or here.
     newest = _newest_event(aws, cluster, group)
-    found = there(aws, cluster)
+    found = require_cluster(aws, cluster)
     more = count - int(find_group(found, group).get("TargetCount", 0))
     added = 0
     for operation, request in grow_orders(found, group, count, newest):
         if operation == "UpdateCluster":
-            _update(aws, cluster, request, patience)
+            _send_update(aws, cluster, request, patience)
         else:
-            _add(aws, cluster, request, (added, more), patience)
+            _add_nodes(aws, cluster, request, (added, more), patience)
             added += request["NodesToAdd"][0]["IncrementTargetCountBy"]
     return max(more, 0)
 
@@ -392,47 +398,49 @@ def grow_orders(
     )
 
 
-def delete(aws: Aws, cluster: str, patience: Patience) -> bool:
+def delete_cluster(aws: Aws, cluster: str, patience: Patience) -> bool:
     """Order a cluster's deletion; False where that is under way or done already."""
-    found = describe(aws, cluster)
+    found = describe_cluster(aws, cluster)
     if found is None or found["ClusterStatus"] == "Deleting":
         return False
     sagemaker = aws.service("sagemaker")
 
-    def taken() -> bool:
-        now = describe(aws, cluster)
+    def is_deleting() -> bool:
+        now = describe_cluster(aws, cluster)
         return now is None or now["ClusterStatus"] == "Deleting"
 
     try:
-        ordered(lambda: sagemaker.order("delete_cluster", ClusterName=cluster), taken, patience)
+        send_order(
+            lambda: sagemaker.order("delete_cluster", ClusterName=cluster), is_deleting, patience
+        )
     except Absent:
         return True
     except Refused as error:
-        raise fixed(error, cluster) from error
+        raise add_fix(error, cluster) from error
     return True
 
 
-def _update(aws: Aws, cluster: str, request: dict[str, Any], patience: Patience) -> None:
+def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Patience) -> None:
     sagemaker = aws.service("sagemaker")
 
-    def taken() -> bool:
-        now = there(aws, cluster)
-        return now["ClusterStatus"] in ("Updating", "RollingBack") or _shows(request, now)
+    def is_updated() -> bool:
+        now = require_cluster(aws, cluster)
+        return now["ClusterStatus"] in ("Updating", "RollingBack") or _matches_request(request, now)
 
     try:
-        ordered(
+        send_order(
             lambda: sagemaker.order("update_cluster", ClusterName=cluster, **request),
-            taken,
+            is_updated,
             patience,
         )
     except Refused as error:
         if error.code == "ConflictException":
-            status = str(there(aws, cluster)["ClusterStatus"])
-            raise busy(cluster, status) from error
-        raise fixed(error, cluster) from error
+            status = str(require_cluster(aws, cluster)["ClusterStatus"])
+            raise make_busy_error(cluster, status) from error
+        raise add_fix(error, cluster) from error
 
 
-def _shows(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a cluster is as UpdateCluster's request says, in all that it says."""
     observed = request_of(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
@@ -440,10 +448,12 @@ def _shows(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     answer = {k: v for k, v in request.items() if k in _UPDATABLE}
     asked = {**observed, **answer, "InstanceGroups": list(groups.values())}
     stay = {g["InstanceGroupName"] for g in now["InstanceGroups"] if g.get("Status") != "Deleting"}
-    return not diff(asked, now).changes and not stay & {*request.get("InstanceGroupsToDelete", ())}
+    return not diff_cluster(asked, now).changes and not stay & {
+        *request.get("InstanceGroupsToDelete", ())
+    }
 
 
-def _add(
+def _add_nodes(
     aws: Aws, cluster: str, request: Mapping[str, Any], so_far: tuple[int, int], patience: Patience
 ) -> None:
     """One BatchAddClusterNodes. `so_far`: how many were added, of how many that shall be."""
@@ -454,7 +464,7 @@ def _add(
             aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
         )
     except Refused as error:
-        result = fixed(error, cluster)
+        result = add_fix(error, cluster)
         raise type(result)(
             f"{result}; {added} of {more} were added", result.hint, code=result.code
         ) from error
@@ -481,7 +491,7 @@ def _with_token(order: Any, request: Mapping[str, Any], patience: Patience) -> M
     raise AssertionError("patience has at least one look")
 
 
-def _impossible(changes: Diff) -> HpctlError:
+def _make_impossible_error(changes: Diff) -> HpctlError:
     lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible]
     return HpctlError(
         "\n  ".join(
@@ -491,5 +501,5 @@ def _impossible(changes: Diff) -> HpctlError:
     )
 
 
-def _of(place: str, name: str) -> bool:
+def _matches_place(place: str, name: str) -> bool:
     return place == name or place.startswith(f"{name}.")

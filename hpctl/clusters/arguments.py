@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from hpctl.toolkit.arguments import Reading
+from hpctl.toolkit.arguments import ParsedArgument
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import S3Prefix
 
 
-class PrefixType(Reading):
+class PrefixType(ParsedArgument):
     """`s3://bucket/prefix` of a bundle."""
 
     name = "s3-uri"
@@ -22,7 +22,7 @@ class PrefixType(Reading):
         return S3Prefix.parse(str(value))
 
 
-class WordType(Reading):
+class WordType(ParsedArgument):
     """A value that one of the annotated types of `hpctl.clusters.spec.field_types` takes.
 
     `word` is that type's name: the module is imported only when a value is there.
@@ -45,7 +45,7 @@ class WordType(Reading):
             raise ValueError(f"{text!r} {error}") from error
 
 
-class LustreType(Reading):
+class LustreType(ParsedArgument):
     """An FSx for Lustre file system: `DNS-NAME/MOUNT-NAME`."""
 
     name = "dns-name/mount-name"

@@ -31,15 +31,15 @@ _HERE = Path(__file__).resolve().parent.parent
 
 def lifecycle_scripts() -> Path:
     """The directory of what HyperPod runs on a node at birth. Raises HpctlError."""
-    return _found("lifecycle_scripts")
+    return _find_resource("lifecycle_scripts")
 
 
 def slurm_plugins() -> Path:
     """The directory of hpctl's plugins for Slurm. Raises HpctlError."""
-    return _found("slurm_plugins")
+    return _find_resource("slurm_plugins")
 
 
-def _found(name: str) -> Path:
+def _find_resource(name: str) -> Path:
     for place in (_HERE / "_shipped" / name, _HERE.parent / name):
         if place.is_dir():
             return place
@@ -104,7 +104,7 @@ class BundleParts(Struct, frozen=True):
     """What the wheels are for, in the words of bundle_fit.Target."""
 
 
-def lay(target: Path, parts: BundleParts) -> None:
+def lay_out_bundle(target: Path, parts: BundleParts) -> None:
     """Put a bundle's files into an empty directory. Raises HpctlError."""
     _copy_tree(lifecycle_scripts(), target)
     _copy_tree(slurm_plugins(), target / "slurm_plugins")
@@ -112,25 +112,25 @@ def lay(target: Path, parts: BundleParts) -> None:
         if source.is_dir():
             _copy_tree(source, target / source.resolve().name)
         else:
-            _copy(source, target / source.name)
+            _copy_file(source, target / source.name)
     if parts.config is not None:
-        _copy(parts.config, target / "config.json")
+        _copy_file(parts.config, target / "config.json")
     for wheel in parts.wheels:
-        _copy(wheel, target / WHEELS / wheel.name)
+        _copy_file(wheel, target / WHEELS / wheel.name)
     if parts.wheels and parts.made_for:
         (target / "target.json").write_text(json.dumps(parts.made_for) + "\n")
     if parts.python is not None:
-        _copy(parts.python, target / PYTHON)
+        _copy_file(parts.python, target / PYTHON)
 
 
-def sign(directory: Path) -> Bundle:
+def write_manifest(directory: Path) -> Bundle:
     """Write the MANIFEST of what lies in a directory."""
-    bundle = Bundle(directory, tuple(_files(directory)))
+    bundle = Bundle(directory, tuple(_list_files(directory)))
     (directory / MANIFEST).write_text(bundle.manifest)
     return bundle
 
 
-def read(directory: Path) -> Bundle:
+def read_bundle(directory: Path) -> Bundle:
     """A bundle that is as its MANIFEST says. Raises HpctlError with every file that is not."""
     try:
         signed = (directory / MANIFEST).read_text()
@@ -139,9 +139,9 @@ def read(directory: Path) -> Bundle:
             f"{directory} is no bundle: it has no {MANIFEST}",
             "make one: hpctl cluster lifecycle bundle",
         ) from error
-    bundle = Bundle(directory, tuple(_files(directory)))
+    bundle = Bundle(directory, tuple(_list_files(directory)))
     if bundle.manifest != signed:
-        before = _entries(signed)
+        before = _parse_manifest(signed)
         now = {file.path: file.sha256 for file in bundle.files}
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
@@ -151,7 +151,7 @@ def read(directory: Path) -> Bundle:
     return bundle
 
 
-def replaceable(target: Path) -> None:
+def require_replaceable(target: Path) -> None:
     """Raise HpctlError where writing a bundle there would destroy something else."""
     if target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir())):
         return
@@ -159,7 +159,7 @@ def replaceable(target: Path) -> None:
         raise HpctlError(f"{target} is there and is no bundle", "name another place in --output")
 
 
-def replace(made: Path, target: Path) -> None:
+def replace_bundle(made: Path, target: Path) -> None:
     """Put a bundle that was made beside its place into it."""
     old = target.with_name(f".{target.name}.old-{os.getpid()}")
     if target.exists():
@@ -168,12 +168,12 @@ def replace(made: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _entries(manifest: str) -> dict[str, str]:
+def _parse_manifest(manifest: str) -> dict[str, str]:
     pairs = (line.split("  ", 1) for line in manifest.splitlines() if "  " in line)
     return {path: digest for digest, path in pairs}
 
 
-def _files(directory: Path) -> Iterator[BundleFile]:
+def _list_files(directory: Path) -> Iterator[BundleFile]:
     paths = (p for p in directory.rglob("*") if p.is_file() and not _left_out(p, directory))
     for path in sorted(paths, key=lambda one: one.relative_to(directory).as_posix()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -187,10 +187,10 @@ def _left_out(path: Path, top: Path) -> bool:
 def _copy_tree(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
         if path.is_file() and not _left_out(path, source):
-            _copy(path, target / path.relative_to(source))
+            _copy_file(path, target / path.relative_to(source))
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
@@ -240,7 +240,7 @@ class PushPlan(Struct, frozen=True):
     left_over: tuple[str, ...]
 
 
-def plan(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
+def plan_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
     """Compare a bundle with what its prefix holds. Raises Absent, Refused, Unavailable."""
     s3 = aws.service("s3")
     there: dict[str, str] = {}
@@ -254,13 +254,13 @@ def plan(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
     send: list[str] = []
     unchanged: list[str] = []
     for path in [*(file.path for file in bundle.files), MANIFEST]:
-        same = there.pop(to.key(path), None) == _md5(bundle, path)
+        same = there.pop(to.key(path), None) == _compute_etag(bundle, path)
         (unchanged if same else send).append(path)
     start = len(to.key(""))
     return PushPlan(tuple(send), tuple(unchanged), tuple(sorted(key[start:] for key in there)))
 
 
-def push(
+def push_bundle(
     aws: Aws,
     bundle: Bundle,
     to: S3Prefix,
@@ -271,31 +271,31 @@ def push(
     s3 = aws.service("s3")
     for path in planned.send:
         notify(path)
-        _put(s3, bundle, to, path)
+        _put_object(s3, bundle, to, path)
 
 
-def prune(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
+def prune_prefix(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
     """Delete what lies in the prefix and in no bundle. Raises Refused, InDoubt."""
     s3 = aws.service("s3")
     for path in planned.left_over:
         s3.order("delete_object", Bucket=to.bucket, Key=to.key(path))
 
 
-def _md5(bundle: Bundle, path: str) -> str:
+def _compute_etag(bundle: Bundle, path: str) -> str:
     """What S3 calls the ETag of an object that was put whole; with KMS keys it is another."""
     content = (bundle.directory / path).read_bytes()
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _put(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:
+def _put_object(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:
     content = (bundle.directory / path).read_bytes()
     # S3 itself compares: what arrives otherwise is refused.
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
     key = to.key(path)
-    repeated(s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest)
+    repeat_order(s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest)
 
 
-def repeated(s3: Service, operation: str, **request: Any) -> None:
+def repeat_order(s3: Service, operation: str, **request: Any) -> None:
     """An order that is sent again where it may have been taken: the second is the same as the
     first. Raises Refused, and InDoubt in the end.
     """

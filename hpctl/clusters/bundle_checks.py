@@ -29,29 +29,33 @@ LARGEST = 4 << 30
 """Bytes. Each new node downloads all of it before it does anything."""
 
 
-class Problem(Struct, frozen=True):
+class BundleProblem(Struct, frozen=True):
     """One thing that would keep nodes from coming up, and where."""
 
     path: str
     what: str
 
 
-def problems(directory: Path) -> tuple[Problem, ...]:
+def find_bundle_problems(directory: Path) -> tuple[BundleProblem, ...]:
     """Everything that is wrong with a bundle's files."""
     found = [
-        Problem(name, "is not there") for name in ENTRY_POINTS if not (directory / name).is_file()
+        BundleProblem(name, "is not there")
+        for name in ENTRY_POINTS
+        if not (directory / name).is_file()
     ]
     total = 0
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         name = path.relative_to(directory).as_posix()
         total += path.stat().st_size
-        found += [Problem(name, what) for what in _of_file(path, name)]
+        found += [BundleProblem(name, what) for what in _of_file(path, name)]
     if total > LARGEST:
-        found.append(Problem(".", f"has {total} bytes, over {LARGEST}"))
-    found += [Problem(WHEELS, what) for what in _of_wheels(directory / WHEELS)]
+        found.append(BundleProblem(".", f"has {total} bytes, over {LARGEST}"))
+    found += [BundleProblem(WHEELS, what) for what in _of_wheels(directory / WHEELS)]
     if (directory / WHEELS).is_dir():
-        found += [Problem(place, why) for place, why in bundle_wheels.problems(directory)]
-    found += [Problem(PYTHON, what) for what in _of_packed_python(directory / PYTHON)]
+        found += [
+            BundleProblem(place, why) for place, why in bundle_wheels.find_wheel_problems(directory)
+        ]
+    found += [BundleProblem(PYTHON, what) for what in _of_packed_python(directory / PYTHON)]
     if not found:
         found += _of_settings(directory)
     return tuple(found)
@@ -129,7 +133,7 @@ def _of_packed_python(packed: Path) -> Iterator[str]:
         yield "has neither bin/python3 nor python/bin/python3"
 
 
-def _of_settings(directory: Path) -> list[Problem]:
+def _of_settings(directory: Path) -> list[BundleProblem]:
     """What the scripts themselves say of config.json and the users file."""
     answer = subprocess.run(
         [sys.executable, "-IB", str(directory / "lifecycle"), "check", "--bundle", str(directory)],
@@ -139,9 +143,9 @@ def _of_settings(directory: Path) -> list[Problem]:
         check=False,
     )
     if answer.returncode:
-        return [Problem("lifecycle", answer.stderr.strip().splitlines()[-1])]
+        return [BundleProblem("lifecycle", answer.stderr.strip().splitlines()[-1])]
     lines = (str(problem).partition(": ") for problem in json.loads(answer.stdout))
-    return [Problem(path, what) for path, _, what in lines]
+    return [BundleProblem(path, what) for path, _, what in lines]
 
 
 ROLES = ("controller", "login", "compute")
@@ -222,24 +226,26 @@ class RunState(Struct, frozen=True):
 def state_of(root: Path) -> RunState | None:
     """What the runner wrote down below a root; None where it never ran. Raises HpctlError."""
     directory = root / STATE
-    run = _object(directory / "run.json")
+    run = _read_json_object(directory / "run.json")
     if run is None:
         return None
-    found = [_object(path) for path in directory.glob("*.json") if path.name != "run.json"]
+    found = [
+        _read_json_object(path) for path in directory.glob("*.json") if path.name != "run.json"
+    ]
     steps = sorted((one for one in found if one), key=lambda one: int(one.get("order", 0)))
     names = ("node", "role", "group", "instance_id", "mode", "bundle", "state", "why", "at")
     return RunState(
-        **{name: str(run.get(name, "")) for name in names}, steps=tuple(map(_step, steps))
+        **{name: str(run.get(name, "")) for name in names}, steps=tuple(map(_read_step, steps))
     )
 
 
-def _step(one: Mapping[str, Any]) -> StepState:
+def _read_step(one: Mapping[str, Any]) -> StepState:
     args = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
     tries, seconds = int(one.get("tries", 0)), float(one.get("seconds", 0.0))
     return StepState(**args, tries=tries, seconds=seconds)
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _read_json_object(path: Path) -> dict[str, Any] | None:
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
@@ -265,15 +271,15 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
     systemd, mounts or accounts does not run: a directory has none.
     """
     root.mkdir(parents=True, exist_ok=True)
-    groups = _groups(bundle)
+    groups = _read_group_names(bundle)
     resources = root / "resource_config.json"
-    resources.write_text(json.dumps(_resources(groups)))
+    resources.write_text(json.dumps(_make_resource_config(groups)))
     script = "on_create.sh" if mode == "OnCreate" else "on_init_complete.sh"
     environment = {
         **os.environ,
         "SAGEMAKER_RESOURCE_CONFIG_PATH": str(resources),
         "HPCTL_LIFECYCLE_ROOT": str(root),
-        "HPCTL_LIFECYCLE_IP": _address(role),
+        "HPCTL_LIFECYCLE_IP": _make_role_address(role),
         "HPCTL_LIFECYCLE_BACKOFF_S": "0.1",
     }
     try:
@@ -293,15 +299,15 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
     return Trial(role, done.returncode, lines[-1] if lines else "", state_of(root))
 
 
-def _address(role: str) -> str:
+def _make_role_address(role: str) -> str:
     return f"10.77.{ROLES.index(role)}.5"
 
 
-def _groups(bundle: Path) -> dict[str, str]:
+def _read_group_names(bundle: Path) -> dict[str, str]:
     """Role -> a group's name, as the cluster that the bundle is for has them."""
-    given = _object(bundle / "provisioning_parameters.json") or {}
+    given = _read_json_object(bundle / "provisioning_parameters.json") or {}
     workers = given.get("worker_groups") or [{}]
-    roles = (_object(bundle / "config.json") or {}).get("roles") or {}
+    roles = (_read_json_object(bundle / "config.json") or {}).get("roles") or {}
     if not given:
         named = {its: group for group, its in reversed(roles.items())}
         return {role: str(named.get(role) or role) for role in ROLES}
@@ -313,12 +319,12 @@ def _groups(bundle: Path) -> dict[str, str]:
     return {role: str(name) for role, name in named.items() if name}
 
 
-def roles(bundle: Path) -> tuple[str, ...]:
+def list_roles(bundle: Path) -> tuple[str, ...]:
     """The roles that the bundle's cluster has."""
-    return tuple(role for role in ROLES if role in _groups(bundle))
+    return tuple(role for role in ROLES if role in _read_group_names(bundle))
 
 
-def _resources(groups: Mapping[str, str]) -> dict[str, Any]:
+def _make_resource_config(groups: Mapping[str, str]) -> dict[str, Any]:
     """resource_config.json of a cluster with one node of each role, and an empty group."""
     arn = "arn:aws:sagemaker:us-east-1:000000000000:cluster/trial0000000"
     kinds = {"controller": "Controller", "login": "Login", "compute": "Compute"}
@@ -331,7 +337,7 @@ def _resources(groups: Mapping[str, str]) -> dict[str, Any]:
                 {
                     "InstanceName": f"{name}-1",
                     "AgentIpAddress": "172.16.0.9",
-                    "CustomerIpAddress": _address(role),
+                    "CustomerIpAddress": _make_role_address(role),
                     "InstanceId": f"i-{number:017d}",
                     "InstanceLabel": None,
                 }
@@ -344,7 +350,7 @@ def _resources(groups: Mapping[str, str]) -> dict[str, Any]:
         "ClusterConfig": {"ClusterArn": arn, "ClusterName": "trial"},
         "ClusterType": "Slurm",
         "SlurmConfig": {
-            "PrimaryControllerIp": _address("controller"),
+            "PrimaryControllerIp": _make_role_address("controller"),
             "SecondaryControllerIps": [],
         },
         "InstanceGroups": [*listed, empty],

@@ -38,7 +38,7 @@ GLIBC_MINOR = 35
 """Of Ubuntu 22.04: 2.35."""
 
 
-class Target(Struct, frozen=True):
+class WheelTarget(Struct, frozen=True):
     """The Python (`3.10`) and the machine (`x86_64`) that wheels are for."""
 
     python: str = DEFAULT_PYTHON
@@ -79,11 +79,11 @@ class Lack(Struct, frozen=True):
     why: str
 
 
-def target_of(bundle: Path) -> Target:
+def target_of(bundle: Path) -> WheelTarget:
     """What a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     text = json.loads(path.read_text()) if path.is_file() else {}
-    target = Target(**text)
+    target = WheelTarget(**text)
     if not VERSION.fullmatch(str(target.python)):
         raise ValueError(f"{target.python!r} is not of the form 3.10")
     return target
@@ -100,7 +100,7 @@ def packed_python(archive: Path) -> str:
     return max(found, key=len, default="").removeprefix("python")
 
 
-def problems(bundle: Path) -> Iterator[tuple[str, str]]:
+def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
     """Place and reason of whatever keeps hpctl from being installed from a bundle's wheels."""
     try:
         target = target_of(bundle)
@@ -110,11 +110,11 @@ def problems(bundle: Path) -> Iterator[tuple[str, str]]:
     packed = packed_python(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""
     if packed and packed != target.python:
         yield PYTHON, f"has Python {packed}, and the wheels are for {target.python}"
-    for lack in lacking(bundle / WHEELS, target):
+    for lack in find_lacking_wheels(bundle / WHEELS, target):
         yield WHEELS, lack.why
 
 
-def lacking(house: Path, target: Target) -> list[Lack]:
+def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
     """What hpctl and pip need there, and theirs in turn, that no wheel of a directory gives."""
     wheels = _Wheels(house, target)
     todo, seen, found = [("the bundle", "hpctl"), ("the bundle", "pip")], set[str](), list[Lack]()
@@ -135,7 +135,7 @@ def lacking(house: Path, target: Target) -> list[Lack]:
 class _Wheels:
     """The wheels of a directory, as one target's pip sees them."""
 
-    def __init__(self, house: Path, target: Target) -> None:
+    def __init__(self, house: Path, target: WheelTarget) -> None:
         self._house, self._target, self._tags = house, target, target.tags()
         self._names: dict[str, list[tuple[Version, frozenset[Tag], str]]] = {}
         for path in sorted(house.glob("*.whl")):
@@ -151,7 +151,7 @@ class _Wheels:
         for version, tags, name in sorted(
             self._names.get(canonicalize_name(need.name), []), reverse=True, key=lambda one: one[0]
         ):
-            python = SpecifierSet(self._metadata(name).get("Requires-Python") or "")
+            python = SpecifierSet(self._load_metadata(name).get("Requires-Python") or "")
             if not need.specifier.contains(version, prereleases=True):
                 why = f"{name} is another version"
             elif tags.isdisjoint(self._tags) or not python.contains(f"{self._target.python}.12"):
@@ -162,7 +162,7 @@ class _Wheels:
 
     def needs(self, name: str) -> Iterator[str]:
         """What a wheel requires on the target, without extras."""
-        for line in self._metadata(name).get_all("Requires-Dist") or ():
+        for line in self._load_metadata(name).get_all("Requires-Dist") or ():
             try:
                 need = Requirement(line)
             except InvalidRequirement:
@@ -170,11 +170,11 @@ class _Wheels:
             if need.marker is None or need.marker.evaluate(self._target.markers()):
                 yield f"{need.name}{need.specifier}"
 
-    def _metadata(self, name: str) -> Message:
-        return _metadata(self._house / name)
+    def _load_metadata(self, name: str) -> Message:
+        return _read_metadata(self._house / name)
 
 
-def _metadata(path: Path) -> Message:
+def _read_metadata(path: Path) -> Message:
     """A wheel's; nothing of a file that is none."""
     try:
         with zipfile.ZipFile(path) as wheel:
@@ -194,7 +194,7 @@ DOWNLOAD_S = 900.0
 ROUNDS = 4
 
 
-def given(directory: Path) -> tuple[Path, ...]:
+def list_wheels(directory: Path) -> tuple[Path, ...]:
     """The wheels of a directory. Raises HpctlError where it has none."""
     wheels = tuple(sorted(directory.glob("*.whl")))
     if not wheels:
@@ -202,29 +202,29 @@ def given(directory: Path) -> tuple[Path, ...]:
     return wheels
 
 
-def download(house: Path, target: Target, extras: Sequence[str] = ()) -> None:
+def download_wheels(house: Path, target: WheelTarget, extras: Sequence[str] = ()) -> None:
     """Fill a directory with hpctl, pip and all that they need on the nodes.
 
     By pip and its settings on this machine. hpctl's own wheel is that of this very installation.
     Raises HpctlError with pip's last words.
     """
     house.mkdir(parents=True, exist_ok=True)
-    own = _own(house)
+    own = _pack_own_wheel(house)
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
     platforms = [word for name in PLATFORMS[target.machine] for word in ("--platform", name)]
     args = [
         *("download", "--dest", str(house), "--find-links", str(house), "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", target.python, *platforms),
     ]
-    _pip([*args, wanted, "pip"])
+    _run_pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):
-        if not (missing := [lack.requirement for lack in lacking(house, target)]):
+        if not (missing := [lack.requirement for lack in find_lacking_wheels(house, target)]):
             return
-        _pip([*args, *missing])
+        _run_pip([*args, *missing])
 
 
-def _pip(args: list[str]) -> None:
+def _run_pip(args: list[str]) -> None:
     command = [sys.executable, *SAFE_PATH, "pip", "--no-input", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
@@ -245,7 +245,7 @@ def _pip(args: list[str]) -> None:
         )
 
 
-def installed(target: Path, python: str) -> None:
+def copy_installed_wheels(target: Path, python: str) -> None:
     """Fill a directory with the very wheels that are installed here, hpctl's and pip's among them.
 
     No network, and the versions that this hpctl was tried with; for nodes of this machine's kind.
@@ -258,8 +258,8 @@ def installed(target: Path, python: str) -> None:
             "--wheels fetches the right ones",
         )
     target.mkdir(parents=True, exist_ok=True)
-    needed = _metadata(_own(target)).get_all("Requires-Dist") or []
-    with_needs(["pip", *_needs(needed)], target)
+    needed = _read_metadata(_pack_own_wheel(target)).get_all("Requires-Dist") or []
+    with_needs(["pip", *_select_required(needed)], target)
 
 
 def with_needs(names: Sequence[str], target: Path) -> None:
@@ -275,30 +275,30 @@ def with_needs(names: Sequence[str], target: Path) -> None:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # a marker that is not for this machine
-        repack(found, target)
-        todo += _needs(found.requires or [])
+        repack_wheel(found, target)
+        todo += _select_required(found.requires or [])
 
 
-def _needs(requirements: Sequence[str]) -> list[str]:
+def _select_required(requirements: Sequence[str]) -> list[str]:
     """The names that are needed whatever extras are chosen."""
     plain = (line for line in requirements if "extra ==" not in line)
     return [match[0] for line in plain if (match := re.match(r"[\w.-]+", line))]
 
 
-def _own(target: Path) -> Path:
+def _pack_own_wheel(target: Path) -> Path:
     """hpctl's wheel: packed again from what is installed, or built from the source tree."""
     try:
         found = importlib.metadata.distribution("hpctl")
     except importlib.metadata.PackageNotFoundError:
         found = None
     if found is not None and any(str(file) == "hpctl/__init__.py" for file in found.files or ()):
-        return repack(found, target)
+        return repack_wheel(found, target)
     source = bundle.lifecycle_scripts().parent
-    _pip(["wheel", "--no-deps", "--wheel-dir", str(target), str(source)])
+    _run_pip(["wheel", "--no-deps", "--wheel-dir", str(target), str(source)])
     return next(iter(sorted(target.glob("hpctl-*.whl"))))
 
 
-def repack(found: importlib.metadata.Distribution, target: Path) -> Path:
+def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
     """The wheel that an installed distribution came from, file by file; scripts pip makes anew."""
     info = next(f.parts[0] for f in found.files or () if f.parts[0].endswith(".dist-info"))
     skipped = {f"{info}/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
@@ -315,12 +315,12 @@ def repack(found: importlib.metadata.Distribution, target: Path) -> Path:
             content = file.read_binary()
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
             record.append(f"{name},sha256={digest.decode()},{len(content)}")
-            _add(wheel, name, content)
-        _add(wheel, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
+            _add_file(wheel, name, content)
+        _add_file(wheel, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
     return path
 
 
-def _add(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_file(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
     # Without the time of day: the same installation gives the same wheel, and the same digest.
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.external_attr = 0o100644 << 16

@@ -201,8 +201,8 @@ def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked
     spares = set[str]()
     for name, nodes in (reservations or {}).items():
         spares |= set(nodes) if name.startswith(RESERVATION) else set()
-    groups = tuple(map(_group, description.get("InstanceGroups", ())))
-    zones = tuple(_zones(rows, spares, reservations is not None))
+    groups = tuple(map(_read_group, description.get("InstanceGroups", ())))
+    zones = tuple(_group_by_zone(rows, spares, reservations is not None))
     return CapacityView(
         as_of=at,
         cluster=str(description.get("ClusterName", "")),
@@ -211,11 +211,11 @@ def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked
         zones=zones,
         plans=tuple(plans),
         unknown=(*unknown, *sorted({row.unread for row in rows if row.unread})),
-        problems=tuple(_problems(groups, zones)),
+        problems=tuple(_find_problems(groups, zones)),
     )
 
 
-def _problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) -> Iterator[str]:
+def _find_problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) -> Iterator[str]:
     for group in groups:
         own = [zone for zone in zones if zone.group == group.group]
         running, failed = sum(z.running for z in own), sum(z.failed for z in own)
@@ -224,7 +224,7 @@ def _problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) ->
             yield f"group {group.group} is {group.status}: {counts}"
 
 
-def _group(answer: Mapping[str, Any]) -> GroupCapacity:
+def _read_group(answer: Mapping[str, Any]) -> GroupCapacity:
     return GroupCapacity(
         group=str(answer.get("InstanceGroupName", "")),
         instance_type=str(answer.get("InstanceType", "")),
@@ -234,22 +234,22 @@ def _group(answer: Mapping[str, Any]) -> GroupCapacity:
     )
 
 
-def _zones(rows: Iterable[NodeRow], spares: set[str], slurm: bool) -> list[ZoneCapacity]:
+def _group_by_zone(rows: Iterable[NodeRow], spares: set[str], slurm: bool) -> list[ZoneCapacity]:
     """One for each group, type and zone, in the order of the nodes."""
     sorted_in: dict[tuple[str, str, str], list[NodeRow]] = {}
     for row in rows:
         sorted_in.setdefault((row.group, row.instance_type, row.zone), []).append(row)
-    return [_zone(key, mine, spares, slurm) for key, mine in sorted_in.items()]
+    return [_summarize_zone(key, mine, spares, slurm) for key, mine in sorted_in.items()]
 
 
-def _zone(
+def _summarize_zone(
     key: tuple[str, str, str], rows: list[NodeRow], spares: set[str], slurm: bool
 ) -> ZoneCapacity:
     group, kind, zone = key
     failed = sum(row.status in FAILED for row in rows)
     running = sum(row.status == RUNNING for row in rows)
     leaving = sum(row.status == LEAVING for row in rows)
-    uses = [_use(row, spares) for row in rows if row.status == RUNNING] if slurm else []
+    uses = [_classify_use(row, spares) for row in rows if row.status == RUNNING] if slurm else []
     return ZoneCapacity(
         group=group,
         instance_type=kind,
@@ -266,7 +266,7 @@ def _zone(
     )
 
 
-def _use(row: NodeRow, spares: set[str]) -> str:
+def _classify_use(row: NodeRow, spares: set[str]) -> str:
     """What Slurm does with a running instance; nothing with a controller or a login node."""
     if row.role in ("controller", "login"):
         return ""
@@ -293,7 +293,7 @@ def read_plans(
         except (Refused, Unavailable) as error:
             unknown.append(f"training plan {name}: {error}")
             continue
-        plans += _plan(name, answer)
+        plans += _split_plan(name, answer)
     return tuple(plans), tuple(unknown)
 
 
@@ -302,7 +302,7 @@ def plan_name(arn: str) -> str:
     return arn.rpartition("training-plan/")[2]
 
 
-def _plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
+def _split_plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
     """One for each of its reserved capacities; one for the plan where none is told."""
     parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
@@ -326,14 +326,14 @@ Plan = Mapping[str, Any]
 """DescribeTrainingPlan's answer. See `plan`."""
 
 
-def plans(aws: Aws) -> Iterator[Plan]:
+def list_plans(aws: Aws) -> Iterator[Plan]:
     """Every plan of the account in the region, the latest first. Raises as `read` does."""
     return aws.service("sagemaker").pages(
         "list_training_plans", "TrainingPlanSummaries", SortBy="StartTime", SortOrder="Descending"
     )
 
 
-def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
+def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     """A plan by name or ARN, and what of it could not be read. Raises Absent with the nearest.
 
     Its reserved capacities are DescribeReservedCapacity's, with `UltraServers`; beside them stand
@@ -342,7 +342,7 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     sagemaker, unknown, parts = aws.service("sagemaker"), list[str](), []
     answer = describe_plan(aws, name)
     if answer is None:
-        every = [str(one["TrainingPlanName"]) for one in plans(aws)]
+        every = [str(one["TrainingPlanName"]) for one in list_plans(aws)]
         near = get_close_matches(plan_name(name), every, n=2) or every[:5]
         there = f"is it {' or '.join(near)}?" if near else "there is none at all"
         hint = f"{there} (region {aws.region}; another one: --region, --profile)"
@@ -357,10 +357,10 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
                 more["UltraServers"] = list(sagemaker.pages(operation, "UltraServers", **arn))
         except HpctlError as error:
             unknown.append(f"{arn['ReservedCapacityArn']}: {error}")
-        parts.append({**part, **_plain(more)})
-    whole = {**_plain(answer), "ReservedCapacitySummaries": parts}
+        parts.append({**part, **_strip_metadata(more)})
+    whole = {**_strip_metadata(answer), "ReservedCapacitySummaries": parts}
     try:
-        whole["TrainingPlanExtensions"] = extensions(aws, answer)
+        whole["TrainingPlanExtensions"] = list_extensions(aws, answer)
     except HpctlError as error:
         unknown.append(f"its extensions: {error}")
     return whole, tuple(unknown)
@@ -376,13 +376,13 @@ def describe_plan(aws: Aws, name: str) -> Plan | None:
         return None
 
 
-def extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
+def list_extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
     """Every extension of a plan that was bought. Raises as `read` does."""
     operation, arn = "describe_training_plan_extension_history", of["TrainingPlanArn"]
     found = aws.service("sagemaker").pages(operation, "TrainingPlanExtensions", TrainingPlanArn=arn)
     return list(found)
 
 
-def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _strip_metadata(answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without what boto3 adds."""
     return {key: value for key, value in answer.items() if key != "ResponseMetadata"}

@@ -25,8 +25,8 @@ from hpctl.clusters.request import (
     create_request,
     group_request,
 )
-from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, build_spec, checked
-from hpctl.clusters.spec.field_types import ApiSection, Section
+from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, build_spec, check_spec
+from hpctl.clusters.spec.field_types import ApiSection, SpecSection
 from hpctl.clusters.spec.schema import field_docs
 from hpctl.clusters.validate.facts import ServiceModel
 from hpctl.toolkit.errors import HpctlError
@@ -84,11 +84,11 @@ class Answers(Struct, frozen=True):
     mode: str = ""
 
 
-def begun(answers: Answers) -> ClusterSpec:
+def build_spec_from_answers(answers: Answers) -> ClusterSpec:
     """The spec that the answers make. Raises SpecError where they contradict each other."""
-    groups = [_group(answers, "controller", "controller", (answers.controller_type,), 1)]
+    groups = [_make_group(answers, "controller", "controller", (answers.controller_type,), 1)]
     if answers.login_type:
-        groups.append(_group(answers, "login", "login", (answers.login_type,), 1))
+        groups.append(_make_group(answers, "login", "login", (answers.login_type,), 1))
     partition = answers.partition or answers.group
     more: dict[str, Any] = {"partition": partition}
     if answers.training_plan:
@@ -96,7 +96,7 @@ def begun(answers: Answers) -> ClusterSpec:
     if answers.spot:
         more["capacity"] = "spot"
     types = answers.instance_types
-    groups.append(_group(answers, answers.group, "compute", types, answers.count, **more))
+    groups.append(_make_group(answers, answers.group, "compute", types, answers.count, **more))
     answer: dict[str, Any] = {"name": answers.name, "instance_groups": groups}
     if answers.subnets or answers.security_groups:
         answer["vpc"] = {
@@ -109,10 +109,10 @@ def begun(answers: Answers) -> ClusterSpec:
         answer["hpctl"] = {"mode": answers.mode}
     if answers.mode == "own":
         answer["node_recovery"] = "None"  # else the service replaces nodes as well
-    return checked(build_spec(answer, "the file"), "the file")
+    return check_spec(build_spec(answer, "the file"), "the file")
 
 
-def _group(
+def _make_group(
     answers: Answers, name: str, role: str, types: tuple[str, ...], count: int, **more: Any
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {"name": name, "count": count, "role": role, **more}
@@ -149,39 +149,41 @@ def to_yaml(
     """
     lines: list[str] = []
     for text in head:
-        lines += [*(["#"] if lines and not text.startswith("- ") else []), *_comment(text)]
+        lines += [*(["#"] if lines and not text.startswith("- ") else []), *_format_comment(text)]
     if lines:
         lines.append("")
     answer = _as_dict(spec)
     for key, value in answer.items():
-        lines += _comment(_meaning(ClusterSpec, key))
+        lines += _format_comment(_describe_key(ClusterSpec, key))
         if key == "instance_groups":
-            lines += ["instance_groups:", *_groups(value, remarks or {})]
-            lines += _offers({k for group in value for k in group}, offers or {})
+            lines += ["instance_groups:", *_write_groups(value, remarks or {})]
+            lines += _write_offers({k for group in value for k in group}, offers or {})
         else:
-            lines += _yaml({key: value})
+            lines += _format_yaml({key: value})
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _as_dict(spec: ClusterSpec) -> dict[str, Any]:
     """What a file has to say, the groups last: they are long."""
-    answer = _plain(spec)
+    answer = _to_yaml_value(spec)
     groups = answer.pop("instance_groups")
     return {**answer, "instance_groups": groups}
 
 
-def _plain(value: Any) -> Any:
+def _to_yaml_value(value: Any) -> Any:
     """A value as YAML has it; of a section what differs from its defaults."""
-    if isinstance(value, Section):
-        said = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
-        return {name: _plain(one) for name, one in said.items()}
+    if isinstance(value, SpecSection):
+        said = {
+            f.name: getattr(value, f.name) for f in fields(value) if _differs_from_default(value, f)
+        }
+        return {name: _to_yaml_value(one) for name, one in said.items()}
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_to_yaml_value(one) for one in value]
     return msgspec.to_builtins(value)
 
 
-def _differs(section: Section, field: FieldInfo) -> bool:
+def _differs_from_default(section: SpecSection, field: FieldInfo) -> bool:
     if field.required:
         return True
     made = field.default_factory is not msgspec.NODEFAULT
@@ -189,7 +191,7 @@ def _differs(section: Section, field: FieldInfo) -> bool:
     return bool(getattr(section, field.name) != default)
 
 
-def _groups(
+def _write_groups(
     groups: Sequence[Mapping[str, Any]], remarks: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Each group; a key is explained in the first group that has it."""
@@ -200,25 +202,25 @@ def _groups(
         lines: list[str] = []
         for key, value in group.items():
             if key not in explained:
-                lines += _comment(_meaning(GroupSpec, key))
+                lines += _format_comment(_describe_key(GroupSpec, key))
             explained.add(key)
-            lines += _yaml({key: value})
+            lines += _format_yaml({key: value})
         lines += [f"# {remark}" for remark in remarks.get(group["name"], ())]
         yield from ("  - " + lines[0], *("    " + line for line in lines[1:]))
 
 
-def _offers(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
+def _write_offers(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
     for key, example in offers.items():
         if key not in there:
-            yield from ("    " + line for line in _comment(_meaning(GroupSpec, key)))
+            yield from ("    " + line for line in _format_comment(_describe_key(GroupSpec, key)))
             yield from ("    # " + line for line in example.splitlines())
 
 
-def _meaning(kind: type[Section], key: str) -> str:
+def _describe_key(kind: type[SpecSection], key: str) -> str:
     return field_docs(kind).get(key, "")
 
 
-def _comment(text: str) -> list[str]:
+def _format_comment(text: str) -> list[str]:
     return textwrap.wrap(
         text,
         WIDTH,
@@ -228,7 +230,7 @@ def _comment(text: str) -> list[str]:
     )
 
 
-def _yaml(answer: Mapping[str, Any]) -> list[str]:
+def _format_yaml(answer: Mapping[str, Any]) -> list[str]:
     """A key and its value, as people would write them."""
     inside = any(isinstance(value, list | dict) for value in answer.values())
     dumper = _Dumper if inside else yaml.SafeDumper
@@ -254,21 +256,21 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_sequence(self, *args: Any, **more: Any) -> yaml.SequenceNode:
         node = super().represent_sequence(*args, **more)
-        node.flow_style = _small(node.value)
+        node.flow_style = _fits_one_line(node.value)
         return node
 
     def represent_mapping(self, *args: Any, **more: Any) -> yaml.MappingNode:
         node = super().represent_mapping(*args, **more)
-        node.flow_style = _small([part for pair in node.value for part in pair])
+        node.flow_style = _fits_one_line([part for pair in node.value for part in pair])
         return node
 
 
-def _small(nodes: Sequence[yaml.Node]) -> bool:
+def _fits_one_line(nodes: Sequence[yaml.Node]) -> bool:
     scalars = all(isinstance(node, yaml.ScalarNode) for node in nodes)
     return scalars and sum(len(str(node.value)) + 2 for node in nodes) <= SMALL
 
 
-__all__ = ["images_of", "spec_from", "spec_of", "spec_of_json", "to_yaml", "unsaid"]
+__all__ = ["images_of", "list_unknown_settings", "spec_from", "spec_of", "spec_of_json", "to_yaml"]
 
 Roles = Mapping[str, tuple[str, str | None]]
 
@@ -340,7 +342,9 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def unsaid(spec: ClusterSpec, no_roles: str = "", *, images: bool = True) -> list[str]:
+def list_unknown_settings(
+    spec: ClusterSpec, no_roles: str = "", *, images: bool = True
+) -> list[str]:
     """What the service does not tell of a cluster, so that the file cannot say it.
 
     `no_roles` says why provisioning_parameters.json could not be had. Not `images`: a request
@@ -370,15 +374,15 @@ def spec_from(
     answer = {
         **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
         "instance_groups": [_group_of(group, roles) for group in groups],
-        "vpc": _vpc(request.get("VpcConfig")),
+        "vpc": _select_vpc(request.get("VpcConfig")),
         "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
         "slurm_config": style,
         "slurm_config_strategy": slurm.get("SlurmConfigStrategy"),
         "accounting_database": slurm.get("AccountingDatabase"),
         "provisioning_parameters": section if style != "api" else None,
     }
-    spec = build_spec(_known(ClusterSpec, answer), f"cluster {name}")
-    return checked(_with_raw(spec, request), f"cluster {name}")
+    spec = build_spec(_select_known_keys(ClusterSpec, answer), f"cluster {name}")
+    return check_spec(_with_raw(spec, request), f"cluster {name}")
 
 
 def _group_of(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
@@ -404,7 +408,7 @@ def _group_of(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
     return answer
 
 
-def _known(kind: type[Section], answer: Mapping[str, Any]) -> dict[str, Any]:
+def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer with the keys of a section, at any depth. An API section is in the API's words.
 
     What the sections have no word for is found again in `_with_raw`.
@@ -419,20 +423,20 @@ def _known(kind: type[Section], answer: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _known_inside(kind: type[Section], value: Any) -> Any:
+def _known_inside(kind: type[SpecSection], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_known_inside(kind, one) for one in value]
-    return _known(kind, value) if isinstance(value, Mapping) else value
+    return _select_known_keys(kind, value) if isinstance(value, Mapping) else value
 
 
-def _section_in(kind: Any) -> type[Section] | None:
+def _section_in(kind: Any) -> type[SpecSection] | None:
     """The section that a type is made of, at any depth."""
-    if isinstance(kind, type) and issubclass(kind, Section):
+    if isinstance(kind, type) and issubclass(kind, SpecSection):
         return kind
     return next((found for part in get_args(kind) if (found := _section_in(part))), None)
 
 
-def _vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _select_vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if not answer:
         return None
     return {"subnets": answer["Subnets"], "security_groups": answer["SecurityGroupIds"]}
@@ -441,21 +445,21 @@ def _vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
     """The spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
-        replace(group, raw=_missing(theirs, group_request(spec, group)))
+        replace(group, raw=_find_missing_values(theirs, group_request(spec, group)))
         for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
     )
     rest = {key: value for key, value in request.items() if key != "InstanceGroups"}
-    raw = _missing(rest, create_request(spec))
+    raw = _find_missing_values(rest, create_request(spec))
     return replace(spec, instance_groups=groups, raw=raw)
 
 
-def _missing(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def _find_missing_values(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """What a structure says that another does not."""
     found: dict[str, Any] = {}
     for key, value in theirs.items():
         text = ours.get(key)
         if isinstance(value, Mapping) and isinstance(text, Mapping):
-            if deeper := _missing(value, text):
+            if deeper := _find_missing_values(value, text):
                 found[key] = deeper
         elif isinstance(text, datetime):
             # The spec has read it: of a request it may have been text.

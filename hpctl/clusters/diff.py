@@ -53,35 +53,39 @@ def request_of(description: Mapping[str, Any]) -> dict[str, Any]:
     return request
 
 
-def filled(requested: Any, observed: Any) -> Any:
+def fill_open_values(requested: Any, observed: Any) -> Any:
     """What is requested, with what it leaves open as it is observed."""
     if isinstance(requested, Mapping) and isinstance(observed, Mapping):
-        both = {k: filled(v, observed.get(k)) for k, v in requested.items()}
+        both = {k: fill_open_values(v, observed.get(k)) for k, v in requested.items()}
         both |= {k: v for k, v in observed.items() if k in NO_OPINION and k not in requested}
         return both
-    if _structures(requested) and _structures(observed) and len(requested) == len(observed):
-        return [filled(r, o) for r, o in zip(requested, observed, strict=True)]
+    if (
+        _is_structure_list(requested)
+        and _is_structure_list(observed)
+        and len(requested) == len(observed)
+    ):
+        return [fill_open_values(r, o) for r, o in zip(requested, observed, strict=True)]
     return requested
 
 
-def _structures(value: Any) -> bool:
+def _is_structure_list(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(v, Mapping) for v in value)
 
 
-def leaves(value: Any, place: str = "") -> dict[str, Any]:
+def flatten_values(value: Any, place: str = "") -> dict[str, Any]:
     """Every single value by its place (`LifeCycleConfig.OnCreate`); lists are single values."""
     if isinstance(value, Mapping) and value:
         found: dict[str, Any] = {}
         for key, one in value.items():
-            found |= leaves(one, f"{place}.{key}" if place else str(key))
+            found |= flatten_values(one, f"{place}.{key}" if place else str(key))
         return found
     if isinstance(value, list | tuple):
-        plain = [leaves(v) if isinstance(v, Mapping) else v for v in value]
+        plain = [flatten_values(v) if isinstance(v, Mapping) else v for v in value]
         return {place: sorted(plain) if place.rpartition(".")[2] in _SETS else plain}
     return {place: value}
 
 
-class Kind(StrEnum):
+class DiffKind(StrEnum):
     """What becomes of a thing."""
 
     ADD = "add"
@@ -90,14 +94,14 @@ class Kind(StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-class Change(Struct, frozen=True):
+class SpecChange(Struct, frozen=True):
     """One difference. `old` and `new` are None where the thing is not there.
 
     `place` is the API's: `NodeRecovery`, or `workers.LifeCycleConfig.OnCreate` with the group's
     name before it, or the group's name alone.
     """
 
-    kind: Kind
+    kind: DiffKind
     place: str
     old: Any
     new: Any
@@ -108,12 +112,12 @@ class Diff(Struct, frozen=True):
     """All differences between a spec and a cluster, in the order of the spec."""
 
     cluster: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SpecChange, ...] = ()
 
     @property
-    def impossible(self) -> tuple[Change, ...]:
+    def impossible(self) -> tuple[SpecChange, ...]:
         """What the service cannot change in place."""
-        return tuple(c for c in self.changes if c.kind is Kind.IMPOSSIBLE)
+        return tuple(c for c in self.changes if c.kind is DiffKind.IMPOSSIBLE)
 
     @property
     def migrates(self) -> bool:
@@ -166,7 +170,7 @@ _CLUSTER_SAYS = {
 _OWN = ("InstanceGroups", "ClusterName", "Tags")
 
 
-def diff(
+def diff_cluster(
     requested: Mapping[str, Any],
     description: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
@@ -177,17 +181,17 @@ def diff(
     """
     observed = request_of(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
-    changes: list[Change] = []
+    changes: list[SpecChange] = []
     if requested["ClusterName"] != observed.get("ClusterName"):
-        renamed = Change(
-            Kind.IMPOSSIBLE,
+        renamed = SpecChange(
+            DiffKind.IMPOSSIBLE,
             "ClusterName",
             old=observed.get("ClusterName"),
             new=requested["ClusterName"],
             consequence="a cluster keeps its name: this is another cluster",
         )
         changes.append(renamed)
-    changes += _fields(
+    changes += _diff_fields(
         "",
         {k: v for k, v in requested.items() if k not in _OWN},
         {k: v for k, v in observed.items() if k not in _OWN},
@@ -197,46 +201,48 @@ def diff(
     wanted = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
     there = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     for name, group in wanted.items():
-        changes += _group(name, group, there.get(name))
-    changes += [_removed(name, there[name]) for name in there if name not in wanted]
+        changes += _diff_group(name, group, there.get(name))
+    changes += [_make_removal(name, there[name]) for name in there if name not in wanted]
     # A spec without tags leaves them as they are: whoever imported it may not have seen any.
     if tags is not None and requested.get("Tags"):
         asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
         changes += [
-            Change(Kind.CHANGE, f"Tags.{key}", tags.get(key), asked.get(key), "")
+            SpecChange(DiffKind.CHANGE, f"Tags.{key}", tags.get(key), asked.get(key), "")
             for key in dict.fromkeys((*asked, *tags))
             if tags.get(key) != asked.get(key)
         ]
     found = Diff(str(requested["ClusterName"]), tuple(changes))
-    return replace(found, changes=tuple(map(_alone, changes))) if found.migrates else found
+    return replace(found, changes=tuple(map(_strip_counts, changes))) if found.migrates else found
 
 
-def _alone(change: Change) -> Change:
+def _strip_counts(change: SpecChange) -> SpecChange:
     """A change as it is beside a migration, which makes and takes no instances."""
-    if change.kind in (Kind.ADD, Kind.DESTROY) or change.place == "NodeProvisioningMode":
-        return replace(change, kind=Kind.IMPOSSIBLE, consequence=_ALONE)
+    if change.kind in (DiffKind.ADD, DiffKind.DESTROY) or change.place == "NodeProvisioningMode":
+        return replace(change, kind=DiffKind.IMPOSSIBLE, consequence=_ALONE)
     return change
 
 
-def _group(name: str, group: Mapping[str, Any], there: Mapping[str, Any] | None) -> list[Change]:
+def _diff_group(
+    name: str, group: Mapping[str, Any], there: Mapping[str, Any] | None
+) -> list[SpecChange]:
     count = int(group["InstanceCount"])
     if there is None:
         types = types_of(group)
         adds = f"a new group: {count} instance(s) of {types} are made, and paid for"
-        return [Change(Kind.ADD, name, None, f"{count} x {types}", adds)]
+        return [SpecChange(DiffKind.ADD, name, None, f"{count} x {types}", adds)]
     have = int(there["InstanceCount"])
     changes = []
     if count > have:
         adds = f"{count - have} instance(s) are made, and paid for"
-        changes.append(Change(Kind.ADD, f"{name}.InstanceCount", have, count, adds))
+        changes.append(SpecChange(DiffKind.ADD, f"{name}.InstanceCount", have, count, adds))
     elif count < have and is_controller(there):
         why = "controller nodes cannot be removed"
-        changes.append(Change(Kind.IMPOSSIBLE, f"{name}.InstanceCount", have, count, why))
+        changes.append(SpecChange(DiffKind.IMPOSSIBLE, f"{name}.InstanceCount", have, count, why))
     elif count < have:
         gone = f"{have - count} instance(s) go, with their volumes: idle ones first, by name"
-        changes.append(Change(Kind.DESTROY, f"{name}.InstanceCount", have, count, gone))
+        changes.append(SpecChange(DiffKind.DESTROY, f"{name}.InstanceCount", have, count, gone))
     own = {"InstanceGroupName", "InstanceCount", *_untold_images(group, there)}
-    return changes + _fields(
+    return changes + _diff_fields(
         name,
         {k: v for k, v in group.items() if k not in own},
         {k: v for k, v in there.items() if k not in own},
@@ -251,33 +257,33 @@ def _untold_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[s
     return [key for key in images if group.get(key) == "default" or key not in there]
 
 
-def _fields(
+def _diff_fields(
     where: str,
     requested: Mapping[str, Any],
     observed: Mapping[str, Any],
     fixed: Mapping[str, str],
     says: Mapping[str, str],
-) -> list[Change]:
-    new = leaves(_clean(filled(requested, observed)))
-    old = leaves(_clean(observed))
+) -> list[SpecChange]:
+    new = flatten_values(_strip_empty(fill_open_values(requested, observed)))
+    old = flatten_values(_strip_empty(observed))
     changes = []
     for place in dict.fromkeys((*new, *old)):
         before, after = old.get(place), new.get(place)
         if before == after or not place:
             continue
-        why = _longest(fixed, place)
+        why = _find_nearest_entry(fixed, place)
         flexible = place.startswith("InstanceRequirements") and before and after
         first = place == _NODE_TYPE[1:] and before is None
-        kind = Kind.IMPOSSIBLE if why and not (flexible or first) else Kind.CHANGE
+        kind = DiffKind.IMPOSSIBLE if why and not (flexible or first) else DiffKind.CHANGE
         if place == "NodeProvisioningMode" and after is None:
-            kind, why = Kind.IMPOSSIBLE, "Continuous provisioning cannot be given up again"
-        text = why if kind is Kind.IMPOSSIBLE else _longest(says, place)
+            kind, why = DiffKind.IMPOSSIBLE, "Continuous provisioning cannot be given up again"
+        text = why if kind is DiffKind.IMPOSSIBLE else _find_nearest_entry(says, place)
         full = f"{where}.{place}" if where else place
-        changes.append(Change(kind, full, before, after, text))
+        changes.append(SpecChange(kind, full, before, after, text))
     return changes
 
 
-def _longest(table: Mapping[str, str], place: str) -> str:
+def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
     """The entry of the nearest place at or above this one."""
     while place:
         if place in table:
@@ -286,13 +292,13 @@ def _longest(table: Mapping[str, str], place: str) -> str:
     return ""
 
 
-def _removed(name: str, there: Mapping[str, Any]) -> Change:
+def _make_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
     old = f"{there['InstanceCount']} x {types_of(there)}"
     if is_controller(there):
         why = "the controller group cannot be removed: delete the cluster"
-        return Change(Kind.IMPOSSIBLE, name, old, None, why)
+        return SpecChange(DiffKind.IMPOSSIBLE, name, old, None, why)
     gone = f"the group and its {there['InstanceCount']} instance(s) go, with their volumes"
-    return Change(Kind.DESTROY, name, old, None, gone)
+    return SpecChange(DiffKind.DESTROY, name, old, None, gone)
 
 
 def is_controller(group: Mapping[str, Any]) -> bool:
@@ -306,14 +312,14 @@ def types_of(group: Mapping[str, Any], between: str = ", ") -> str:
     return between.join(flexible) or str(group.get("InstanceType", "?"))
 
 
-def _clean(value: Any) -> Any:
+def _strip_empty(value: Any) -> Any:
     """Without what is empty: the API answers an empty list where nothing was asked for.
 
     But CapacityRequirements says Spot by an empty structure.
     """
     if not isinstance(value, Mapping):
         return value
-    kept = {k: _clean(v) for k, v in value.items()}
+    kept = {k: _strip_empty(v) for k, v in value.items()}
     return {
         k: v for k, v in kept.items() if k in ("Spot", "OnDemand") or v not in ([], {}, None, "", 0)
     }

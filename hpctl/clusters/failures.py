@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.progress import NodeProgress, where_of_group
-from hpctl.sagemaker.failure_causes import Cause, Trouble, Where, cause_of, understand
+from hpctl.sagemaker.failure_causes import (
+    Cause,
+    NodeFailureCause,
+    Where,
+    cause_of,
+    explain_node_failure,
+)
 from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
 from hpctl.vocabulary.ports import Aws
 
@@ -79,10 +85,10 @@ def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
     except HpctlError as error:
         return FailedLine(unread=str(error), unreachable=isinstance(error, Unavailable))
     lines = [str(event.get("message", "")).rstrip() for event in answer.get("events", ())]
-    return telling([line for line in lines if line.strip()])
+    return find_failed_line([line for line in lines if line.strip()])
 
 
-def telling(lines: list[str]) -> FailedLine:
+def find_failed_line(lines: list[str]) -> FailedLine:
     """The line of a failed script's log that says most, searched from the end."""
     if not lines:
         return FailedLine(unread="the log is empty")
@@ -123,7 +129,7 @@ def of_rows(
     places: dict[str, Where] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):
-        trouble = meaning(aws, description, node, places)
+        trouble = explain_failure(aws, description, node, places)
         if trouble.cause is Cause.LIFECYCLE and not dark:
             # Logs that cannot be reached cost half a minute each time: once is enough.
             trouble, dark = with_log(aws, description, node, trouble)
@@ -131,23 +137,23 @@ def of_rows(
     return tuple(failed)
 
 
-def meaning(
+def explain_failure(
     aws: Aws, description: Mapping[str, Any], node: NodeProgress, places: dict[str, Where]
-) -> Trouble:
+) -> NodeFailureCause:
     """What a failure means. `places` keeps where each group's instances should have come from."""
     if cause_of(node.message) is not Cause.CAPACITY:
-        return understand(node.message)
+        return explain_node_failure(node.message)
     if node.group not in places:
         groups: Mapping[str, Mapping[str, Any]] = {
             str(g.get("InstanceGroupName")): g for g in description.get("InstanceGroups", ())
         }
         places[node.group] = where_of_group(aws, groups.get(node.group, {}), description)
-    return understand(node.message, places[node.group])
+    return explain_node_failure(node.message, places[node.group])
 
 
 def with_log(
-    aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: Trouble
-) -> tuple[Trouble, bool]:
+    aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: NodeFailureCause
+) -> tuple[NodeFailureCause, bool]:
     """The trouble with its instance's lifecycle log, and whether no log can be reached at all."""
     where = log_place(
         str(description["ClusterArn"]),

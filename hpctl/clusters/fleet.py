@@ -4,9 +4,9 @@ ListClusterNodes names instances and mostly their DNS host names; the address, t
 image stand in DescribeClusterNode alone, one call a node. Those calls go side by side, and begin
 while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`.
 
-`Joiner` runs `instance_join` over what was read last, with the names among Slurm's NodeAddrs
-resolved. Joining is done again only when the provider's list, a NodeAddr or an answer of the
-resolver changed. Names are resolved apart from it, where waiting for a resolver delays nothing.
+`InstanceResolver` runs `instance_join` over what was read last, with the names among Slurm's
+NodeAddrs resolved. Joining is done again only when the provider's list, a NodeAddr or an answer of
+the resolver changed. Names are resolved apart from it, where waiting for a resolver delays nothing.
 """
 
 from collections.abc import Mapping

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import AT_ONCE, PAGE, PROTECTED, Fleet, NodeRow
-from hpctl.engine.instance_resolver import natural
+from hpctl.engine.instance_resolver import make_natural_key
 from hpctl.toolkit.errors import Absent, Refused, Unavailable
-from hpctl.vocabulary.instance_join import guessed, spelled
+from hpctl.vocabulary.instance_join import guess_node_name, parse_host_address
 from hpctl.vocabulary.ports import Aws, Service
 
 
@@ -28,23 +28,23 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
     sagemaker = aws.service("sagemaker")
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        description = pool.submit(_description, sagemaker, cluster)
+        description = pool.submit(_describe_cluster, sagemaker, cluster)
         asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
-        for summary in _summaries(sagemaker, cluster):
-            row = _row(summary)
+        for summary in _list_summaries(sagemaker, cluster):
+            row = _make_row(summary)
             wanted = details or (row.instance_id and not row.ip)
-            more = pool.submit(_detailed, sagemaker, cluster, summary) if wanted else None
+            more = pool.submit(_read_details, sagemaker, cluster, summary) if wanted else None
             asked.append((row, more))
         whole = description.result()
         rows = [row if more is None else more.result() for row, more in asked]
     finally:
         pool.shutdown(cancel_futures=True)
-    role_of = roles(whole)
+    role_of = map_roles(whole)
     named = [replace(row, role=role_of.get(row.group, "")) for row in rows if row is not None]
-    return Fleet(whole, tuple(sorted(named, key=_order)))
+    return Fleet(whole, tuple(sorted(named, key=_sort_key)))
 
 
-def _description(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
+def _describe_cluster(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
@@ -55,7 +55,7 @@ def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
     return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
 
 
-def roles(description: Mapping[str, Any]) -> Mapping[str, str]:
+def map_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     """Group to role, by SlurmConfig; nothing of a cluster that has none."""
     return {
         str(group["InstanceGroupName"]): str(group["SlurmConfig"]["NodeType"]).lower()
@@ -64,7 +64,7 @@ def roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
+def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
     """Every summary; with logical ids, and so with nodes that have no instance yet, if it can be.
 
     Only clusters with NodeProvisioningMode Continuous take IncludeNodeLogicalIds.
@@ -85,7 +85,7 @@ def _summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
         yield from pages
 
 
-def _detailed(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
+def _read_details(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
     """The row with all that DescribeClusterNode knows; None where the node is gone."""
     keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
     for ask, key in keys.items():
@@ -98,18 +98,18 @@ def _detailed(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> N
         except Absent:
             continue
         except Unavailable as error:
-            return replace(_row(summary), unread=str(error))
-        return _row({**summary, **answer["NodeDetails"]})
+            return replace(_make_row(summary), unread=str(error))
+        return _make_row({**summary, **answer["NodeDetails"]})
     return None
 
 
-def _row(answer: Mapping[str, Any]) -> NodeRow:
+def _make_row(answer: Mapping[str, Any]) -> NodeRow:
     """A row of a summary or of a node's details: their words are the same."""
     status = answer.get("InstanceStatus", {})
     dns = str(answer.get("PrivateDnsHostname") or "")
-    ip = str(answer.get("PrivatePrimaryIp") or spelled(dns))
+    ip = str(answer.get("PrivatePrimaryIp") or parse_host_address(dns))
     return NodeRow(
-        node=guessed(ip, dns),
+        node=guess_node_name(ip, dns),
         instance_id=str(answer.get("InstanceId") or ""),
         logical_id=str(answer.get("NodeLogicalId") or ""),
         ip=ip,
@@ -126,6 +126,10 @@ def _row(answer: Mapping[str, Any]) -> NodeRow:
     )
 
 
-def _order(row: NodeRow) -> tuple[Any, ...]:
+def _sort_key(row: NodeRow) -> tuple[Any, ...]:
     rank = PROTECTED.index(row.role) if row.role in PROTECTED else len(PROTECTED)
-    return rank, natural(row.group), natural(row.node or row.logical_id or row.instance_id)
+    return (
+        rank,
+        make_natural_key(row.group),
+        make_natural_key(row.node or row.logical_id or row.instance_id),
+    )

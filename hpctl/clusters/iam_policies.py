@@ -116,7 +116,7 @@ LINKS_DATA = frozenset({"create_data_repository_association"})
 """Operations for which FSx makes a role of its own, in the caller's name."""
 
 
-def actions(service: str, operation: str) -> tuple[str, ...]:
+def list_actions(service: str, operation: str) -> tuple[str, ...]:
     """The IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
     own = ACTIONS.get(f"{service}.{operation}")
     name = "".join(part.capitalize() for part in operation.split("_"))
@@ -182,7 +182,7 @@ class Statement(Struct, frozen=True):
         }
 
 
-def scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
+def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
     *,
     cluster: str = "",
     account: str = "",
@@ -197,7 +197,7 @@ def scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by 
 
     Raises HpctlError for what is no name, and for names that contradict each other.
     """
-    partition, cluster_id = _partition(region), "*"
+    partition, cluster_id = _find_partition(region), "*"
     if found := _CLUSTER_ARN.fullmatch(cluster):
         for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
             if text not in ("", of_arn):
@@ -230,7 +230,7 @@ def head_node(to: Scope) -> tuple[Statement, ...]:
     operations = HEAD_NODE["sagemaker"][On.CLUSTER]
     if to.autoscale:
         operations = f"{operations} {AUTOSCALE['sagemaker'][On.CLUSTER]}"
-    daemon = _from({"sagemaker": {On.CLUSTER: operations}}, to)
+    daemon = _collect_statements({"sagemaker": {On.CLUSTER: operations}}, to)
     return (*daemon, *accounting_secret(to.secret))
 
 
@@ -241,9 +241,9 @@ def accounting_secret(arn: str) -> tuple[Statement, ...]:
     return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
 
 
-def operator(to: Scope) -> tuple[Statement, ...]:
+def list_operator_statements(to: Scope) -> tuple[Statement, ...]:
     """What `hpctl cluster` needs."""
-    return _from(OPERATOR, to)
+    return _collect_statements(OPERATOR, to)
 
 
 def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
@@ -263,20 +263,20 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
         *rollback_alarms(to),
-        _allow("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
-        _allow(
+        _make_statement("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
+        _make_statement(
             "LogStreams", "logs:CreateLogStream DescribeLogStreams PutLogEvents", On.LOG_STREAMS, to
         ),
-        _allow("Metrics", "cloudwatch:PutMetricData", On.ANY, to, namespace),
-        _allow("LifecycleScripts", "s3:GetObject", On.OBJECTS, to),
-        _allow("LifecyclePrefix", "s3:ListBucket", On.BUCKET, to),
-        _allow(
+        _make_statement("Metrics", "cloudwatch:PutMetricData", On.ANY, to, namespace),
+        _make_statement("LifecycleScripts", "s3:GetObject", On.OBJECTS, to),
+        _make_statement("LifecyclePrefix", "s3:ListBucket", On.BUCKET, to),
+        _make_statement(
             "Sessions",
             "ssmmessages:CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel",
             On.ANY,
             to,
         ),
-        _allow(
+        _make_statement(
             "Interfaces",
             "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface"
             " DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces"
@@ -284,33 +284,33 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
             On.ANY,
             to,
         ),
-        _allow("InterfaceTags", "ec2:CreateTags", On.INTERFACE, to),
+        _make_statement("InterfaceTags", "ec2:CreateTags", On.INTERFACE, to),
     )
 
 
-def _allow(
+def _make_statement(
     sid: str, text: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
 ) -> Statement:
     """A statement of `service:Action Action ...`."""
     service, _, names = text.partition(":")
     return Statement(
-        sid, tuple(f"{service}:{name}" for name in names.split()), _arns(on, to), condition
+        sid, tuple(f"{service}:{name}" for name in names.split()), _list_arns(on, to), condition
     )
 
 
 PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
     "head-node": head_node,
     "execution-role": execution_role,
-    "operator": operator,
+    "operator": list_operator_statements,
 }
 
 
-def document(statements: tuple[Statement, ...]) -> dict[str, Any]:
+def make_policy(statements: tuple[Statement, ...]) -> dict[str, Any]:
     """A policy document."""
     return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
 
 
-def trust() -> dict[str, Any]:
+def make_trust_policy() -> dict[str, Any]:
     """The trust policy of a role that instances of a cluster have."""
     return {
         "Version": "2012-10-17",
@@ -320,68 +320,71 @@ def trust() -> dict[str, Any]:
     }
 
 
-def _from(table: Table, to: Scope) -> tuple[Statement, ...]:
+def _collect_statements(table: Table, to: Scope) -> tuple[Statement, ...]:
     """One statement for each service and kind of resource."""
     found = [
-        Statement(_sid(service, on), _sorted(service, names), _arns(on, to))
+        Statement(_make_sid(service, on), _sort_actions(service, names), _list_arns(on, to))
         for service, kinds in table.items()
         for on, names in kinds.items()
     ]
-    return (*found, *_beside(table, to))
+    return (*found, *_list_extra_statements(table, to))
 
 
-def _sorted(service: str, names: str) -> tuple[str, ...]:
-    return tuple(sorted(a for name in names.split() for a in actions(service, name)))
+def _sort_actions(service: str, names: str) -> tuple[str, ...]:
+    return tuple(sorted(a for name in names.split() for a in list_actions(service, name)))
 
 
-def _beside(table: Table, to: Scope) -> Iterator[Statement]:
+def _list_extra_statements(table: Table, to: Scope) -> Iterator[Statement]:
     """What a caller needs besides the operation's own action."""
     called = {
         name for kinds in table.values() for names in kinds.values() for name in names.split()
     }
     if PASSES_ROLES & called:
         condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
-        yield _allow("PassRoles", "iam:PassRole", On.ROLE, to, condition)
+        yield _make_statement("PassRoles", "iam:PassRole", On.ROLE, to, condition)
     if LINKS_DATA & called:
         # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
         needed = "iam:AttachRolePolicy CreateServiceLinkedRole PutRolePolicy"
-        yield _allow("FsxRoleForS3", needed, On.FSX_ROLE, to)
+        yield _make_statement("FsxRoleForS3", needed, On.FSX_ROLE, to)
 
 
-def _sid(service: str, on: On) -> str:
+def _make_sid(service: str, on: On) -> str:
     text = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
     return "".join(word.capitalize() for word in re.split("[-_]", text))
 
 
-def _partition(region: str) -> str:
+def _find_partition(region: str) -> str:
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
-def _at(service: str, what: str) -> str:
+def _make_arn(service: str, what: str) -> str:
     return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
 
 
 _RESOURCES: Mapping[On, tuple[str, ...]] = {
     On.ANY: ("*",),
-    On.CLUSTER: (_at("sagemaker", "cluster/{to.cluster_id}"),),
-    On.NEW_CLUSTER: (_at("sagemaker", "cluster/*"),),
-    On.TRAINING_PLAN: (_at("sagemaker", "training-plan/*"),),
-    On.RESERVED: (_at("sagemaker", "training-plan/*"), _at("sagemaker", "reserved-capacity/*")),
+    On.CLUSTER: (_make_arn("sagemaker", "cluster/{to.cluster_id}"),),
+    On.NEW_CLUSTER: (_make_arn("sagemaker", "cluster/*"),),
+    On.TRAINING_PLAN: (_make_arn("sagemaker", "training-plan/*"),),
+    On.RESERVED: (
+        _make_arn("sagemaker", "training-plan/*"),
+        _make_arn("sagemaker", "reserved-capacity/*"),
+    ),
     On.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
     On.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
     On.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
-    On.FILE_SYSTEM: (_at("fsx", "file-system/*"), _at("fsx", "file-cache/*")),
-    On.DATA_LINK: (_at("fsx", "file-system/*"), _at("fsx", "association/*")),
-    On.LOGS: (_at("logs", "log-group:{to.log_group}"),),
-    On.LOG_STREAMS: (_at("logs", "log-group:{to.log_group}:log-stream:*"),),
-    On.SECRET: (_at("secretsmanager", "secret:*"),),
+    On.FILE_SYSTEM: (_make_arn("fsx", "file-system/*"), _make_arn("fsx", "file-cache/*")),
+    On.DATA_LINK: (_make_arn("fsx", "file-system/*"), _make_arn("fsx", "association/*")),
+    On.LOGS: (_make_arn("logs", "log-group:{to.log_group}"),),
+    On.LOG_STREAMS: (_make_arn("logs", "log-group:{to.log_group}:log-stream:*"),),
+    On.SECRET: (_make_arn("secretsmanager", "secret:*"),),
     On.SESSION: (
-        _at("sagemaker", "cluster/{to.cluster_id}"),
+        _make_arn("sagemaker", "cluster/{to.cluster_id}"),
         *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    On.INTERFACE: (_at("ec2", "network-interface/*"),),
+    On.INTERFACE: (_make_arn("ec2", "network-interface/*"),),
     On.FSX_ROLE: (
         "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
         "s3.data-source.lustre.fsx.amazonaws.com/*",
@@ -389,5 +392,5 @@ _RESOURCES: Mapping[On, tuple[str, ...]] = {
 }
 
 
-def _arns(on: On, to: Scope) -> tuple[str, ...]:
+def _list_arns(on: On, to: Scope) -> tuple[str, ...]:
     return tuple(one.format(to=to) for one in _RESOURCES[on])

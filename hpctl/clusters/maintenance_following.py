@@ -33,13 +33,13 @@ class Following(Struct):
 
     def software(self) -> Iterator[Work]:
         """Until every group's SoftwareUpdateStatus is an end."""
-        return self._looks(self._software, "SoftwareUpdateStatus")
+        return self._follow_until(self._judge_software, "SoftwareUpdateStatus")
 
     def health(self) -> Iterator[Work]:
         """Until no deep health check is under way and no node is being checked or replaced."""
-        return self._looks(self._health, "Status")
+        return self._follow_until(self._judge_health_checks, "Status")
 
-    def _looks(
+    def _follow_until(
         self, judged: Callable[[Mapping[str, Any], Work], Work], status: str
     ) -> Iterator[Work]:
         self._begun = self.clock()
@@ -50,7 +50,7 @@ class Following(Struct):
                     "describe_cluster", ClusterName=self.cluster
                 )
                 rows = node_rows(self.aws, self.cluster, details=False)
-                last = judged(description, self._work(description, rows, status))
+                last = judged(description, self._read_work(description, rows, status))
             except Unavailable as error:
                 last = Work(last.status, last.groups, unread=str(error))
             yield last
@@ -63,7 +63,9 @@ class Following(Struct):
                 )
             self.sleep(self.every_s)
 
-    def _work(self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str) -> Work:
+    def _read_work(
+        self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str
+    ) -> Work:
         groups = []
         for answer in description.get("InstanceGroups", ()):
             name = str(answer.get("InstanceGroupName", ""))
@@ -85,32 +87,34 @@ class Following(Struct):
             )
         return Work(str(description["ClusterStatus"]), tuple(groups))
 
-    def _lagging(self) -> bool:
+    def _is_lagging(self) -> bool:
         """Whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
-    def _software(self, description: Mapping[str, Any], work: Work) -> Work:
+    def _judge_software(self, description: Mapping[str, Any], work: Work) -> Work:
         active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
-        changed = bool(self.before) and _images(description) != _images(self.before)
+        changed = bool(self.before) and _list_image_changes(description) != _list_image_changes(
+            self.before
+        )
         self._seen = self._seen or active or changed
-        if active or self._lagging():
+        if active or self._is_lagging():
             return work
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
         failure = str(description.get("FailureMessage", ""))
         text = "; ".join([*bad, *([failure] if bad and failure else [])])
         return Work(work.status, work.groups, done=True, failed=text)
 
-    def _health(self, _description: Mapping[str, Any], work: Work) -> Work:
+    def _judge_health_checks(self, _description: Mapping[str, Any], work: Work) -> Work:
         moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)
         active = moving or find_running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
-        if active or self._lagging():
+        if active or self._is_lagging():
             return work
         # What became of the nodes is told one by one: another of the group may have failed before.
         return Work(work.status, work.groups, done=True)
 
 
-def _images(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What a software update changes of each group."""
     keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
     return [

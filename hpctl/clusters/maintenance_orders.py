@@ -87,7 +87,7 @@ def health_request(
     return {"ClusterName": cluster, "DeepHealthCheckConfigurations": configurations}
 
 
-def order(
+def send_order(
     aws: Aws,
     operation: str,
     request: Mapping[str, Any],
@@ -112,7 +112,7 @@ def order(
             raise
 
 
-def updating(aws: Aws, cluster: str) -> bool:
+def is_updating(aws: Aws, cluster: str) -> bool:
     """Whether a software update is under way. Where nobody can tell: not that we know."""
     try:
         description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -124,7 +124,7 @@ def updating(aws: Aws, cluster: str) -> bool:
     )
 
 
-def checking(aws: Aws, cluster: str) -> bool:
+def is_checking(aws: Aws, cluster: str) -> bool:
     """Whether deep health checks on demand are under way. Raises nothing but Absent, Refused."""
     try:
         return find_running_checks(aws.service("sagemaker"), cluster)

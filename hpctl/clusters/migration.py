@@ -14,8 +14,15 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from hpctl.clusters.bundle import MANIFEST, repeated
-from hpctl.clusters.request import FILE, LARGEST, NODE_TYPES, places, read_back, read_object
+from hpctl.clusters.bundle import MANIFEST, repeat_order
+from hpctl.clusters.request import (
+    FILE,
+    LARGEST,
+    NODE_TYPES,
+    list_parameter_files,
+    read_back,
+    read_object,
+)
 from hpctl.toolkit.errors import Absent, HpctlError
 from hpctl.vocabulary.ports import Aws
 
@@ -44,7 +51,7 @@ class Migration(Struct, frozen=True):
         try:
             self.backup.mkdir(parents=True, exist_ok=True)
             for file in self.files:
-                _saved(self.backup, file.bucket, file.key).write_bytes(file.content)
+                _save_backup(self.backup, file.bucket, file.key).write_bytes(file.content)
         except OSError as error:
             text = f"{FILE} cannot be backed up: {error}; nothing was done"
             raise HpctlError(text, "keep the cluster file where you may write") from error
@@ -54,16 +61,16 @@ class Migration(Struct, frozen=True):
         s3 = aws.service("s3")
         for file in self.files:
             if file.there:
-                repeated(s3, "delete_object", Bucket=file.bucket, Key=file.key)
+                repeat_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
 
     def restore(self, aws: Aws) -> None:
         """Put every file back where it was."""
         s3 = aws.service("s3")
         for file in self.files:
-            repeated(s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content)
+            repeat_order(s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content)
 
 
-def begin(
+def begin_migration(
     aws: Aws, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
 ) -> Migration:
     """Look for a described cluster's files, and whether the request says what they say.
@@ -71,22 +78,22 @@ def begin(
     A file that an update which was killed has removed is taken from its backup. Raises HpctlError
     for a cluster that cannot migrate so, Refused, Unavailable.
     """
-    files = tuple(_files(aws, found, backup))
+    files = tuple(_find_legacy_files(aws, found, backup))
     for file in files:
-        _check(file, request)
+        _check_legacy_file(file, request)
         if file.there:
             _check_manifest(aws, file)
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     return Migration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
 
 
-def _files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iterator[Legacy]:
+def _find_legacy_files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iterator[Legacy]:
     s3 = aws.service("s3")
-    for bucket, key in places(found):
+    for bucket, key in list_parameter_files(found):
         try:
             content = read_object(s3, bucket, key)
         except Absent:
-            saved = _saved(backup, bucket, key)
+            saved = _save_backup(backup, bucket, key)
             if saved.is_file():
                 yield Legacy(bucket, key, saved.read_bytes(), there=False)
             continue
@@ -95,11 +102,11 @@ def _files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iterator[Legacy]
         yield Legacy(bucket, key, content)
 
 
-def _saved(backup: Path, bucket: str, key: str) -> Path:
+def _save_backup(backup: Path, bucket: str, key: str) -> Path:
     return backup / quote(f"{bucket}/{key}", safe="")
 
 
-def _check(file: Legacy, request: Mapping[str, Any]) -> None:
+def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
     """Raise HpctlError where something would be lost with the file, or could not be undone."""
     try:
         answer = json.loads(file.content)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpctl.clusters.fleet import NodeRow, NoSuchNode
 from hpctl.toolkit.errors import Absent
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 
 def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -24,7 +24,7 @@ def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return groups[name]
 
 
-def resolve(
+def resolve_node(
     rows: Sequence[NodeRow], name: str, known: Mapping[str, Sequence[NodeRow]] | None = None
 ) -> NodeRow:
     """The one node of this name, of whatever kind the name is. Raises NoSuchNode.
@@ -70,8 +70,8 @@ def resolve_all(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRo
     known = by_name(rows)
     for name in names:
         try:
-            for one in expand(name):
-                found[resolve(rows, one, known)] = None
+            for one in expand_hostlist(name):
+                found[resolve_node(rows, one, known)] = None
         except HostlistError as error:
             wrong.append(f"{name}: {error}")
         except NoSuchNode as error:

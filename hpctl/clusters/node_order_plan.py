@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
-from hpctl.clusters.order_call import key
+from hpctl.clusters.order_call import node_key
 from hpctl.clusters.order_terms import Verb
 from hpctl.clusters.progress import FAILURE
-from hpctl.engine.instance_resolver import natural
+from hpctl.engine.instance_resolver import make_natural_key
 from hpctl.engine.view import jobs_on
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
@@ -32,7 +32,7 @@ ALLOWED = {
 """The API's states in which a node takes an order; none named: any."""
 
 
-class Target(Struct, frozen=True):
+class OrderTarget(Struct, frozen=True):
     """One node of an order. `refusal` says why it may not be; `warning` what to know before.
 
     `instance` is the one that the order is for: its id, or the logical id of a place without one.
@@ -55,17 +55,17 @@ class Target(Struct, frozen=True):
     slurmd: str = ""
 
 
-def node_name(target: Target) -> NodeName:
+def node_name(target: OrderTarget) -> NodeName:
     """Return the name that a target's recovery has: Slurm's, or its place where it has none."""
     return NodeName(target.row.node or target.instance)
 
 
-class Plan(Struct, frozen=True):
+class NodeOrderPlan(Struct, frozen=True):
     """An order for nodes of a cluster, and who gives it. `refusal` is why none of it may be."""
 
     verb: Verb
     cluster: str
-    targets: tuple[Target, ...]
+    targets: tuple[OrderTarget, ...]
     refusal: str = ""
     arn: str = ""
     by: str = ""
@@ -76,21 +76,21 @@ class Plan(Struct, frozen=True):
         return bool(self.refusal) or any(target.refusal for target in self.targets)
 
 
-def mark(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
+def make_reason(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
     """The Reason of a drain: what was ordered, for which instance, by whom.
 
     The instance makes it durable: whoever finds the node knows whether the order is done. Which
     slurmd was there then tells later whether the machine has come back or is only about to go.
     """
-    return f"{PREFIX}{verb}:{key(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
+    return f"{PREFIX}{verb}:{node_key(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
 
 
-def began(node: SlurmNode) -> str:
+def format_start(node: SlurmNode) -> str:
     """When its slurmd began, as a Reason has it; "" for unknown."""
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
-def plan(  # noqa: PLR0913 -- each is a fact or a choice of its own, from another source
+def plan_order(  # noqa: PLR0913 -- each is a fact or a choice of its own, from another source
     verb: Verb,
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
@@ -98,7 +98,7 @@ def plan(  # noqa: PLR0913 -- each is a fact or a choice of its own, from anothe
     *,
     by: str,
     daemon: bool = False,
-) -> Plan:
+) -> NodeOrderPlan:
     """Look at each node. `daemon`: hpctl's daemon lives, and treats what its Reasons name."""
     here: Mapping[NodeName, list[SlurmJob]] = {}
     if slurm is not None:
@@ -108,49 +108,61 @@ def plan(  # noqa: PLR0913 -- each is a fact or a choice of its own, from anothe
         name = NodeName(row.node)
         jobs = [job for job in here.get(name, ()) if job.running or job.completing]
         targets.append(
-            _target(verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon)
+            _plan_target(verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon)
         )
     status = str(description["ClusterStatus"])
     refusal = ""
     if status != "InService":
         refusal = f"the cluster is {status}: the service takes such orders only while InService"
     cluster, arn = str(description.get("ClusterName", "")), str(description.get("ClusterArn", ""))
-    return Plan(verb, cluster, tuple(targets), refusal, arn, by)
+    return NodeOrderPlan(verb, cluster, tuple(targets), refusal, arn, by)
 
 
-def _target(  # noqa: PLR0913 -- as `plan`, for one node
+def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
     verb: Verb,
     row: NodeRow,
     jobs: Sequence[SlurmJob],
     node: SlurmNode | None,
     by: str,
     daemon: bool,
-) -> Target:
-    slurmd = began(node) if node is not None and verb is not Verb.DELETE else ""
-    reason = mark(verb, row, by, slurmd) if node is not None else ""
+) -> OrderTarget:
+    slurmd = format_start(node) if node is not None and verb is not Verb.DELETE else ""
+    reason = make_reason(verb, row, by, slurmd) if node is not None else ""
     marked = _MARK.match(node.reason) if node is not None and node.drained else None
     if node is not None and marked and marked[1] == verb:
         # An earlier command's drain: its Reason goes on, whoever picks the order up.
         reason = node.reason.split(" : ")[0]
         instance, _, slurmd = marked[2].partition("@")
-        if _taken(verb, row, instance, jobs):
-            return Target(row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd)
-        refusal = _refusal(verb, row, node, daemon)
-        other = f"it was drained for {instance}, which is gone: {key(row)} came in its place"
-        warning = other if instance != key(row) else ""
-        return Target(
-            row, key(row), tuple(jobs), node, reason, refusal, warning, adopted=True, slurmd=slurmd
+        if _is_order_pending(verb, row, instance, jobs):
+            return OrderTarget(
+                row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd
+            )
+        refusal = _find_refusal(verb, row, node, daemon)
+        other = f"it was drained for {instance}, which is gone: {node_key(row)} came in its place"
+        warning = other if instance != node_key(row) else ""
+        return OrderTarget(
+            row,
+            node_key(row),
+            tuple(jobs),
+            node,
+            reason,
+            refusal,
+            warning,
+            adopted=True,
+            slurmd=slurmd,
         )
     warning = ""
     if node is not None and node.drained:
         warning = f"it is drained already ({node.reason}) and stays so afterwards"
     elif row.role == "login":
         warning = "it is a login node: whoever works there is cut off"
-    refusal = _refusal(verb, row, node, daemon)
-    return Target(row, key(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd)
+    refusal = _find_refusal(verb, row, node, daemon)
+    return OrderTarget(
+        row, node_key(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
+    )
 
 
-def _taken(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
+def _is_order_pending(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
     """Whether the order that a Reason speaks of was taken, and is still to be waited for.
 
     A replacement that failed is over: its instance is replaced in its turn.
@@ -158,13 +170,13 @@ def _taken(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) ->
     node back and reboot it anew is safer than to reboot it twice.
     """
     if verb is Verb.REPLACE:
-        if instance != key(row):
+        if instance != node_key(row):
             return row.status not in FAILURE
         return row.status not in ALLOWED[verb]
     return not jobs if verb is Verb.REBOOT else row.status == "ShuttingDown"
 
 
-def _refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
+def _find_refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
     if row.role == "controller":
         return "it is the controller: the service neither replaces nor deletes it, and hpctl does"\
             " not reboot what Slurm runs on"  # fmt: skip
@@ -195,7 +207,7 @@ class Pick(Struct, frozen=True):
     why: str
 
 
-def judged(row: NodeRow) -> Pick:
+def rank_node(row: NodeRow) -> Pick:
     """How readily a node is given up."""
     if not row.instance_id:
         return Pick(row, 0, "no instance yet")
@@ -217,20 +229,20 @@ def judged(row: NodeRow) -> Pick:
     return Pick(row, 4, "idle" if row.slurm_state == "IDLE" else f"{row.slurm_state}, no job")
 
 
-def pick(rows: Sequence[NodeRow], group: str, target: int, count: int) -> tuple[Pick, ...]:
+def pick_nodes(rows: Sequence[NodeRow], group: str, target: int, count: int) -> tuple[Pick, ...]:
     """The nodes to give up so that a group of `target` has `count`: broken, then idle, the last
     name first; with jobs at last.
 
     Fewer, perhaps none, where some are going already: whether `target` tells of those, nobody can
     say, and no group may end with less than was asked for.
     """
-    own = [judged(r) for r in rows if r.group == group and r.status not in GOING]
-    own.sort(key=lambda p: natural(p.row.node or p.row.logical_id), reverse=True)
+    own = [rank_node(r) for r in rows if r.group == group and r.status not in GOING]
+    own.sort(key=lambda p: make_natural_key(p.row.node or p.row.logical_id), reverse=True)
     own.sort(key=lambda p: (p.rank, len(p.row.jobs)))
     return tuple(own[: max(0, min(target, len(own)) - count)])
 
 
-def named(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
+def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
     """Nodes that somebody chose. Raises HpctlError where one is not of the group."""
     for row in rows:
         if row.group != group:
@@ -238,4 +250,4 @@ def named(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
                 f"{row.shown} is in group {row.group}, not {group}; nothing was done",
                 "`hpctl cluster delete-nodes` removes nodes of any group",
             )
-    return tuple(judged(row) for row in rows)
+    return tuple(rank_node(row) for row in rows)

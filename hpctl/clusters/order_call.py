@@ -11,7 +11,7 @@ from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.ports import Service
 
 
-def key(row: NodeRow) -> str:
+def node_key(row: NodeRow) -> str:
     """What an order names a node by: its instance, or its place where it has none yet."""
     return row.instance_id or row.logical_id
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.fleet_reading import read_fleet
-from hpctl.clusters.node_order_plan import Plan, Target
-from hpctl.clusters.order_call import call_service, key
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget
+from hpctl.clusters.order_call import call_service, node_key
 from hpctl.clusters.order_terms import Verb
 from hpctl.clusters.progress import FAILURE
 from hpctl.toolkit.errors import Absent, Refused, Unavailable
@@ -35,7 +35,11 @@ class OrderProvider:
     calls: Mapping[tuple[str, str], int] = MappingProxyType({})
 
     def __init__(
-        self, plan: Plan, targets: Mapping[NodeName, Target], aws: Aws, now: Callable[[], datetime]
+        self,
+        plan: NodeOrderPlan,
+        targets: Mapping[NodeName, OrderTarget],
+        aws: Aws,
+        now: Callable[[], datetime],
     ) -> None:
         self._plan, self._targets, self._aws, self._now = plan, targets, aws, now
         self._before: frozenset[str] | None = None
@@ -52,9 +56,9 @@ class OrderProvider:
         fleet = read_fleet(self._aws, self._plan.cluster, details=False)
         if self._before is None:
             self._before = frozenset(row.instance_id for row in fleet.rows)
-        self.listed = {key(row): row for row in fleet.rows}
+        self.listed = {node_key(row): row for row in fleet.rows}
         self.rows = self._find_rows(fleet.rows)
-        groups = _groups(fleet)
+        groups = _list_groups(fleet)
         self.targets_of_groups = {name: group.target for name, group in groups.items()}
         instances = [self._instance(row) for row in fleet.rows]
         return ProviderView(
@@ -68,13 +72,13 @@ class OrderProvider:
     def id_of(self, row: NodeRow) -> InstanceId:
         """Return the id by which the order knows a node: of its place, where that had no instance
         when the order was planned."""
-        return InstanceId(row.logical_id if row.logical_id in self._names else key(row))
+        return InstanceId(row.logical_id if row.logical_id in self._names else node_key(row))
 
     def find_replaced(self) -> dict[NodeName, str]:
         """Return the targets whose planned instance another one has replaced, and that one's id."""
         rows = {name: row for name, row in self.rows.items() if not self._targets[name].under_way}
         return {
-            name: key(row)
+            name: node_key(row)
             for name, row in rows.items()
             if self.id_of(row) != self._targets[name].instance
         }
@@ -120,7 +124,7 @@ class OrderProvider:
     def _row_of(self, instance: InstanceId) -> NodeRow:
         """The row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
-        return row if key(row) == instance else NodeRow(instance_id=instance)
+        return row if node_key(row) == instance else NodeRow(instance_id=instance)
 
     def _is_gone(self, instance: InstanceId) -> bool:
         row = self._row_of(instance)
@@ -148,7 +152,7 @@ class OrderProvider:
         return found
 
     def _find_successor(
-        self, target: Target, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
+        self, target: OrderTarget, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
     ) -> NodeRow | None:
         """The instance in its place: by logical id, else by address or as the only new one.
 
@@ -182,7 +186,7 @@ class OrderProvider:
         )
 
 
-def _groups(fleet: Fleet) -> dict[str, InstanceGroup]:
+def _list_groups(fleet: Fleet) -> dict[str, InstanceGroup]:
     groups = fleet.description.get("InstanceGroups", ())
     return {
         str(group["InstanceGroupName"]): InstanceGroup(

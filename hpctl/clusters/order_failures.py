@@ -2,9 +2,9 @@
 
 from hpctl.clusters import failures
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.node_order_plan import Target
+from hpctl.clusters.node_order_plan import OrderTarget
 from hpctl.clusters.progress import FAILURE
-from hpctl.sagemaker.failure_causes import Cause, Where, understand
+from hpctl.sagemaker.failure_causes import Cause, Where, explain_node_failure
 from hpctl.vocabulary.ports import Aws
 
 
@@ -15,7 +15,7 @@ class InstanceFailures:
         self._aws, self._arn, self._cluster = aws, arn, cluster
         self._known: dict[str, tuple[str, str]] = {}
 
-    def explain(self, target: Target, row: NodeRow | None) -> tuple[str, str]:
+    def explain(self, target: OrderTarget, row: NodeRow | None) -> tuple[str, str]:
         """Return what a failure was, with the line of its lifecycle log, and its fix.
 
         Two empty texts where there is no new instance, or it has not failed.
@@ -27,7 +27,7 @@ class InstanceFailures:
         return self._known[row.instance_id]
 
     def _read(self, row: NodeRow) -> tuple[str, str]:
-        cause = understand(row.message, Where((row.instance_type,)))
+        cause = explain_node_failure(row.message, Where((row.instance_type,)))
         text = row.message or "the new instance failed"
         if cause.cause is Cause.LIFECYCLE:
             where = failures.log_place(self._arn, self._cluster, row.group, row.instance_id)

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from hpctl.clusters.node_order_plan import Plan, Target, node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, node_name
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_failures import InstanceFailures
 from hpctl.clusters.order_lateness import OrderLateness
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_progress import (
-    NodeProgress,
     OrderFacts,
-    describe,
+    OrderNodeProgress,
+    describe_progress,
     describe_unopened,
     describe_unread,
 )
@@ -28,7 +28,7 @@ class OrderFollow:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: NodeOrderPlan,
         refusals: Mapping[NodeName, str],
         read_world: Callable[[], World],
         ports: OrderPorts,
@@ -48,26 +48,26 @@ class OrderFollow:
         self._lateness = OrderLateness(plan.verb, options, ports.clock)
         self._interrupted = False
         self.on_interrupt = "the daemon goes on"
-        self.progress: dict[str, NodeProgress] = {}
+        self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
-    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended."""
         while True:
-            self._read()
+            self._read_facts()
             self._note()
             yield tuple(self.progress.values())
             if all(one.ended for one in self.progress.values()):
                 return
             self._sleep(self._options.every_s)
 
-    def let_go(self) -> tuple[NodeProgress, ...]:
+    def let_go(self) -> tuple[OrderNodeProgress, ...]:
         """Stop following. The daemon goes on."""
         self._interrupted = True
         self._note()
         return tuple(self.progress.values())
 
-    def _read(self) -> None:
+    def _read_facts(self) -> None:
         try:
             world = self._read_world()
             self._state, self._trouble = world.state, ""
@@ -97,10 +97,10 @@ class OrderFollow:
                 one = describe_unread(target, self._trouble or "its recovery is not seen yet")
             else:
                 rec = self._state.nodes[rid]
-                one = describe(target, rec, self._facts(name, target, rec))
+                one = describe_progress(target, rec, self._make_facts(name, target, rec))
             self.progress[target.instance] = one
 
-    def _facts(self, name: NodeName, target: Target, rec: NodeRecovery) -> OrderFacts:
+    def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
         row = self._provider.rows.get(name)
         failure, mend = self._failures.explain(target, row)
         return OrderFacts(

@@ -14,12 +14,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import Plan, Target, node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, node_name
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_failures import InstanceFailures
 from hpctl.clusters.order_lateness import OrderLateness
 from hpctl.clusters.order_ports import OrderPorts
-from hpctl.clusters.order_progress import NodeProgress, OrderFacts, describe, describe_unopened
+from hpctl.clusters.order_progress import (
+    OrderFacts,
+    OrderNodeProgress,
+    describe_progress,
+    describe_unopened,
+)
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import DOUBT_S, OrderOptions, Verb
 from hpctl.clusters.order_view import OrderObserver
@@ -39,7 +44,7 @@ from hpctl.engine.loop import Loop
 from hpctl.engine.node_history import ORDERS as STEPS
 from hpctl.engine.requests import NOW, ORDERS
 from hpctl.engine.view import Request, View
-from hpctl.faults.catalogue import rules as make_rules
+from hpctl.faults.catalogue import build_rules as make_rules
 from hpctl.nodes.kind import make_node_kind
 from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
 from hpctl.toolkit.errors import Refused
@@ -81,7 +86,7 @@ def may_stop_none(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
 class OrderRun:
     """One order on its way. Iterate over `looks`; on a Ctrl-C call `let_go`."""
 
-    def __init__(self, plan: Plan, ports: OrderPorts, options: OrderOptions) -> None:
+    def __init__(self, plan: NodeOrderPlan, ports: OrderPorts, options: OrderOptions) -> None:
         """Read the service once. Raises as reads do."""
         clock = ports.clock
         self._plan, self._clock, self._sleep = plan, clock, ports.sleep
@@ -107,10 +112,10 @@ class OrderRun:
         self._lateness = OrderLateness(plan.verb, options, clock)
         self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
         self.on_interrupt = "giving back what was not ordered"
-        self.progress: dict[str, NodeProgress] = {}
+        self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
-    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended.
 
         Raises Refused where a node cannot be drained: nothing was ordered then, and what was
@@ -120,16 +125,16 @@ class OrderRun:
         self._loop.cycle(self._policy, self._rules)
         self._check_drains()
         while True:
-            self._turn()
+            self._run_cycles()
             self._note()
             yield tuple(self.progress.values())
             if all(one.ended for one in self.progress.values()):
                 return
             self._sleep(self._options.every_s)
 
-    def let_go(self) -> tuple[NodeProgress, ...]:
+    def let_go(self) -> tuple[OrderNodeProgress, ...]:
         """Stop waiting: give back what is surely not ordered, and tell what goes on."""
-        self._withdraw()
+        self._withdraw_orders()
         self._note()
         return tuple(self.progress.values())
 
@@ -158,32 +163,32 @@ class OrderRun:
             found += _earlier_events(rid, generation, fault, self._clock.now(), self._plan.by)
         return found
 
-    def _turn(self) -> None:
+    def _run_cycles(self) -> None:
         """Cycle as long as steps follow each other at once."""
         for _ in range(CYCLES):
             if not self._loop.cycle(self._policy, self._rules).acted:
                 return
 
-    def _withdraw(self) -> None:
+    def _withdraw_orders(self) -> None:
         """Give back every node that is not ordered, as far as Slurm lets us."""
         self._observer.interrupted = True
         for _ in range(CYCLES):
-            if not any(not rec.remedied for rec in self._open()):
+            if not any(not rec.remedied for rec in self._list_open()):
                 return
             if not self._loop.cycle(self._policy, self._rules).acted:
                 return
 
-    def _open(self) -> list[NodeRecovery]:
+    def _list_open(self) -> list[NodeRecovery]:
         state = self._memory.state
         return [state.nodes[rid] for rid in state.open_nodes.values()]
 
     def _check_drains(self) -> None:
         """Order nothing where one of the nodes cannot be drained. Raises Refused."""
-        for rec in self._open():
+        for rec in self._list_open():
             drain = last_step(rec.steps, StepKind.DRAIN)
             outcome = drain.outcome if drain is not None else None
             if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
-                self._withdraw()
+                self._withdraw_orders()
                 raise Refused(
                     f"{rec.node} cannot be drained: {outcome.detail or outcome.code};"
                     " nothing was ordered",
@@ -198,7 +203,7 @@ class OrderRun:
                 one = describe_unopened(target, self._answer_to(name))
             else:
                 rec = self._memory.state.nodes[rid]
-                one = describe(target, rec, self._facts(name, target, rec))
+                one = describe_progress(target, rec, self._make_facts(name, target, rec))
             self.progress[target.instance] = one
 
     def _answer_to(self, name: NodeName) -> str:
@@ -212,7 +217,7 @@ class OrderRun:
         ]
         return answers[-1] if answers else ""
 
-    def _facts(self, name: NodeName, target: Target, rec: NodeRecovery) -> OrderFacts:
+    def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
         observer, row = self._observer, self._provider.rows.get(name)
         failure, mend = self._failures.explain(target, row)
         return OrderFacts(

@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.node_order_plan import Target
-from hpctl.clusters.order_terms import Verb, fix
+from hpctl.clusters.node_order_plan import OrderTarget
+from hpctl.clusters.order_terms import Verb, find_fix
 from hpctl.clusters.progress import FAILURE, RUNNING
 from hpctl.engine.node_history import find_order, was_in_doubt
 from hpctl.nodes.by_hand import MOVING
@@ -53,7 +53,7 @@ ENDED = frozenset(
 BEFORE_ORDER = frozenset({NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED})
 
 
-class NodeProgress(Struct, frozen=True):
+class OrderNodeProgress(Struct, frozen=True):
     """One node of an order. `code` is the service's word for a refusal, `fix` what to do then.
 
     `left_drained` is the Reason under which Slurm still has it closed, where that is ours.
@@ -101,9 +101,11 @@ class OrderFacts(Struct, frozen=True):
     by_daemon: bool = False
 
 
-def describe(target: Target, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def describe_progress(
+    target: OrderTarget, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     """Return how far one node is."""
-    one = NodeProgress(
+    one = OrderNodeProgress(
         node=target.row.shown,
         group=target.row.group,
         instance_id=target.instance,
@@ -124,7 +126,9 @@ def describe(target: Target, rec: NodeRecovery, facts: OrderFacts) -> NodeProgre
         reason = own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
     if rec.phase is NodePhase.CANCELLED or found.phase is OrderPhase.LET_GO:
         stays = _was_left_drained(rec, facts)
-    return replace(found, fix=found.fix or fix(found.code), left_drained=reason if stays else "")
+    return replace(
+        found, fix=found.fix or find_fix(found.code), left_drained=reason if stays else ""
+    )
 
 
 def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
@@ -135,9 +139,9 @@ def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
     return not (taken_over or untouched or (given is not None and given.accepted))
 
 
-def describe_unopened(target: Target, refusal: str) -> NodeProgress:
+def describe_unopened(target: OrderTarget, refusal: str) -> OrderNodeProgress:
     """Return a node without a recovery: the loop refused its order, or never took it."""
-    return NodeProgress(
+    return OrderNodeProgress(
         node=target.row.shown,
         group=target.row.group,
         instance_id=target.instance,
@@ -146,9 +150,9 @@ def describe_unopened(target: Target, refusal: str) -> NodeProgress:
     )
 
 
-def describe_unread(target: Target, trouble: str) -> NodeProgress:
+def describe_unread(target: OrderTarget, trouble: str) -> OrderNodeProgress:
     """Return a node whose order the daemon has taken, while what became of it cannot be read."""
-    return NodeProgress(
+    return OrderNodeProgress(
         node=target.row.shown,
         group=target.row.group,
         instance_id=target.instance,
@@ -157,7 +161,7 @@ def describe_unread(target: Target, trouble: str) -> NodeProgress:
     )
 
 
-def _new_instance(target: Target, facts: OrderFacts) -> str:
+def _new_instance(target: OrderTarget, facts: OrderFacts) -> str:
     row = facts.row
     if row is None or not row.instance_id or row.instance_id == target.instance:
         return ""
@@ -170,7 +174,9 @@ def _seen_by_service(rec: NodeRecovery) -> bool:
     return step is not None and (step.accepted or was_in_doubt(rec))
 
 
-def _describe_before_order(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def _describe_before_order(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     if facts.interrupted and facts.by_daemon:
         return replace(one, phase=OrderPhase.LEFT)
     if facts.interrupted:
@@ -183,9 +189,9 @@ def _describe_before_order(one: NodeProgress, rec: NodeRecovery, facts: OrderFac
 
 
 def _describe_ordered(
-    one: NodeProgress, rec: NodeRecovery, target: Target, facts: OrderFacts
-) -> NodeProgress:
-    doubt = rec.phase in BEFORE_ORDER and not _accepted(rec)
+    one: OrderNodeProgress, rec: NodeRecovery, target: OrderTarget, facts: OrderFacts
+) -> OrderNodeProgress:
+    doubt = rec.phase in BEFORE_ORDER and not _is_accepted(rec)
     if facts.interrupted and facts.by_daemon:
         return replace(one, phase=OrderPhase.LEFT)
     if facts.interrupted:
@@ -204,12 +210,14 @@ def _describe_ordered(
     return _FOLLOW[facts.verb](one, rec, facts)
 
 
-def _accepted(rec: NodeRecovery) -> bool:
+def _is_accepted(rec: NodeRecovery) -> bool:
     step = find_order(rec)
     return step is not None and step.accepted
 
 
-def _follow_replacement(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def _follow_replacement(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     row = facts.row
     if row is None or not one.new_instance_id:
         text = f"the old instance is {facts.old.status}" if facts.old else ""
@@ -221,7 +229,9 @@ def _follow_replacement(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts)
     return _follow_joining(one, rec, facts)
 
 
-def _follow_reboot(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def _follow_reboot(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     row = facts.row
     if row is None or row.status == "Failure":
         text = row.message if row is not None else "the instance is gone"
@@ -234,15 +244,17 @@ def _follow_reboot(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> N
 
 
 def _follow_deletion(
-    one: NodeProgress,
+    one: OrderNodeProgress,
     rec: NodeRecovery,  # noqa: ARG001
     facts: OrderFacts,
-) -> NodeProgress:
+) -> OrderNodeProgress:
     text = facts.trouble or (facts.row.status if facts.row else "")
     return replace(one, phase=OrderPhase.ORDERED, text=text)
 
 
-def _follow_joining(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def _follow_joining(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     given = last_step(rec.steps, StepKind.RETURN)
     refused = given is not None and given.outcome is not None and not given.accepted
     text = given.outcome.detail if refused and given and given.outcome else ""
@@ -257,7 +269,9 @@ _FOLLOW = {
 }
 
 
-def _describe_end(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> NodeProgress:
+def _describe_end(
+    one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
+) -> OrderNodeProgress:
     last, order = rec.trail[-1], find_order(rec)
     outcome = order.outcome if order is not None and order.outcome else Outcome.accepted()
     refused = outcome.kind is OutcomeKind.REJECTED
@@ -282,7 +296,7 @@ def _describe_end(one: NodeProgress, rec: NodeRecovery, facts: OrderFacts) -> No
     return _describe_take_over(one, rec)
 
 
-def _describe_take_over(one: NodeProgress, rec: NodeRecovery) -> NodeProgress:
+def _describe_take_over(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeProgress:
     """An operator resumed the node, or gave it another Reason: it is theirs."""
     why = rec.trail[-1].why
     before = rec.trail[-2].phase if len(rec.trail) > 1 else NodePhase.OPEN

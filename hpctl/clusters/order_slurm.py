@@ -1,8 +1,9 @@
 """Slurm for an order that a command carries out: nodes are drained under an operator's Reason.
 
-The Reason names verb and instance (`hpctl.clusters.node_order_plan.mark`). It is not the daemon's:
-a daemon of this cluster leaves such a node alone, and the next command finds in it what was
-ordered. The loop is shown its own recovery's Reason instead, so that one table treats every node.
+The Reason names verb and instance (`hpctl.clusters.node_order_plan.make_reason`). It is not the
+daemon's: a daemon of this cluster leaves such a node alone, and the next command finds in it what
+was ordered. The loop is shown its own recovery's Reason instead, so that one table treats every
+node.
 
 A node that another operator or tool has closed is neither drained nor resumed; the loop is shown
 a node that it drained itself. So it is of a node that Slurm does not list, and without Slurm.
@@ -13,12 +14,12 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import Target
+from hpctl.clusters.node_order_plan import OrderTarget
 from hpctl.clusters.order_ports import NodeUpdates
 from hpctl.faults.hma_marks import mark_of
 from hpctl.slurm.cli import Rule
 from hpctl.slurm.no_slurm import NoSlurm
-from hpctl.slurm.rules import NO_SUCH_NODE, downed_by_hand, resumable
+from hpctl.slurm.rules import NO_SUCH_NODE, check_resume, downed_by_hand
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason, reason_owner
@@ -33,7 +34,7 @@ class OrderScheduler(NoSlurm):
 
     def __init__(
         self,
-        targets: Mapping[NodeName, Target],
+        targets: Mapping[NodeName, OrderTarget],
         slurm: NodeUpdates | None,
         now: Callable[[], datetime],
     ) -> None:
@@ -57,10 +58,10 @@ class OrderScheduler(NoSlurm):
             if not self.tracks(name):
                 node = SlurmNode(name, "IDLE")
             if node is not None:
-                nodes[name] = self._shown(node, owners.get(name))
+                nodes[name] = self._show_node(node, owners.get(name))
         return replace(seen, as_of=self._now(), nodes=nodes)
 
-    def _shown(self, node: SlurmNode, owner: RecoveryId | None) -> SlurmNode:
+    def _show_node(self, node: SlurmNode, owner: RecoveryId | None) -> SlurmNode:
         name, plain = node.name, node.flags - _BLOCKING
         if owner is not None and name not in self._returned:
             if self._is_held(node):
@@ -77,7 +78,7 @@ class OrderScheduler(NoSlurm):
         name = node.name
         if not self.tracks(name):
             return name in self._closed
-        if node.drained and bears(node, self._targets[name].reason):
+        if node.drained and has_reason(node, self._targets[name].reason):
             return True
         if name not in self._closed or not (node.closed or downed_by_hand(node)):
             return False
@@ -90,7 +91,7 @@ class OrderScheduler(NoSlurm):
         self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN each node that is open, with the operator's Reason."""
-        answers = self._update([n for n in nodes if self.tracks(n)], "DRAIN", close)
+        answers = self._update_nodes([n for n in nodes if self.tracks(n)], "DRAIN", decide_drain)
         for name in nodes:
             answer = answers.get(name, Outcome.accepted())
             if answer.code == "closed":
@@ -104,7 +105,7 @@ class OrderScheduler(NoSlurm):
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is drained with the operator's Reason."""
         mine = [n for n in nodes if self._is_ours(n)]
-        answers = self._update(mine, "DOWN", down)
+        answers = self._update_nodes(mine, "DOWN", decide_down)
         for name in nodes:
             if name not in answers:
                 self._downed.add(name)
@@ -114,7 +115,7 @@ class OrderScheduler(NoSlurm):
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node that this order has drained."""
         mine = [n for n in nodes if self._is_ours(n)]
-        answers = self._update(mine, "RESUME", reopen)
+        answers = self._update_nodes(mine, "RESUME", decide_resume)
         for name in nodes:
             if name not in answers:
                 self._returned.add(name)
@@ -124,42 +125,44 @@ class OrderScheduler(NoSlurm):
     def _is_ours(self, name: NodeName) -> bool:
         return self.tracks(name) and name not in self.closed_by_others
 
-    def _update(self, names: Sequence[NodeName], state: str, rule: Rule) -> dict[NodeName, Outcome]:
+    def _update_nodes(
+        self, names: Sequence[NodeName], state: str, rule: Rule
+    ) -> dict[NodeName, Outcome]:
         wanted = {name: self._targets[name].reason for name in names}
         return dict(self._slurm.update(wanted, state, rule)) if self._slurm and wanted else {}
 
 
-def close(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DRAIN: a node that is closed (DRAIN, FAIL, DOWN by hand) is left as it is."""
     if node is None:
         return NO_SUCH_NODE
     if not reason.isprintable() or not reason or reason_owner(reason) is not None:
         return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
-    if node.drained and bears(node, reason):
+    if node.drained and has_reason(node, reason):
         return Outcome.accepted("it is drained already")
     if node.closed or downed_by_hand(node):
         return Outcome.rejected("closed", node.reason)
     return None
 
 
-def down(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DOWN: only of a node that is DRAIN with this Reason."""
     if node is None:
         return NO_SUCH_NODE
-    if not (node.drained and bears(node, reason)):
+    if not (node.drained and has_reason(node, reason)):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
     return Outcome.accepted("it is down already") if node.down else None
 
 
-def reopen(node: SlurmNode | None, reason: str) -> Outcome | None:
+def decide_resume(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a RESUME: only with this Reason, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    if not node.in_service and not bears(node, reason):
+    if not node.in_service and not has_reason(node, reason):
         return Outcome.rejected("not_ours", f"{node.name} has another Reason: {node.reason}")
-    return resumable(node)
+    return check_resume(node)
 
 
-def bears(node: SlurmNode, reason: str) -> bool:
+def has_reason(node: SlurmNode, reason: str) -> bool:
     """Return whether a node has this Reason; slurmctld appends ` : Not responding` and the like."""
     return node.reason == reason or node.reason.startswith(f"{reason} : ")

@@ -68,6 +68,6 @@ _MENDS = {
 }
 
 
-def fix(code: str) -> str:
+def find_fix(code: str) -> str:
     """What to do about a node's refusal; empty where its words say it."""
     return _MENDS.get(code, "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hpctl.clusters.node_order_plan import Target, began
+from hpctl.clusters.node_order_plan import OrderTarget, format_start
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import OrderOptions
@@ -20,7 +20,7 @@ class OrderObserver:
 
     def __init__(
         self,
-        targets: Mapping[NodeName, Target],
+        targets: Mapping[NodeName, OrderTarget],
         scheduler: OrderScheduler,
         provider: OrderProvider,
         options: OrderOptions,
@@ -96,7 +96,7 @@ class OrderObserver:
             if name in state.open_nodes:
                 if row is None or node is None or not node.responding:
                     continue
-                boot = began(node) if self._scheduler.tracks(name) else ""
+                boot = format_start(node) if self._scheduler.tracks(name) else ""
             # Where Slurm does not tell when its slurmd began, another instance is another boot.
             boot = boot or f"of {instance}"
             heard[name] = Health(Generation(name, instance, BootId(boot)), slurm.as_of)

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.sagemaker.failure_causes import Trouble, Where
+from hpctl.sagemaker.failure_causes import NodeFailureCause, Where
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.ports import Aws
@@ -100,7 +100,7 @@ class NodeProgress(Struct, frozen=True):
     status: str
     message: str
     since: datetime
-    trouble: Trouble | None = None
+    trouble: NodeFailureCause | None = None
 
     @property
     def key(self) -> str:
@@ -146,7 +146,7 @@ class EventLine(Struct, frozen=True):
     instance_id: str = ""
 
 
-class Progress(Struct, frozen=True):
+class ClusterProgress(Struct, frozen=True):
     """One look at a cluster.
 
     `waited_s` is since the watch began, `still_s` since anything changed but failed nodes; `seen`
@@ -193,7 +193,7 @@ class Progress(Struct, frozen=True):
 Judged = tuple[WaitState, str]
 
 
-Until = Callable[[Progress], Judged]
+Until = Callable[[ClusterProgress], Judged]
 
 
 LAG_S = 120.0
@@ -231,12 +231,12 @@ def in_service(
     from before the order, where somebody looked: another one tells of this order.
     """
 
-    def judge(p: Progress) -> Judged:
+    def judge(p: ClusterProgress) -> Judged:
         if p.status != "InService":
             return _judge_status(p, patience_s)
         if "RollingBack" in p.seen:
             return _rolled_back(p)
-        missed = _missed(p.targets, targets) if targets is not None else ""
+        missed = _format_missing(p.targets, targets) if targets is not None else ""
         if missed:
             return _judge_missed(p, missed, before)
         if set(p.targets) & set(leaving):
@@ -245,12 +245,12 @@ def in_service(
             n.status == RUNNING for n in p.nodes
         ):
             return WaitState.REACHED, ""
-        return _stuck(p, patience_s)
+        return _judge_stuck(p, patience_s)
 
     return judge
 
 
-def _judge_status(p: Progress, patience_s: float) -> Judged:
+def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
     """Judge a cluster that is not InService."""
     if p.status == "Failed":
         return WaitState.FAILED, p.failure or "the cluster is Failed"
@@ -259,10 +259,10 @@ def _judge_status(p: Progress, patience_s: float) -> Judged:
     if p.status in ("Deleting", DELETED):
         return WaitState.FAILED, f"the cluster is {p.status}"
     # A Continuous cluster waits for a login node, however often that fails.
-    return _stuck(p, patience_s) if p.status == "Creating" else WAITING
+    return _judge_stuck(p, patience_s) if p.status == "Creating" else WAITING
 
 
-def _judge_missed(p: Progress, missed: str, before: str | None) -> Judged:
+def _judge_missed(p: ClusterProgress, missed: str, before: str | None) -> Judged:
     """Judge an InService cluster whose target counts are not the ordered ones."""
     if before is not None and p.failure not in ("", before):
         return _rolled_back(p)
@@ -271,13 +271,13 @@ def _judge_missed(p: Progress, missed: str, before: str | None) -> Judged:
     return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
 
 
-def migrated(judge: Until, before: str) -> Until:
+def judge_migration(judge: Until, before: str) -> Until:
     """`judge`, and every group has its SlurmConfig. FAILED where it is over without.
 
     `before` is the FailureMessage from before the order: another one tells of this order.
     """
 
-    def both(p: Progress) -> Judged:
+    def judge_both(p: ClusterProgress) -> Judged:
         verdict, why = judge(p)
         if verdict is not WaitState.REACHED or p.by_api:
             return verdict, why
@@ -285,16 +285,16 @@ def migrated(judge: Until, before: str) -> Until:
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
         return _rolled_back(p) if over else WAITING
 
-    return both
+    return judge_both
 
 
-def _rolled_back(p: Progress) -> Judged:
+def _rolled_back(p: ClusterProgress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
     return WaitState.FAILED, f"{why} ({fix})" if fix else why
 
 
-def deleted(p: Progress) -> Judged:
+def judge_deletion(p: ClusterProgress) -> Judged:
     """The service does not know the cluster any more. FAILED where nobody deletes it."""
     if p.status == DELETED:
         return WaitState.REACHED, ""
@@ -305,7 +305,7 @@ def deleted(p: Progress) -> Judged:
     return WAITING
 
 
-def _missed(have: Mapping[str, int], want: Mapping[str, int]) -> str:
+def _format_missing(have: Mapping[str, int], want: Mapping[str, int]) -> str:
     wrong = [
         f"{name} has a target of {have.get(name, 0)}, not {count}"
         for name, count in want.items()
@@ -314,7 +314,7 @@ def _missed(have: Mapping[str, int], want: Mapping[str, int]) -> str:
     return "; ".join(wrong)
 
 
-def _stuck(p: Progress, patience_s: float) -> Judged:
+def _judge_stuck(p: ClusterProgress, patience_s: float) -> Judged:
     """Whether only nodes are missing that have failed: the service may try those for ever."""
     failed = {n.key for n in p.failures}
     moving = any(n.status != RUNNING and n.key not in failed for n in p.nodes)

@@ -78,16 +78,16 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
     """CreateCluster's request."""
     slurm = {
         "SlurmConfigStrategy": spec.slurm_config_strategy,
-        "AccountingDatabase": _api(spec.accounting_database),
+        "AccountingDatabase": _to_api(spec.accounting_database),
     }
     slurm = {key: value for key, value in slurm.items() if value is not None}
     otherwise: dict[str, Any] = {
         "InstanceGroups": [group_request(spec, group) for group in spec.groups],
-        "VpcConfig": spec.vpc and _vpc(spec.vpc.subnets, spec.vpc.security_groups),
+        "VpcConfig": spec.vpc and _make_vpc_config(spec.vpc.subnets, spec.vpc.security_groups),
         "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
         "Orchestrator": {"Slurm": slurm} if slurm else None,
     }
-    return merged(_request(CLUSTER, spec, otherwise), spec.raw)
+    return merge_raw(_drop_empty(CLUSTER, spec, otherwise), spec.raw)
 
 
 def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
@@ -95,61 +95,61 @@ def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
     types, interface = group.instance_types, group.network_interface
     otherwise: dict[str, Any] = {
         "InstanceRequirements": {"InstanceTypes": list(types)} if types else None,
-        "OverrideVpcConfig": _override(spec, group),
-        "SlurmConfig": _slurm(spec, group),
+        "OverrideVpcConfig": _make_vpc_override(spec, group),
+        "SlurmConfig": _make_slurm_config(spec, group),
         "CapacityRequirements": {CAPACITY[group.capacity]: {}} if group.capacity else None,
         "NetworkInterface": {"InterfaceType": interface} if interface else None,
     }
-    return merged(_request(GROUP, group, otherwise), group.raw)
+    return merge_raw(_drop_empty(GROUP, group, otherwise), group.raw)
 
 
-def _request(
+def _drop_empty(
     members: Mapping[str, str], section: ClusterSpec | GroupSpec, otherwise: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The members that have a value."""
     values = {
-        theirs: _api(getattr(section, ours)) if ours else otherwise[theirs]
+        theirs: _to_api(getattr(section, ours)) if ours else otherwise[theirs]
         for theirs, ours in members.items()
     }
     return {theirs: value for theirs, value in values.items() if value not in (None, [])}
 
 
-def _api(value: Any) -> Any:
+def _to_api(value: Any) -> Any:
     """A value in the API's words, with lists where the models have tuples."""
     if isinstance(value, ApiSection):
-        return _api(value.request())
+        return _to_api(value.request())
     if isinstance(value, Mapping):
-        return {key: _api(one) for key, one in value.items()}
-    return [_api(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _to_api(one) for key, one in value.items()}
+    return [_to_api(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def merged(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+def merge_raw(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """A request with `raw` laid over it: structures key by key, all else as `raw` says."""
     both = dict(request)
     for key, value in raw.items():
         under = both.get(key)
         if isinstance(under, Mapping) and isinstance(value, Mapping):
-            both[key] = merged(under, value)
+            both[key] = merge_raw(under, value)
         else:
             both[key] = value
     return both
 
 
-def _vpc(subnets: tuple[str, ...], security_groups: tuple[str, ...]) -> dict[str, Any]:
+def _make_vpc_config(subnets: tuple[str, ...], security_groups: tuple[str, ...]) -> dict[str, Any]:
     return {"SecurityGroupIds": list(security_groups), "Subnets": list(subnets)}
 
 
-def _override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
+def _make_vpc_override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
     """The API overrides both or none: what a group leaves out is the cluster's."""
     if not group.subnets and not group.security_groups:
         return None
-    return _vpc(
+    return _make_vpc_config(
         group.subnets or (spec.vpc.subnets if spec.vpc else ()),
         group.security_groups or (spec.vpc.security_groups if spec.vpc else ()),
     )
 
 
-def _slurm(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
+def _make_slurm_config(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
     if spec.slurm_config != "api" or group.role is None:
         return None
     partitions = {"PartitionNames": [group.partition]} if group.partition else {}
@@ -186,7 +186,7 @@ _HEADS = {
 }
 
 
-def render(spec: ClusterSpec) -> dict[str, Any]:
+def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
     """The file's content. Raises HpctlError for a spec that does not use it."""
     if spec.slurm_config != "provisioning_parameters":
         raise HpctlError(
@@ -212,12 +212,12 @@ def render(spec: ClusterSpec) -> dict[str, Any]:
         "fsx_dns_name": more.fsx_lustre and more.fsx_lustre.dns_name,
         "fsx_mountname": more.fsx_lustre and more.fsx_lustre.mount_name,
         "fsx_openzfs_dns_name": more.fsx_openzfs and more.fsx_openzfs.dns_name,
-        "slurm_configurations": _heads(more.head_nodes) if more.head_nodes else None,
+        "slurm_configurations": _name_heads(more.head_nodes) if more.head_nodes else None,
     }
-    return merged({key: value for key, value in answer.items() if value is not None}, more.raw)
+    return merge_raw({key: value for key, value in answer.items() if value is not None}, more.raw)
 
 
-def _heads(heads: HeadNodes) -> dict[str, str]:
+def _name_heads(heads: HeadNodes) -> dict[str, str]:
     values = {key: getattr(heads, ours) for key, ours in _HEADS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -251,7 +251,7 @@ def read_back(
     return roles, section
 
 
-def places(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_parameter_files(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Bucket and key of the file beside each group's lifecycle scripts, once each."""
     uris = [
         group.get("LifeCycleConfig", {}).get("SourceS3Uri") for group in describe["InstanceGroups"]
@@ -264,14 +264,14 @@ def places(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def beside(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+def read_parameters(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
     """The file beside a living cluster's lifecycle scripts; else None, and why there is none.
 
     Where the API configures Slurm there is none, and nothing to be said about it.
     """
     if any("SlurmConfig" in group for group in describe["InstanceGroups"]):
         return None, ""
-    there = places(describe)
+    there = list_parameter_files(describe)
     if not there:
         return None, "no group has lifecycle scripts in S3"
     bucket, key = there[0]
@@ -301,7 +301,7 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
     if spec.slurm_config == "provisioning_parameters":
         path = directory / FILE
         if not path.exists():
-            path.write_text(json.dumps(render(spec), indent=2) + "\n")
+            path.write_text(json.dumps(render_parameters(spec), indent=2) + "\n")
         return FILE
     path = directory / CONFIG
     try:

@@ -45,7 +45,7 @@ class Link(Struct, frozen=True):
         return self.lifecycle in SETTLED
 
 
-class Wanted(Struct, frozen=True):
+class WantedLink(Struct, frozen=True):
     """A link that somebody wants. Raises HpctlError from `of` where it cannot be one."""
 
     file_system: str
@@ -57,7 +57,7 @@ class Wanted(Struct, frozen=True):
     @classmethod
     def of(
         cls, file_system: str, s3: str, path: str, *, auto_import: bool, auto_export: bool
-    ) -> Wanted:
+    ) -> WantedLink:
         """Checked and in one spelling: `/x`, `s3://bucket/prefix/`."""
         bucket = s3.removeprefix("s3://").partition("/")[0]
         if not s3.startswith("s3://") or not bucket:
@@ -85,7 +85,7 @@ class Wanted(Struct, frozen=True):
         }
 
 
-def links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
+def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
     """The links of one file system, or of all. Raises as `ports.Service.read` does.
 
     Absent where a file system has none because it is not there itself.
@@ -95,13 +95,13 @@ def links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
         request["Filters"] = [{"Name": "file-system-id", "Values": [file_system]}]
     operation = "describe_data_repository_associations"
     found = aws.service("fsx").pages(operation, "Associations", **request)
-    listed = tuple(sorted(map(_link, found), key=lambda link: (link.file_system, link.path)))
+    listed = tuple(sorted(map(_parse_link, found), key=lambda link: (link.file_system, link.path)))
     if file_system and not listed:
-        _description(aws, file_system)
+        _describe_file_system(aws, file_system)
     return listed
 
 
-def link(aws: Aws, wanted: Wanted) -> tuple[Link, bool]:
+def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     """The link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
@@ -113,20 +113,20 @@ def link(aws: Aws, wanted: Wanted) -> tuple[Link, bool]:
     try:
         made = aws.service("fsx").order("create_data_repository_association", **wanted.request())
     except InDoubt:
-        there = _same(aws, wanted)
+        there = _find_same_link(aws, wanted)
         if there is None:
             raise
         return there, True
-    return _link(made["Association"]), True
+    return _parse_link(made["Association"]), True
 
 
-def looked_up(aws: Aws, wanted: Wanted) -> Link | None:
+def looked_up(aws: Aws, wanted: WantedLink) -> Link | None:
     """The link where it is there already. Raises where it cannot be made, as `link` does."""
-    _check(aws, wanted.file_system)
-    return _same(aws, wanted)
+    _check_file_system(aws, wanted.file_system)
+    return _find_same_link(aws, wanted)
 
 
-def wait(
+def wait_for_link(
     aws: Aws,
     known: Link,
     *,
@@ -145,13 +145,13 @@ def wait(
         found = answer.get("Associations") or ()
         if not found:
             raise Absent(f"association {known.id} is gone", "somebody has deleted it")
-        known = _link(found[0])
+        known = _parse_link(found[0])
         yield known
 
 
-def _same(aws: Aws, wanted: Wanted) -> Link | None:
+def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
     """The link that is wanted, if it is there. Raises Refused where its path is taken."""
-    for there in links(aws, wanted.file_system):
+    for there in list_links(aws, wanted.file_system):
         if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
             continue
         if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
@@ -164,9 +164,9 @@ def _same(aws: Aws, wanted: Wanted) -> Link | None:
     return None
 
 
-def _check(aws: Aws, file_system: str) -> None:
+def _check_file_system(aws: Aws, file_system: str) -> None:
     """Whether a file system can be linked. Raises HpctlError, with what would have to be."""
-    known = _description(aws, file_system)
+    known = _describe_file_system(aws, file_system)
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
     if kind != "LUSTRE":
         raise Refused(
@@ -185,7 +185,7 @@ def _check(aws: Aws, file_system: str) -> None:
         raise Refused(f"{file_system} is {state}", "wait until it is AVAILABLE")
 
 
-def _description(aws: Aws, file_system: str) -> Mapping[str, Any]:
+def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
     """A file system in FSx's words. Raises Absent with the nearest that there are."""
     fsx = aws.service("fsx")
     try:
@@ -210,7 +210,7 @@ def _description(aws: Aws, file_system: str) -> Mapping[str, Any]:
     )
 
 
-def _link(answer: Mapping[str, Any]) -> Link:
+def _parse_link(answer: Mapping[str, Any]) -> Link:
     s3 = answer.get("S3", {})
     return Link(
         id=str(answer.get("AssociationId", "")),

@@ -20,15 +20,15 @@ from hpctl.clusters import failures
 from hpctl.clusters.progress import (
     DELETED,
     RUNNING,
+    ClusterProgress,
     EventLine,
     GroupProgress,
     NodeProgress,
-    Progress,
     Until,
     WaitState,
     types_of,
 )
-from hpctl.sagemaker.failure_causes import Cause, Trouble, Where
+from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
 from hpctl.vocabulary.ports import Aws, Service
@@ -58,7 +58,7 @@ class NoEvents(HpctlError):
     """The cluster is of the kind that has none."""
 
 
-def events(  # noqa: PLR0913 -- the filters of the API, by keyword
+def read_events(  # noqa: PLR0913 -- the filters of the API, by keyword
     aws: Aws,
     cluster: str,
     *,
@@ -78,17 +78,17 @@ def events(  # noqa: PLR0913 -- the filters of the API, by keyword
     request |= {"NodeId": instance} if instance else {}
     found = [
         event
-        for event in map(_event, _listed(sagemaker, cluster, request))
+        for event in map(_make_event, _list_events(sagemaker, cluster, request))
         if not levels or event.level in levels
     ]
     wanted = [event for event in found if event.level != "Info"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        more = list(pool.map(lambda event: _detailed(sagemaker, cluster, event), wanted))
+        more = list(pool.map(lambda event: _read_event_details(sagemaker, cluster, event), wanted))
     detailed = {event.id: event for event in more}
     return tuple(sorted((detailed.get(e.id, e) for e in found), key=lambda e: (e.at, e.id)))
 
 
-def _listed(
+def _list_events(
     sagemaker: Service, cluster: str, request: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     try:
@@ -106,7 +106,7 @@ def _listed(
         ) from error
 
 
-def _event(answer: Mapping[str, Any]) -> ClusterEvent:
+def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
     return ClusterEvent(
         id=str(answer["EventId"]),
         at=answer["EventTime"].astimezone(UTC),
@@ -119,7 +119,7 @@ def _event(answer: Mapping[str, Any]) -> ClusterEvent:
     )
 
 
-def _detailed(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
+def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
     metadata = metadata_of(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
@@ -156,7 +156,7 @@ READ_A_LOOK = 4
 """Lifecycle logs, and events' details, that one look reads at most: a thousand nodes may fail."""
 
 
-def watch(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
+def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
     aws: Aws,
     cluster: str,
     until: Until,
@@ -165,14 +165,14 @@ def watch(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
     sleep: Callable[[float], None],
     every_s: float = EVERY_S,
     timeout_s: float | None = TIMEOUT_S,
-) -> Iterator[Progress]:
+) -> Iterator[ClusterProgress]:
     """Looks at a cluster, `every_s` apart; the last one has a verdict other than WAITING.
 
     Ends when `until` says REACHED or FAILED, or with DEADLINE after `timeout_s`. Raises
     Unavailable where the very first look fails, Refused (but Absent is a look: DELETED).
     """
-    view = _View(aws, cluster, now())
-    last: Progress | None = None
+    view = _ClusterView(aws, cluster, now())
+    last: ClusterProgress | None = None
     while True:
         at = now()
         try:
@@ -192,12 +192,12 @@ def watch(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
         sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
 
 
-def look(aws: Aws, cluster: str, now: datetime) -> Progress:
+def look_once(aws: Aws, cluster: str, now: datetime) -> ClusterProgress:
     """One look alone. Raises Unavailable, Refused; Absent is a look with status DELETED."""
-    return _View(aws, cluster, now).look(now)
+    return _ClusterView(aws, cluster, now).look(now)
 
 
-class _View(Struct):
+class _ClusterView(Struct):
     """What is remembered from one look to the next."""
 
     aws: Aws
@@ -207,7 +207,7 @@ class _View(Struct):
     shape: tuple[Any, ...] = ()
     statuses: set[str] = field(default_factory=set)
     since: dict[str, tuple[str, str, datetime]] = field(default_factory=dict)
-    troubles: dict[tuple[str, str], Trouble] = field(default_factory=dict)
+    troubles: dict[tuple[str, str], NodeFailureCause] = field(default_factory=dict)
     failures: dict[str, NodeProgress] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
     events_shown: set[str] = field(default_factory=set)
@@ -215,7 +215,7 @@ class _View(Struct):
     logs_dark: bool = False
     events_left: int = READ_A_LOOK
 
-    def look(self, at: datetime) -> Progress:
+    def look(self, at: datetime) -> ClusterProgress:
         sagemaker = self.aws.service("sagemaker")
         self.logs_left = self.events_left = READ_A_LOOK
         try:
@@ -230,21 +230,21 @@ class _View(Struct):
         except Absent:
             answer, listed, continuous = {"ClusterStatus": DELETED}, [], False
         nodes = tuple(self._node(answer, summary, at) for summary in listed)
-        progress = Progress(
+        progress = ClusterProgress(
             cluster=str(answer.get("ClusterName", self.cluster)),
             status=str(answer["ClusterStatus"]),
             at=at,
             arn=str(answer.get("ClusterArn", "")),
             failure=str(answer.get("FailureMessage", "")),
-            groups=tuple(_group(g) for g in answer.get("InstanceGroups", ())),
+            groups=tuple(_make_group(g) for g in answer.get("InstanceGroups", ())),
             nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
             events=self._events() if continuous else (),
             waited_s=(at - self.began).total_seconds(),
             by_api=all("SlurmConfig" in g for g in answer.get("InstanceGroups", ())),
         )
-        return self._timed(progress)
+        return self._time_nodes(progress)
 
-    def _timed(self, progress: Progress) -> Progress:
+    def _time_nodes(self, progress: ClusterProgress) -> ClusterProgress:
         self.statuses.add(progress.status)
         for node in progress.nodes:
             if node.failed:
@@ -282,7 +282,7 @@ class _View(Struct):
             node=str(summary.get("PrivateDnsHostname") or "").partition(".")[0],
             status=str(state["Status"]),
             message=str(state.get("Message") or ""),
-            since=_utc(summary.get("LaunchTime"), at),
+            since=_to_utc(summary.get("LaunchTime"), at),
         )
         before = self.since.get(node.key)
         if before is None:
@@ -293,10 +293,12 @@ class _View(Struct):
         node = replace(node, since=self.since[node.key][2])
         return replace(node, trouble=self._trouble(answer, node)) if node.failed else node
 
-    def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> Trouble:
+    def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
         """What a failure means. An instance's lifecycle log is read until it has a line."""
         key = (node.key, node.instance_id)
-        known = self.troubles.get(key) or failures.meaning(self.aws, answer, node, self.places)
+        known = self.troubles.get(key) or failures.explain_failure(
+            self.aws, answer, node, self.places
+        )
         if known.cause is Cause.LIFECYCLE and not known.line and self._may_read():
             # Logs that cannot be reached cost half a minute each time: once is enough.
             known, self.logs_dark = failures.with_log(self.aws, answer, node, known)
@@ -324,20 +326,20 @@ class _View(Struct):
         fresh = [e for e in listed if e["EventId"] not in self.events_shown]
         self.events_shown |= {e["EventId"] for e in fresh}
         fresh.sort(key=lambda e: e["EventTime"])
-        return tuple(self._event(sagemaker, e) for e in fresh)
+        return tuple(self._make_line(sagemaker, e) for e in fresh)
 
     def _may_describe(self) -> bool:
         self.events_left -= 1
         return self.events_left >= 0
 
-    def _event(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
+    def _make_line(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
         if level == "Error" and self._may_describe():
             text = (
                 f"{text} {failure_message(metadata_of(sagemaker, self.cluster, event['EventId']))}"
             )
         return EventLine(
-            _utc(event["EventTime"], self.began),
+            _to_utc(event["EventTime"], self.began),
             level,
             text.strip(),
             str(event.get("InstanceGroupName", "")),
@@ -345,7 +347,7 @@ class _View(Struct):
         )
 
 
-def _group(group: Mapping[str, Any]) -> GroupProgress:
+def _make_group(group: Mapping[str, Any]) -> GroupProgress:
     return GroupProgress(
         str(group.get("InstanceGroupName", "")),
         types_of(group),
@@ -355,5 +357,5 @@ def _group(group: Mapping[str, Any]) -> GroupProgress:
     )
 
 
-def _utc(moment: datetime | None, otherwise: datetime) -> datetime:
+def _to_utc(moment: datetime | None, otherwise: datetime) -> datetime:
     return moment.astimezone(UTC) if moment else otherwise

@@ -20,7 +20,7 @@ def run(config: str, log_level: str) -> None:
     """Run the daemon until SIGTERM. SIGHUP reads the configuration again."""
     import logging
 
-    from hpctl.daemon.main import run as run_daemon
+    from hpctl.daemon.main import run_daemon
 
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -85,6 +85,6 @@ def check(path: str | None, as_json: bool) -> None:
 @config.command()
 def example() -> None:
     """Print a file with every key at its default."""
-    from hpctl.engine.config import example as text
+    from hpctl.engine.config import format_example as text
 
     output.echo(text(), nl=False)

@@ -19,17 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl import __version__
-from hpctl.daemon.cloud_pace import CloudPace
+from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.controller_watch import ControllerWatch
 from hpctl.daemon.cycle import Cycle, CycleFailures
 from hpctl.daemon.follow_up import FollowUp
-from hpctl.daemon.health import FlawLog, Housekeeping, Troubled
+from hpctl.daemon.health import Housekeeping, InconsistencyLog, Troubled
 from hpctl.daemon.journal_guard import JournalGuard
 from hpctl.daemon.kinds import KINDS
 from hpctl.daemon.lifecycle import Background, Daemon, HeldResources
 from hpctl.daemon.locks import ClusterLock, lock_state_dir
-from hpctl.daemon.pause import Pause
+from hpctl.daemon.pause import CyclePause
 from hpctl.daemon.readiness import Readiness
 from hpctl.daemon.reload import Reload
 from hpctl.daemon.signals import Signals
@@ -41,22 +41,22 @@ from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config, load
 from hpctl.engine.execute import AgentOrders, Effectors, Executor
 from hpctl.engine.journal.reserve import JournalReserve
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership, LeaseTerms
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.node_health import NodeHealthStore, without
+from hpctl.engine.node_health import NodeHealthStore, drop_checks
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.request_intake import RequestHandler
 from hpctl.engine.retirement import Retirement
 from hpctl.engine.wake import WakeLimiter, Waker
 from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
-from hpctl.jobs.hangs.daemon import HangWatch, StackDesk
-from hpctl.jobs.report_intake import JobDesk
+from hpctl.jobs.hangs.daemon import HangWatch, StackCollector
+from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.service.alerts import AlertStore, Webhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeLine
@@ -72,7 +72,7 @@ from hpctl.vocabulary.ports import Provider
 log = logging.getLogger("hpctl.daemon")
 
 
-def compose(config_path: str) -> Daemon:
+def compose_daemon(config_path: str) -> Daemon:
     """Read the configuration, take the locks and, of a file, the lease; replay; build everything.
 
     Nothing runs yet. What was opened is closed again on an error. Raises HpctlError and its kin,
@@ -83,7 +83,7 @@ def compose(config_path: str) -> Daemon:
         world = _make_world(base)
         engine = _make_loop(base, world)
         service = _make_service(base, world, engine)
-        daemon = _assemble(base, world, engine, service=service)
+        daemon = _assemble_daemon(base, world, engine, service=service)
         undo.pop_all()
     return daemon
 
@@ -143,7 +143,7 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
 
 
 def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leadership:
-    me = Holder(
+    me = DaemonIdentity(
         host=socket.gethostname(),
         pid=os.getpid(),
         version=__version__,
@@ -186,7 +186,7 @@ def _make_world(base: _Base) -> _Surroundings:
         provider.calls, config.metrics.agent_port, lambda: leadership.leads, config.state_dir
     )
     health = NodeHealthStore(
-        known=without(base.store.health(), (*AlertStore.checks,)),
+        known=drop_checks(base.store.health(), (*AlertStore.checks,)),
         rows=base.store,
         poke=base.waker.poke,
         clock=base.clock,
@@ -221,17 +221,17 @@ class _DecisionParts(Struct, frozen=True, kw_only=True):
     """What decides and acts, and what the intake and the notifications ask of it."""
 
     port: LoopPort
-    requests: RequestDesk
+    requests: RequestHandler
     orders: AgentOrders
     executor: Executor
     loop: Loop
-    jobs: JobDesk
+    jobs: JobReportHandler
 
 
 def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
     port = LoopPort(world.observer, world.memory, clock, waker.poke)
-    jobs = JobDesk(
+    jobs = JobReportHandler(
         base.store,
         # A user may send as many reports as jobs: they wake the loop once a second at most.
         replace(port, poke=WakeLimiter(waker.poke).poke),
@@ -239,8 +239,8 @@ def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
         base.disk,
     )
     munge_socket = config.intake.munge_socket
-    requests = RequestDesk(base.store, port, live, base.leadership, munge_socket)
-    stacks = StackDesk(
+    requests = RequestHandler(base.store, port, live, base.leadership, munge_socket)
+    stacks = StackCollector(
         world.health, world.observer, config.state_dir / "stacks", waker.poke, world.line
     )
     orders = AgentOrders(munge_socket, clock)
@@ -265,7 +265,7 @@ def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
     )
 
 
-class _Service(Struct, frozen=True, kw_only=True):
+class _ServiceParts(Struct, frozen=True, kw_only=True):
     """What serves agents, jobs, operators and monitoring."""
 
     intake: IntakeProcess
@@ -273,7 +273,7 @@ class _Service(Struct, frozen=True, kw_only=True):
     page: PageProcess
 
 
-def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _Service:
+def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
     config = base.config
     directory = NodeDirectory(
         observer=world.observer,
@@ -295,7 +295,7 @@ def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> 
     )
     notifier = Notifier(config, base.store, engine.port, world.metrics)
     page = PageProcess(str(base.path), config.page.listen)
-    return _Service(intake=intake, notifier=notifier, page=page)
+    return _ServiceParts(intake=intake, notifier=notifier, page=page)
 
 
 def _intake_setup(config: Config) -> channel.Setup:
@@ -309,8 +309,8 @@ def _intake_setup(config: Config) -> channel.Setup:
     )
 
 
-def _assemble(
-    base: _Base, world: _Surroundings, engine: _DecisionParts, *, service: _Service
+def _assemble_daemon(
+    base: _Base, world: _Surroundings, engine: _DecisionParts, *, service: _ServiceParts
 ) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     readers = WorldServer(base.config, leadership, memory)
@@ -333,11 +333,11 @@ def _assemble(
         live=live,
         observer=world.observer,
         readiness=readiness,
-        flaws=FlawLog(),
+        flaws=InconsistencyLog(),
         orders=engine.orders,
         retirement=Retirement(base.store, memory, clock, KINDS),
         leadership=leadership,
-        cloud_pace=CloudPace(live, world.cloud),
+        cloud_pace=CloudReadInterval(live, world.cloud),
         world=readers,
         on_history=(world.grey.look_back,),
         on_orders=(world.line.set_orders,),
@@ -358,7 +358,7 @@ def _assemble(
             live, world.health, leadership, parts, on_troubles=(world.metrics.take_troubles,)
         ),
         follow_up=follow_up,
-        pause=Pause(live, base.waker, world.observer, clock),
+        pause=CyclePause(live, base.waker, world.observer, clock),
         waker=base.waker,
     )
     standby = Standby(

@@ -26,12 +26,12 @@ class ConfigKeyView(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("KEY", "key"),
-        Column("VALUE", lambda row: _write(row.value), fold=True),
+        Column("VALUE", lambda row: _format_value(row.value), fold=True),
         Column("SOURCE", "source"),
     )
 
 
-def _write(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as the file would have it; text without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -72,7 +72,7 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     ]
     if changed:
         rows = [row for row in rows if row.source != DEFAULT]
-    output.show("config-show", ConfigView(config, tuple(rows)), as_json)
+    output.show_view("config-show", ConfigView(config, tuple(rows)), as_json)
 
 
 def _is_below(key: str, wanted: str) -> bool:
@@ -81,7 +81,7 @@ def _is_below(key: str, wanted: str) -> bool:
 
 def _no_such_key(key: str, known: list[str]) -> HpctlError:
     sections = dict.fromkeys(one.partition(".")[0] for one in known)
-    hint = output.nearest(
+    hint = output.suggest_names(
         key, dict.fromkeys([*sections, *known]), "`hpctl config show` lists the keys"
     )
     return HpctlError(f"there is no key {key!r}", hint)

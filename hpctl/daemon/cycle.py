@@ -9,7 +9,7 @@ from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.follow_up import FollowUp
 from hpctl.daemon.health import Housekeeping
 from hpctl.daemon.journal_guard import RETRY_S, JournalGuard
-from hpctl.daemon.pause import Pause
+from hpctl.daemon.pause import CyclePause
 from hpctl.daemon.readiness import Readiness
 from hpctl.daemon.reload import Reload
 from hpctl.daemon.signals import Signals
@@ -19,7 +19,7 @@ from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.wake import Waker
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 
 log = logging.getLogger("hpctl.daemon")
@@ -41,7 +41,7 @@ class CycleFailures:
             notify()
         self._in_a_row += 1
         log.error("a cycle failed, %d in a row; it is tried again", self._in_a_row, exc_info=error)
-        self.trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
+        self.trouble = make_printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
         return RETRY_S * self._in_a_row
 
     def clear(self) -> None:
@@ -64,7 +64,7 @@ class Cycle:
     failures: CycleFailures
     housekeeping: Housekeeping
     follow_up: FollowUp
-    pause: Pause
+    pause: CyclePause
     waker: Waker
     _quiet: bool = False
     """Nothing has asked for the next cycle."""
@@ -83,7 +83,7 @@ class Cycle:
             return
         begun = time.monotonic()
         try:
-            pace, spent_s = self._act(begun, quiet=quiet)
+            pace, spent_s = self._run_once(begun, quiet=quiet)
         except (LeaseLost, JournalCorrupt, Corrupt):
             raise
         except (OSError, Unavailable) as error:
@@ -91,14 +91,14 @@ class Cycle:
             return
         # What no wall held: the next cycle begins from the facts again, and the daemon lives.
         except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
-            self._recover(error, begun)
+            self._recover_from(error, begun)
             return
         self.failures.clear()
         self.follow_up.report(self.loop, spent_s)
         if not self.leadership.hand_over_to:
             self._quiet = self.pause.rest(pace, spent_s)
 
-    def _act(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
+    def _run_once(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
         """The round itself; how long it took, in seconds."""
         self.journal.reread_if_stale()
         self.audit.write_if_due()
@@ -113,7 +113,7 @@ class Cycle:
         self.leadership.follow_controller()
         return pace, spent_s
 
-    def _recover(self, error: Exception, begun: float) -> None:
+    def _recover_from(self, error: Exception, begun: float) -> None:
         """After a cycle that failed as a whole: wait, and replay the journal."""
         wait_s = self.failures.note(error)
         try:

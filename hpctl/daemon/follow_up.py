@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpctl.daemon.cloud_pace import CloudPace
-from hpctl.daemon.health import FlawLog
+from hpctl.daemon.cloud_pace import CloudReadInterval
+from hpctl.daemon.health import InconsistencyLog
 from hpctl.daemon.readiness import Readiness
 from hpctl.engine.execute import AgentOrders
 from hpctl.engine.journal.state import State
@@ -15,7 +15,7 @@ from hpctl.engine.observe import Observer
 from hpctl.engine.retirement import Retirement
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 
 
 @dataclass(kw_only=True, eq=False)
@@ -25,11 +25,11 @@ class FollowUp:
     live: LiveConfig
     observer: Observer
     readiness: Readiness
-    flaws: FlawLog
+    flaws: InconsistencyLog
     orders: AgentOrders
     retirement: Retirement
     leadership: Leadership
-    cloud_pace: CloudPace
+    cloud_pace: CloudReadInterval
     world: WorldServer
     on_history: Sequence[Callable[[State], None]] = ()
     """Each looks at the state after each cycle; what one raises is a flaw."""
@@ -53,8 +53,8 @@ class FollowUp:
         """Log the flaws of the cycle, and of the look at history that follows it."""
         flaws = list(loop.flaws)
         for look_back in self.on_history:
-            history = walled("history", "history", look_back, loop.state)
-            if isinstance(history, Flaw):
+            history = isolate_call("history", "history", look_back, loop.state)
+            if isinstance(history, InconsistentState):
                 flaws.append(history)
         self.flaws.note(flaws)
 

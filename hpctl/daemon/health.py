@@ -8,8 +8,8 @@ from typing import Protocol
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.toolkit.bounds import printable
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.toolkit.bounds import make_printable
+from hpctl.vocabulary.isolation import InconsistentState
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -61,20 +61,20 @@ class Housekeeping:
         self._leadership.note(last_cycle_s, trouble, self._live.config.mode)
 
 
-class FlawLog:
+class InconsistencyLog:
     """Logs each thing that is flawed once, as long as it is."""
 
     def __init__(self) -> None:
         """Nothing is flawed yet."""
         self._known: frozenset[tuple[str, str]] = frozenset()
 
-    def note(self, flaws: Sequence[Flaw]) -> None:
+    def note(self, flaws: Sequence[InconsistentState]) -> None:
         """Take everything that is flawed now."""
         for flaw in flaws:
             if (flaw.target, flaw.where) not in self._known:
                 log.error(
                     "internal_error target=%s where=%s input=%s error=%s",
-                    printable(flaw.target),
+                    make_printable(flaw.target),
                     flaw.where,
                     flaw.digest,
                     flaw.error,

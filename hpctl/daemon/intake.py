@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
-from hpctl.jobs.report_intake import route as make_report_route
+from hpctl.jobs.report_intake import make_route as make_report_route
 from hpctl.service.intake import child
 
 

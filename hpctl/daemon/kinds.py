@@ -6,7 +6,7 @@ A feature is removed by deleting its modules and its lines here.
 from collections.abc import Sequence
 
 from hpctl.capacity.kind import make_capacity_kind
-from hpctl.engine.kinds import Kind
+from hpctl.engine.kinds import RecoveryKind
 from hpctl.insight.forecast.history import rank_risks
 from hpctl.jobs.kind import JOBS
 from hpctl.jobs.readiness import may_be_stopped
@@ -14,7 +14,7 @@ from hpctl.nodes.acceptance.daemon import ACCEPTANCE, read_results
 from hpctl.nodes.kind import make_node_kind
 from hpctl.nodes.windows.kind import WINDOWS
 
-KINDS: Sequence[Kind] = (
+KINDS: Sequence[RecoveryKind] = (
     make_node_kind(testing=ACCEPTANCE, may_stop=may_be_stopped),
     JOBS,
     WINDOWS,

@@ -147,7 +147,7 @@ class Daemon:
         _check_munge(self.live.config.intake.munge_socket)
         again = None
         try:
-            self._lead()
+            self._lead_until_stop()
             if not self.signals.stopping:
                 again = self._keep_listener()
         except LeaseLost as error:
@@ -158,22 +158,22 @@ class Daemon:
         finally:
             for server in self.servers:
                 server.stop()
-            self._end()
+            self._release_all()
         return None if self.signals.stopping else again
 
     def _keep_listener(self) -> ExecuteAgain:
         return ExecuteAgain(self.intake.keep_listener() if self.intake is not None else None)
 
-    def _lead(self) -> None:
+    def _lead_until_stop(self) -> None:
         """Until this daemon is to stop, or another one is to lead."""
         if self.shared:
             self.standby.run()
         if not self.signals.stopping:
-            self._begin()
+            self._start_work()
         while not (self.signals.stopping or self.leadership.hand_over_to):
             self.cycle.run()
 
-    def _begin(self) -> None:
+    def _start_work(self) -> None:
         self.takeover.run()
         if self.intake is not None:
             self.intake.say_who_leads()
@@ -184,7 +184,7 @@ class Daemon:
         config = self.live.config
         log.info("running mode=%s intake=%s", config.mode, config.intake.listen)
 
-    def _end(self) -> None:
+    def _release_all(self) -> None:
         """Release in order: no effect under way, then the lease, then the rest."""
         stopping = self.signals.stopping
         self.readiness.announce_end(stopping=stopping)
@@ -209,6 +209,6 @@ class Daemon:
 
 def _check_munge(socket: Path | None) -> None:
     try:
-        munge.encode(b"", socket)
+        munge.encode_credential(b"", socket)
     except munge.MungeUnavailable as error:
         log.error("no agent can report: %s. %s", error, error.hint)

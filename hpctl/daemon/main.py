@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from hpctl.daemon.composition import compose
+from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.journal_guard import RETRY_S
 from hpctl.daemon.lifecycle import Daemon
 from hpctl.daemon.readiness import extend_start
@@ -20,7 +20,7 @@ from hpctl.wire.systemd import hand_on
 log = logging.getLogger("hpctl.daemon")
 
 
-def run(config_path: str, say: Callable[[str], None]) -> int:
+def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
     """Run a daemon to its end; return the exit code. `say` prints why it could not go on.
 
     A daemon that loses the lease executes the program again, as a standby in the same process.
@@ -52,7 +52,7 @@ def compose_when_ready(config_path: str) -> Daemon:
     """Compose the daemon, once the database that several heads share answers. Raises HpctlError."""
     while True:
         try:
-            return compose(config_path)
+            return compose_daemon(config_path)
         except Unavailable as error:
             if load(config_path).database_url is None:
                 raise

@@ -21,18 +21,18 @@ def page(listen: str | None, link: bool, config: str) -> None:
     8472:127.0.0.1:8472 HEAD`, then open the link. Ctrl-C ends it.
     """
     from hpctl.cli.features import list_explain_parts
-    from hpctl.service.page.access import Access
+    from hpctl.service.page.access import PageAccess
     from hpctl.service.page.serve import make_link, serve_page
 
     loaded = config_loading.load_config(config)
     if link:
-        output.exact(make_link(loaded.page.listen, Access.of(loaded.page)))
+        output.print_exact(make_link(loaded.page.listen, PageAccess.of(loaded.page)))
         return
     by_hand = bool(listen or not loaded.page.listen)
     if by_hand:
         token = secrets.token_bytes(32)
-        access = Access(lambda: token, loaded.page.hosts)
+        access = PageAccess(lambda: token, loaded.page.hosts)
     else:
-        access = Access.of(loaded.page)
+        access = PageAccess.of(loaded.page)
     place = (listen or HERE) if by_hand else loaded.page.listen
     serve_page(loaded, place, access, list_explain_parts(), by_hand=by_hand)

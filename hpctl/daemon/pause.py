@@ -7,7 +7,7 @@ from typing import Protocol
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import NextCycle
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.recovery import Look
+from hpctl.vocabulary.recovery import RequeueInterval
 
 LISTEN_S = 0.2
 """How often slurmctld's log is looked at during a sleep, in seconds."""
@@ -29,7 +29,7 @@ class ControllerNewsSource(Protocol):
         """Whether it asks for a reading of Slurm now."""
 
 
-class Pause:
+class CyclePause:
     """Sleeps between two cycles."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Pause:
     def rest(self, pace: NextCycle, spent_s: float) -> bool:
         """Sleep as the last cycle asks for; `spent_s`: how long it took. Return whether the next
         cycle is quiet: no event asks for it, and nothing was done in the last."""
-        woken = self._sleep(self.choose_s(pace, spent_s))
+        woken = self._sleep_until_event(self.choose_s(pace, spent_s))
         gather_s = self._live.config.loop.gather_s
         if woken and gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
@@ -55,7 +55,11 @@ class Pause:
         loop = self._live.config.loop
         if pace.acted:
             return 0.0
-        looks = {Look.SOON: loop.poll_s, Look.OFTEN: OFTEN_S, Look.SLOWLY: loop.slow_poll_s}
+        looks = {
+            RequeueInterval.SOON: loop.poll_s,
+            RequeueInterval.OFTEN: OFTEN_S,
+            RequeueInterval.SLOWLY: loop.slow_poll_s,
+        }
         pause_s = looks.get(pace.look, loop.reconcile_s)
         # On a cluster where looking is slow, look less: never more than a third of the time.
         pause_s = max(pause_s, 2 * spent_s)
@@ -64,7 +68,7 @@ class Pause:
             pause_s = min(pause_s, max(left_s, 0.02))
         return min(pause_s, loop.reconcile_s, self._live.config.upkeep_s * 4 / 3)
 
-    def _sleep(self, pause_s: float) -> bool:
+    def _sleep_until_event(self, pause_s: float) -> bool:
         """Sleep until an event, or until slurmctld's log asks for a reading. Return whether it was
         an event."""
         end = time.monotonic() + pause_s

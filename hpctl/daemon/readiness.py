@@ -1,6 +1,6 @@
 """What systemd learns of the daemon: that it starts, is ready, lives and stops."""
 
-from hpctl.wire.systemd import notify
+from hpctl.wire.systemd import notify_systemd
 
 WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS="
 """Instead of READY=1: a start takes as long as slurmctld or a database needs, in steps of two
@@ -9,7 +9,7 @@ minutes."""
 
 def extend_start(status: str) -> None:
     """Ask for two more minutes to start, and say what the start waits for."""
-    notify(WAITING + status)
+    notify_systemd(WAITING + status)
 
 
 class Readiness:
@@ -22,25 +22,25 @@ class Readiness:
     def announce_standby(self) -> None:
         """Ready, without the lease."""
         self._ready = True
-        notify("READY=1\nSTATUS=standby: follows the journal")
+        notify_systemd("READY=1\nSTATUS=standby: follows the journal")
 
     def announce_leader(self) -> None:
         """A standby took over."""
-        notify("STATUS=leader")
+        notify_systemd("STATUS=leader")
 
     def announce_slurm_read(self) -> None:
         """Ready, the first time; the daemon serves agents and acts on what it knows before."""
         if not self._ready:
             self._ready = True
-            notify("READY=1\nSTATUS=")
+            notify_systemd("READY=1\nSTATUS=")
 
     def announce_end(self, *, stopping: bool) -> None:
         """The daemon stops, or hands over and goes on as a standby."""
-        notify("STOPPING=1" if stopping else "STATUS=handing over")
+        notify_systemd("STOPPING=1" if stopping else "STATUS=handing over")
 
     def keep_alive(self) -> None:
         """Feed the watchdog; while the daemon is not ready, extend the start."""
         if self._ready:
-            notify("WATCHDOG=1")
+            notify_systemd("WATCHDOG=1")
         else:
             extend_start("waiting until Slurm answers")

@@ -15,7 +15,7 @@ from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.node_health import NodeHealthStore, without
+from hpctl.engine.node_health import NodeHealthStore, drop_checks
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.ports import Clock
 
@@ -46,7 +46,7 @@ class Takeover:
         while not self.signals.stopping:
             self.leadership.progress()
             try:
-                self._take()
+                self._take_over()
                 break
             except (OSError, Unavailable) as error:
                 if not self.shared:
@@ -54,10 +54,10 @@ class Takeover:
                 self.journal.wait(error)
         self.leadership.mark_caught_up()
 
-    def _take(self) -> None:
+    def _take_over(self) -> None:
         if self.shared:
             self.memory.take_over(self.store)
-            self.health.take_over(without(self.store.health(), self.local_checks))
+            self.health.take_over(drop_checks(self.store.health(), self.local_checks))
         for begin in self.on_takeover:
             begin(self.memory.state)
         started = DaemonStarted(

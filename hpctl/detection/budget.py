@@ -42,7 +42,7 @@ class Usage(Struct, frozen=True):
     memory_mb: float
 
 
-def usage() -> Usage:
+def measure_usage() -> Usage:
     """Of this process, all threads, without its children."""
     times = os.times()
     return Usage(times.user + times.system, resident_mb("self"))
@@ -62,7 +62,7 @@ class Budget:
         levels: Collection[int],
         cpu_percent: float = CPU_PERCENT,
         memory_mb: float = MEMORY_MB,
-        measure: Callable[[], Usage] = usage,
+        measure: Callable[[], Usage] = measure_usage,
     ) -> None:
         self._levels = sorted({level for level in levels if level > 0}, reverse=True)
         self._cpu_percent, self._memory_mb, self._measure = cpu_percent, memory_mb, measure

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from hpctl.detection.nvml.snapshot import Gpu, NvmlError, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, Snapshot
 from hpctl.vocabulary.model import Clears, Verdict
 
 METADATA_URL = "http://169.254.169.254"
@@ -75,12 +75,12 @@ Judged = Iterable[Observation]
 """What a judge says."""
 
 
-def fail(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+def make_failure(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
     """What speaks against the node."""
     return Observation(code, device, Verdict.FAIL, detail, evidence)
 
 
-def warn(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+def make_warning(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
     """What is worth watching."""
     return Observation(code, device, Verdict.WARN, detail, evidence)
 
@@ -107,12 +107,12 @@ class Functions(Struct, frozen=True):
     first gather, a counter that was reset, too little traffic).
     """
 
-    gather: Callable[[Machine], Any]
+    gather: Callable[[CheckedMachine], Any]
     judge: Callable[[Any, Any, Limits], Judged]
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-class Machine(Struct, frozen=True):
+class CheckedMachine(Struct, frozen=True):
     """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
 
     `nvml` gives the newest sweep of the NVML child; it raises CannotTell, or NotHere where there
@@ -145,44 +145,44 @@ RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
 
 
-def newest(machine: Machine) -> Snapshot:
+def latest_sweep(machine: CheckedMachine) -> Snapshot:
     """The newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
     if machine.nvml is None:
         raise NotHere("no NVML on this machine")
     return machine.nvml()
 
 
-def sweep(machine: Machine) -> Snapshot:
+def sweep_with_gpus(machine: CheckedMachine) -> Snapshot:
     """The newest sweep of a machine with GPUs.
 
     Raises NotHere where there is no driver or no GPU, CannotTell where NVML failed.
     """
-    snapshot = _sound(newest(machine))
+    snapshot = _raise_on_error(latest_sweep(machine))
     if not snapshot.gpus:
         raise NotHere("NVML lists no GPU")
     return snapshot
 
 
-def listed(machine: Machine) -> tuple[Gpu, ...]:
+def list_gpus(machine: CheckedMachine) -> tuple[GpuState, ...]:
     """The GPUs that NVML lists, perhaps none. Raises NotHere without a driver, CannotTell."""
-    return _sound(newest(machine)).gpus
+    return _raise_on_error(latest_sweep(machine)).gpus
 
 
-def _sound(snapshot: Snapshot) -> Snapshot:
+def _raise_on_error(snapshot: Snapshot) -> Snapshot:
     error = snapshot.error
     if error is None:
         return snapshot
     if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        raise NotHere(describe(error))
-    raise CannotTell(describe(error))
+        raise NotHere(describe_error(error))
+    raise CannotTell(describe_error(error))
 
 
-def describe(error: NvmlError) -> str:
+def describe_error(error: NvmlError) -> str:
     """An NVML error as people read it."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
 
-def pairs(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu, Gpu]]:
+def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, GpuState]]:
     """Each GPU of this sweep with itself in the earlier one; those that are in both.
 
     By UUID, else by PCI address: an index may change when a GPU drops out.
@@ -196,13 +196,13 @@ def pairs(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu, Gpu]]:
             yield gpu, was
 
 
-def grown(now: int | None, then: int | None) -> int:
+def count_growth(now: int | None, then: int | None) -> int:
     """By how much a counter grew; 0 where one is not known or it went back (a driver reset)."""
     if now is None or then is None:
         return 0
     return max(0, now - then)
 
 
-def busy(gpu: Gpu, percent: float) -> bool:
+def is_busy(gpu: GpuState, percent: float) -> bool:
     """Whether kernels run on it for at least so much of the time; an unknown load is not busy."""
     return gpu.utilization is not None and gpu.utilization >= percent

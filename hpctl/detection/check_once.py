@@ -8,14 +8,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Machine, NotHere, Observation
-from hpctl.detection.findings import Findings
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.check import CannotTell, CheckedMachine, NotHere, Observation
+from hpctl.detection.findings import FindingStore
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.kmsg import open_log
-from hpctl.detection.runner import Check, make_finding
-from hpctl.detection.slurm_jobs import Jobs
+from hpctl.detection.runner import LoadedCheck, make_finding
+from hpctl.detection.slurm_jobs import ProcessJobs
 from hpctl.faults.assess import assess_settled
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Condition
@@ -45,9 +45,9 @@ class CheckRow(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def look(checks: Sequence[Check], machine: Machine) -> list[CheckRow]:
+def run_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> list[CheckRow]:
     """Run each check now, one after the other, N of M and grace aside."""
-    return [_row(check, machine) for check in checks]
+    return [_run_check(check, machine) for check in checks]
 
 
 def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
@@ -63,13 +63,13 @@ def _log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
     """Judge the lines together, by the daemon's own function, so that both say the same."""
     if not findings:
         return CheckRow(LOG, Verdict.OK, f"what the kernel says in {path}")
-    assessment = assess_settled(findings, rules())
+    assessment = assess_settled(findings, build_rules())
     state = _STATES.get(assessment.condition, Verdict.NOTE)
     return CheckRow(LOG, state, assessment.why, findings)
 
 
 def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
-    source, kernel, findings = open_log(path), Kernel(Jobs().of), Findings()
+    source, kernel, findings = open_log(path), KernelJudge(ProcessJobs().of), FindingStore()
     try:
         while records := source.read():
             for finding in kernel.findings(records, accept_user=accept_user):
@@ -79,7 +79,7 @@ def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
     return findings.all(), source.lost
 
 
-def _row(check: Check, machine: Machine) -> CheckRow:
+def _run_check(check: LoadedCheck, machine: CheckedMachine) -> CheckRow:
     spec, now = check.spec, datetime.now(UTC)
     try:
         seen = list(check.judge(check.gather(machine), None, check.limits))
@@ -88,9 +88,9 @@ def _row(check: Check, machine: Machine) -> CheckRow:
     except CannotTell as error:
         seen = [Observation("cannot_tell", "", Verdict.UNKNOWN, str(error)[:256])]
     findings = tuple(make_finding(spec, one, now) for one in seen)
-    return CheckRow(spec.name, _worst(findings), spec.what, findings)
+    return CheckRow(spec.name, _find_worst(findings), spec.what, findings)
 
 
-def _worst(findings: Sequence[Finding]) -> str:
+def _find_worst(findings: Sequence[Finding]) -> str:
     verdicts = {finding.verdict for finding in findings}
     return next((verdict.value for verdict in _WORST if verdict in verdicts), Verdict.OK.value)

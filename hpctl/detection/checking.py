@@ -5,14 +5,14 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from hpctl.detection.budget import Budget, resident_mb, usage
+from hpctl.detection.budget import Budget, measure_usage, resident_mb
 from hpctl.detection.changes import ChangeListener
-from hpctl.detection.config import apply
-from hpctl.detection.machine import boot_age_s, machine, upgraded
-from hpctl.detection.metrics import render, samples_of
-from hpctl.detection.nvml.client import Client
+from hpctl.detection.config import apply_config
+from hpctl.detection.machine import boot_age_s, build_machine, note_upgrade
+from hpctl.detection.metrics import render_samples, samples_of
+from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import Snapshot
-from hpctl.detection.runner import AGENT_CHECKS, Runner, load
+from hpctl.detection.runner import AGENT_CHECKS, CheckRunner, load_check
 from hpctl.detection.settings import AgentSettings
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Finding
@@ -35,24 +35,24 @@ class Checks:
     def __init__(
         self, settings: AgentSettings, earlier: Iterable[Finding], listener: ChangeListener
     ) -> None:
-        self._nvml = Client(root=settings.root)
+        self._nvml = NvmlClient(root=settings.root)
         self._patience_s = FIRST_SWEEP_S
-        bare = machine(settings.root, settings.config.expected)
-        chosen = apply(settings.config, CHECKS)
+        bare = build_machine(settings.root, settings.config.expected)
+        chosen = apply_config(settings.config, CHECKS)
         allowed = settings.config.budget
         levels = {spec.shed for spec, _ in chosen}
         self._budget = Budget(levels, allowed.cpu_percent, allowed.memory_mb)
-        self._runner = Runner(
-            [load(spec, limits) for spec, limits in chosen],
-            replace(bare, nvml=self._sweep),
+        self._runner = CheckRunner(
+            [load_check(spec, limits) for spec, limits in chosen],
+            replace(bare, nvml=self._wait_for_sweep),
             listener,
             self._budget,
             boot_age_s=boot_age_s(bare),
-            upgraded=upgraded(settings.spool),
+            upgraded=note_upgrade(settings.spool),
             earlier=(finding for finding in earlier if finding.check in NAMES),
         )
 
-    def _sweep(self) -> Snapshot:
+    def _wait_for_sweep(self) -> Snapshot:
         """The newest sweep; only the first look of all waits for one. On the runner's thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
@@ -91,11 +91,11 @@ class Checks:
 
     def metrics(self, findings: Iterable[Finding]) -> bytes:
         """All that Prometheus is told. From any thread."""
-        return render(
+        return render_samples(
             (
                 *samples_of(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
-                ("resident_memory_bytes", {}, usage().memory_mb * 1e6),
+                ("resident_memory_bytes", {}, measure_usage().memory_mb * 1e6),
                 ("nvml_child_resident_memory_bytes", {}, self._child_bytes()),
             )
         )

@@ -56,7 +56,7 @@ class Conditions:
         What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
         """
         self._keep_up(at)
-        before = self._names()
+        before = self._list_names()
         seen = {(o.code, o.device, o.job): o for o in observations}
         if early:
             self._too_early(sorted({o.code for o in seen.values()}), at)
@@ -68,7 +68,7 @@ class Conditions:
                 self._things[name] = _Thing(self._no_runs(), at)
         for name, thing in list(self._things.items()):
             self._update(name, thing, seen.get(name), at)
-        return self._names() != before
+        return self._list_names() != before
 
     def could_not_tell(self, why: str, at: datetime) -> bool:
         """A run that found nothing out: what was known stays known. True when this is new."""
@@ -80,7 +80,7 @@ class Conditions:
             at if old is None else old.first,
             at,
             code="cannot_tell",
-            detail=_text(why, 256) if old is None else old.detail,
+            detail=_clean_text(why, 256) if old is None else old.detail,
             count=1 if old is None else old.count + 1,
             clears=Clears.GONE,
         )
@@ -105,9 +105,9 @@ class Conditions:
         for thing in self._things.values():
             thing.since -= back
             if thing.finding is not None:
-                thing.finding = _earlier(thing.finding, back)
+                thing.finding = _backdate_finding(thing.finding, back)
         if self._unknown is not None:
-            self._unknown = _earlier(self._unknown, back)
+            self._unknown = _backdate_finding(self._unknown, back)
 
     def findings(self) -> list[Finding]:
         """What is to be reported now."""
@@ -124,29 +124,29 @@ class Conditions:
         if observation is not None:
             thing.gone_s = observation.gone_s
             if finding is not None:
-                thing.finding = _again(finding, observation, at)
+                thing.finding = _count_again(finding, observation, at)
             elif sum(thing.runs) >= self._spec.seen[0]:
-                thing.finding = self._first(observation, thing, at)
-        elif self._over(thing, at):
+                thing.finding = self._make_first(observation, thing, at)
+        elif self._is_over(thing, at):
             del self._things[key]
 
-    def _over(self, thing: _Thing, at: datetime) -> bool:
+    def _is_over(self, thing: _Thing, at: datetime) -> bool:
         finding = thing.finding
         if finding is None:
             return not any(thing.runs)
         limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
         return finding.clears is Clears.GONE and at - finding.last >= limit
 
-    def _first(self, seen: Observation, thing: _Thing, at: datetime) -> Finding:
+    def _make_first(self, seen: Observation, thing: _Thing, at: datetime) -> Finding:
         return Finding(
             self._spec.name,
             seen.verdict,
             thing.since,
             at,
-            device=_text(seen.device, 256),
+            device=_clean_text(seen.device, 256),
             code=seen.code,
-            detail=_text(seen.detail, 256),
-            evidence=_text(seen.evidence, 512),
+            detail=_clean_text(seen.detail, 256),
+            evidence=_clean_text(seen.evidence, 512),
             count=sum(thing.runs),
             clears=seen.clears or self._spec.clears,
             job=seen.job,
@@ -155,23 +155,23 @@ class Conditions:
     def _no_runs(self) -> deque[bool]:
         return deque(maxlen=self._spec.seen[1])
 
-    def _names(self) -> set[tuple[str, str, str, str]]:
+    def _list_names(self) -> set[tuple[str, str, str, str]]:
         return {(f.code, f.device, f.job, f.verdict) for f in self.findings()}
 
 
-def _earlier(finding: Finding, by: timedelta) -> Finding:
+def _backdate_finding(finding: Finding, by: timedelta) -> Finding:
     return replace(finding, first=finding.first - by, last=finding.last - by)
 
 
-def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
+def _count_again(finding: Finding, seen: Observation, at: datetime) -> Finding:
     """Counted once more. Its text stays what it first was, unless the verdict is another."""
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more
-    detail, evidence = _text(seen.detail, 256), _text(seen.evidence, 512)
+    detail, evidence = _clean_text(seen.detail, 256), _clean_text(seen.evidence, 512)
     return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
 
 
-def _text(text: str, limit: int) -> str:
+def _clean_text(text: str, limit: int) -> str:
     """What a report can carry: the name of a file or device need not be UTF-8."""
     return text[:limit].encode("utf-8", "replace").decode()

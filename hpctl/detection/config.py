@@ -52,7 +52,7 @@ class AgentFileError(FileProblems):
     hint_text = "docs/checks.md names all checks and limits"
 
 
-def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
+def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
     """Return the file's settings; the defaults where `path` is None or the default file is not
     there.
 
@@ -62,17 +62,17 @@ def load(path: Path | None, specs: Sequence[CheckSpec]) -> AgentConfig:
         return AgentConfig()
     from hpctl.toolkit import yaml_files  # only where there is a file: it costs memory
 
-    text = yaml_files.read(path, AgentFileError)
-    data = yaml_files.mapping(text, str(path), AgentFileError)
-    config, problems = yaml_files.build(AgentConfig, data)
+    text = yaml_files.read_text(path, AgentFileError)
+    data = yaml_files.load_mapping(text, str(path), AgentFileError)
+    config, problems = yaml_files.build_struct(AgentConfig, data)
     if config is not None:
-        problems = list(_unknown(config, specs))
+        problems = list(_find_unknown(config, specs))
     if config is None or problems:
-        raise AgentFileError(str(path), yaml_files.placed(problems, text))
+        raise AgentFileError(str(path), yaml_files.format_problems(problems, text))
     return config
 
 
-def apply(
+def apply_config(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> list[tuple[CheckSpec, dict[str, float]]]:
     """The enabled checks with their times and the site's limits."""
@@ -86,19 +86,19 @@ def apply(
     return chosen
 
 
-def _unknown(
+def _find_unknown(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every check and limit that is named and does not exist."""
-    from hpctl.toolkit.yaml_files import near
+    from hpctl.toolkit.yaml_files import suggest_word
 
     known = {spec.name: spec for spec in specs}
     for name, mine in config.checks.items():
         spec = known.get(name)
         if spec is None:
-            yield ("checks", name), f"no such check{near(name, list(known))}"
+            yield ("checks", name), f"no such check{suggest_word(name, list(known))}"
             continue
         for limit in mine.limits:
             if limit not in spec.limits:
-                guess = near(limit, list(spec.limits))
+                guess = suggest_word(limit, list(spec.limits))
                 yield ("checks", name, "limits", limit), f"no such limit{guess}"

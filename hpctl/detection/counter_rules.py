@@ -34,7 +34,7 @@ class CounterRule(Struct, frozen=True):
 
 def counter_rules(check: str) -> tuple[CounterRule, ...]:
     """Return the rules of a check, in the order of its rows."""
-    return tuple(_rule(row) for row in rows_of(check) if row.counter)
+    return tuple(_parse_rule(row) for row in rows_of(check) if row.counter)
 
 
 def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tuple[int, float]]:
@@ -56,7 +56,7 @@ def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tupl
     return worst
 
 
-def _rule(row: FaultRow) -> CounterRule:
+def _parse_rule(row: FaultRow) -> CounterRule:
     operator, _, limit = row.when.partition(" ")
     name = row.counter.rpartition("/")[2]
     verdict = Verdict.WARN if row.treatment == "I" else Verdict.FAIL

@@ -31,51 +31,51 @@ _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _refused: set[Path] = set()
 
 
-class Place(Struct, frozen=True):
+class DriverPlace(Struct, frozen=True):
     """One place of a driver: where its programs are, and where its libraries may be."""
 
     programs: Path
     libraries: tuple[Path, ...]
 
 
-class Program(Struct, frozen=True):
+class DriverProgram(Struct, frozen=True):
     """A program, and the environment that it needs to find the driver's libraries."""
 
     path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def places(root: Path, env: Mapping[str, str] = os.environ) -> Iterator[Place]:
+def list_places(root: Path, env: Mapping[str, str] = os.environ) -> Iterator[DriverPlace]:
     """Yield where to look, in order: what the environment names, the system, then the others."""
     named = env.get(DRIVER_ROOT, "").strip("/")
     if named:
-        yield _system(root / named)
-    yield _system(root)
+        yield _system_place(root / named)
+    yield _system_place(root)
     own = root / "usr/local/nvidia"
-    yield Place(own / "bin", (own / "lib64", own / "lib"))
-    yield _system(root / "run/nvidia/driver")
+    yield DriverPlace(own / "bin", (own / "lib64", own / "lib"))
+    yield _system_place(root / "run/nvidia/driver")
 
 
 def find_library(root: Path, env: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the driver's libnvidia-ml.so.1; None where no trusted one is found."""
-    for place in places(root, env):
+    for place in list_places(root, env):
         found = _library_in(place)
         if found is not None:
             return found
     return None
 
 
-def find_smi(root: Path, env: Mapping[str, str] = os.environ) -> Program | None:
+def find_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram | None:
     """Return nvidia-smi; None where no trusted one is found."""
-    for place in places(root, env):
+    for place in list_places(root, env):
         path = place.programs / SMI
         if not _is_trusted(path):
             continue
         library = _library_in(place)
         in_system = place.programs == root / "usr/bin"
         if library is None or in_system:
-            return Program(path)
-        return Program(path, {"LD_LIBRARY_PATH": str(library.parent)})
+            return DriverProgram(path)
+        return DriverProgram(path, {"LD_LIBRARY_PATH": str(library.parent)})
     return None
 
 
@@ -84,7 +84,7 @@ def library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
 
     Only the link is read, so that a link to a file that is gone still tells.
     """
-    for place in places(root, env):
+    for place in list_places(root, env):
         for folder in place.libraries:
             try:
                 match = _LIBRARY_VERSION.search(str((folder / LIBRARY).readlink()))
@@ -95,11 +95,11 @@ def library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def _system(root: Path) -> Place:
-    return Place(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
+def _system_place(root: Path) -> DriverPlace:
+    return DriverPlace(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
 
 
-def _library_in(place: Place) -> Path | None:
+def _library_in(place: DriverPlace) -> Path | None:
     for folder in place.libraries:
         if _is_trusted(folder / LIBRARY):
             return folder / LIBRARY

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import Key, key
+from hpctl.faults.health import Key, make_finding_key
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 from hpctl.wire import reports as wire
 
@@ -43,7 +43,7 @@ MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
 the checks find: what is missing from it counts as gone."""
 
 
-def fold(old: Finding, new: Finding) -> Finding:
+def merge_findings(old: Finding, new: Finding) -> Finding:
     """Two sightings of the same thing: counted together, the first evidence kept."""
     # Spelled out: `replace` takes three times as long, and a storm runs through this line.
     return Finding(
@@ -61,7 +61,7 @@ def fold(old: Finding, new: Finding) -> Finding:
     )
 
 
-class Findings:
+class FindingStore:
     """The folded findings of one boot.
 
     `earlier` is what a former run of the agent saw. The kernel's ring shows part of it again, so
@@ -69,7 +69,7 @@ class Findings:
     """
 
     def __init__(self, earlier: Iterable[Finding] = ()) -> None:
-        self._earlier = {key(finding): finding for finding in earlier}
+        self._earlier = {make_finding_key(finding): finding for finding in earlier}
         self._seen: dict[Key, Finding] = {}
         self._left_out: Finding | None = None
         self._jobs: dict[Key, dict[Key, None]] = {}
@@ -83,19 +83,19 @@ class Findings:
         A finding that is OK and clears by being gone ends what was seen of it until then.
         """
         if finding.verdict is Verdict.OK and finding.clears is Clears.GONE:
-            return self._end(finding)
+            return self._drop_ended(finding)
         finding = self._with_job(finding)
-        name = key(finding)
-        if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
+        name = make_finding_key(finding)
+        if name not in self._seen and name not in self._earlier and self._is_full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
-            name = key(finding)
+            name = make_finding_key(finding)
         if finding.verdict is Verdict.NOTE and name not in self._notes:
             finding = self._fit_note(finding)
-            name = key(finding)
+            name = make_finding_key(finding)
         if (old := self._seen.get(name)) is not None:
-            self._seen[name] = fold(old, finding)
+            self._seen[name] = merge_findings(old, finding)
             return False
-        if name not in self._earlier and self._full(MAX_KEPT):
+        if name not in self._earlier and self._is_full(MAX_KEPT):
             self._leave_out(finding.last)
             return False
         self._seen[name] = finding
@@ -107,15 +107,15 @@ class Findings:
         merged = dict(self._earlier)
         for name, new in self._seen.items():
             old = merged.get(name)
-            merged[name] = new if old is None else _widest(old, new)
+            merged[name] = new if old is None else _widen_finding(old, new)
         if self._left_out is not None:
-            merged[key(self._left_out)] = self._left_out
-        return tuple(sorted(merged.values(), key=lambda f: (f.first, key(f))))
+            merged[make_finding_key(self._left_out)] = self._left_out
+        return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
 
     def _with_job(self, finding: Finding) -> Finding:
         """A sighting under the job that it belongs to; room is made for a job that is new."""
-        name = key(finding)
-        jobs = self._jobs.get(_place(name))
+        name = make_finding_key(finding)
+        jobs = self._jobs.get(_strip_job(name))
         if jobs is None:
             return finding
         if name in jobs:
@@ -133,7 +133,7 @@ class Findings:
 
     def _note_job(self, name: Key) -> None:
         if name[-1]:
-            self._jobs.setdefault(_place(name), {})[name] = None
+            self._jobs.setdefault(_strip_job(name), {})[name] = None
 
     def _forget_a_job(self, jobs: dict[Key, None]) -> None:
         """Fold the job that was hit longest ago into the finding without a job."""
@@ -142,29 +142,31 @@ class Findings:
         name = next(iter(jobs))
         del jobs[name]
         self._notes.discard(name)
-        place = _place(name)
+        place = _strip_job(name)
         for known in (self._seen, self._earlier):
             if (finding := known.pop(name, None)) is not None:
                 nameless = replace(finding, job="")
-                known[place] = fold(known[place], nameless) if place in known else nameless
+                known[place] = (
+                    merge_findings(known[place], nameless) if place in known else nameless
+                )
 
-    def _end(self, over: Finding) -> bool:
-        name = key(over)
+    def _drop_ended(self, over: Finding) -> bool:
+        name = make_finding_key(over)
         ended = [k for k in (self._seen, self._earlier) if name in k and k[name].last <= over.last]
         for known in ended:
             del known[name]
         return bool(ended)
 
-    def _full(self, limit: int) -> bool:
+    def _is_full(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
 
     def _fit_note(self, note: Finding) -> Finding:
         """Take in a note of a new name, without its detail, job and device where there are many."""
         if len(self._notes) >= MAX_DETAILED_NOTES:
             note = replace(note, detail="", job="")
-        if key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
+        if make_finding_key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
             note = replace(note, device="")
-        self._notes.add(key(note))
+        self._notes.add(make_finding_key(note))
         return note
 
     def _leave_out(self, at: datetime) -> None:
@@ -175,15 +177,15 @@ class Findings:
             at,
             detail="more distinct findings than a report holds",
         )
-        self._left_out = new if self._left_out is None else fold(self._left_out, new)
+        self._left_out = new if self._left_out is None else merge_findings(self._left_out, new)
 
 
-def _place(name: Key) -> Key:
+def _strip_job(name: Key) -> Key:
     """A key without its job."""
     return (*name[:-1], "")
 
 
-def _widest(old: Finding, new: Finding) -> Finding:
+def _widen_finding(old: Finding, new: Finding) -> Finding:
     """Join what two runs of the agent saw: the later run may be of a version that knows better."""
     return replace(
         old,

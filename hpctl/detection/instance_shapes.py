@@ -8,7 +8,7 @@ from msgspec import Struct
 # How many devices an instance type has: what a machine is held against if nothing is configured.
 
 
-class Shape(Struct, frozen=True):
+class InstanceShape(Struct, frozen=True):
     """What one instance type has; None is not known here, and is then not checked."""
 
     efa_devices: int | None = None
@@ -25,36 +25,40 @@ G5 and the sizes of G6 up to 16xlarge are in AWS's own table (AWS Batch User Gui
 jobs"); the larger ones and G6e are taken to be alike, and were not checked on an instance."""
 
 
-SHAPES: Mapping[str, Shape] = {
+SHAPES: Mapping[str, InstanceShape] = {
     **{
-        f"{family}.{size}xlarge": Shape(gpus=gpus)
+        f"{family}.{size}xlarge": InstanceShape(gpus=gpus)
         for family in ("g5", "g6", "g6e")
         for gpus, sizes in _GPUS.items()
         for size in sizes
     },
-    "g5.48xlarge": Shape(gpus=8, memory_gib=768),
-    "g6.48xlarge": Shape(gpus=8, memory_gib=768),
-    "g6e.48xlarge": Shape(gpus=8, memory_gib=1536),
+    "g5.48xlarge": InstanceShape(gpus=8, memory_gib=768),
+    "g6.48xlarge": InstanceShape(gpus=8, memory_gib=768),
+    "g6e.48xlarge": InstanceShape(gpus=8, memory_gib=1536),
     # Amazon EC2 User Guide, "Elastic Fabric Adapter", and facts/detection 1.8 and 5.1; instance
     # storage: Amazon EC2 instance types, accelerated computing.
-    "p4d.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
-    "p4de.24xlarge": Shape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
-    "p5.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
-    "p5e.48xlarge": Shape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
-    "p5en.48xlarge": Shape(efa_devices=16, gpus=8, nvme_disks=8, memory_gib=2048),
-    "p6-b200.48xlarge": Shape(efa_devices=8, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p4d.24xlarge": InstanceShape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
+    "p4de.24xlarge": InstanceShape(efa_devices=4, gpus=8, nvme_disks=8, memory_gib=1152),
+    "p5.48xlarge": InstanceShape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p5e.48xlarge": InstanceShape(efa_devices=32, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p5en.48xlarge": InstanceShape(efa_devices=16, gpus=8, nvme_disks=8, memory_gib=2048),
+    "p6-b200.48xlarge": InstanceShape(efa_devices=8, gpus=8, nvme_disks=8, memory_gib=2048),
     # AWS Neuron documentation: EFA set-up guide (trn1), Trainium2 architecture, instance pages.
-    "trn1.2xlarge": Shape(neuron_devices=1, nvme_disks=1),
-    "trn1.32xlarge": Shape(efa_devices=8, neuron_devices=16, nvme_disks=4, memory_gib=512),
-    "trn1n.32xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=512),
-    "trn2.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=2048),
-    "trn2u.48xlarge": Shape(efa_devices=16, neuron_devices=16, nvme_disks=4),
-    "inf2.24xlarge": Shape(neuron_devices=6),
-    "inf2.48xlarge": Shape(neuron_devices=12),
+    "trn1.2xlarge": InstanceShape(neuron_devices=1, nvme_disks=1),
+    "trn1.32xlarge": InstanceShape(efa_devices=8, neuron_devices=16, nvme_disks=4, memory_gib=512),
+    "trn1n.32xlarge": InstanceShape(
+        efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=512
+    ),
+    "trn2.48xlarge": InstanceShape(
+        efa_devices=16, neuron_devices=16, nvme_disks=4, memory_gib=2048
+    ),
+    "trn2u.48xlarge": InstanceShape(efa_devices=16, neuron_devices=16, nvme_disks=4),
+    "inf2.24xlarge": InstanceShape(neuron_devices=6),
+    "inf2.48xlarge": InstanceShape(neuron_devices=12),
 }
 """By EC2's name, without SageMaker's `ml.`."""
 
 
-def shape_of(instance_type: str) -> Shape:
+def shape_of(instance_type: str) -> InstanceShape:
     """The shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not here."""
-    return SHAPES.get(instance_type.removeprefix("ml."), Shape())
+    return SHAPES.get(instance_type.removeprefix("ml."), InstanceShape())

@@ -49,24 +49,24 @@ class Record(Struct, frozen=True):
     text: str
 
 
-def parse(raw: bytes, booted: float | None = None) -> Record | None:
+def parse_record(raw: bytes, booted: float | None = None) -> Record | None:
     """One record from its bytes; None where they are none. Continuation lines are left out.
 
     `booted` is the wall-clock time that USEC counts from: by default this machine's boot.
     """
     now = time.time()
-    return _parse(raw, _booted(now) if booted is None else booted, now)
+    return _parse_at(raw, _read_boot_time(now) if booted is None else booted, now)
 
 
-def _parse(raw: bytes, booted: float, now: float) -> Record | None:
-    """`parse` where the clock was read once for many records: a storm runs through here."""
+def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
+    """`parse_record` where the clock was read once for many records: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
     if (header := _HEADER.match(line)) is None:
         return None
     priority, seq, usec = header.groups()
     at = datetime.fromtimestamp(min(now, booted + int(usec) / 1e6), UTC)
     text = line[header.end() :]
-    return Record(int(priority) >> 3, int(seq), at, _unescape(text) if "\\" in text else text)
+    return Record(int(priority) >> 3, int(seq), at, _unescape_text(text) if "\\" in text else text)
 
 
 def format_record(text: str, seq: int, priority: int = 4) -> bytes:
@@ -84,16 +84,16 @@ def format_record(text: str, seq: int, priority: int = 4) -> bytes:
     return f"{priority},{seq},{time.monotonic_ns() // 1000},-;{escaped}\n".encode()
 
 
-def _booted(now: float) -> float:
+def _read_boot_time(now: float) -> float:
     """When this machine booted: the kernel's stamps and CLOCK_MONOTONIC both count from there
     without suspended time."""
     return now - time.monotonic()
 
 
-def _unescape(text: str) -> str:
+def _unescape_text(text: str) -> str:
     """Undo the kernel's escapes, but leave control characters escaped: terminals obey those."""
 
-    def undo(match: re.Match[str]) -> bytes:
+    def decode_escape(match: re.Match[str]) -> bytes:
         byte = int(match[1], 16)
         if byte in (0x09, 0x0A):
             return b" "
@@ -101,7 +101,7 @@ def _unescape(text: str) -> str:
 
     out, last = bytearray(), 0
     for match in _ESCAPE.finditer(text):
-        out += text[last : match.start()].encode() + undo(match)
+        out += text[last : match.start()].encode() + decode_escape(match)
         last = match.end()
     return (out + text[last:].encode()).decode("utf-8", "replace")
 
@@ -126,7 +126,7 @@ class KernelDevice:
         """The records that wait, at most BATCH. Raises Unavailable."""
         records: list[Record] = []
         now = time.time()
-        booted = _booted(now)
+        booted = _read_boot_time(now)
         for _ in range(BATCH):
             try:
                 raw = os.read(self._fd, RECORD_BYTES)
@@ -144,7 +144,7 @@ class KernelDevice:
                 raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
             if not raw:
                 break
-            if (record := _parse(raw, booted, now)) is not None:
+            if (record := _parse_at(raw, booted, now)) is not None:
                 records.append(record)
         return records
 
@@ -166,7 +166,7 @@ class Inotify:
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
-            self._watch(path.parent, _CREATE | _MOVED_TO)
+            self._add_watch(path.parent, _CREATE | _MOVED_TO)
             self.again()
         except OSError:
             self.close()
@@ -178,7 +178,7 @@ class Inotify:
 
     def again(self) -> None:
         """Watch the file that is at the path now."""
-        self._watch(self._path, _MODIFY)
+        self._add_watch(self._path, _MODIFY)
 
     def drain(self) -> None:
         """Take note of what has changed so far: the descriptor is readable again after the next."""
@@ -190,7 +190,7 @@ class Inotify:
         """Give the descriptor back."""
         os.close(self._fd)
 
-    def _watch(self, path: Path, events: int) -> None:
+    def _add_watch(self, path: Path, events: int) -> None:
         if self._libc.inotify_add_watch(self._fd, os.fsencode(path), events) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -226,15 +226,15 @@ class KernelFile:
         """The records that were added, at most BATCH. Raises Unavailable."""
         if self._changes is not None and not self._records:
             self._changes.drain()
-        while not self._records and self._fill():
+        while not self._records and self._read_piece():
             pass
         batch, self._records = self._records[:BATCH], self._records[BATCH:]
         return batch
 
-    def _fill(self) -> bool:
+    def _read_piece(self) -> bool:
         """Take in the next piece of the file; False where there is none."""
         try:
-            written = self._follow()
+            written = self._follow_file()
             chunk = os.pread(self._file.fileno(), 256 * 1024, self._offset)
         except FileNotFoundError:
             return False
@@ -250,7 +250,7 @@ class KernelFile:
         if last is not None:
             self._booted = min(self._booted, written - int(last[1]) / 1e6)
         now = time.time()
-        parsed = (_parse(line, self._booted, now) for line in lines)
+        parsed = (_parse_at(line, self._booted, now) for line in lines)
         self._records = [record for record in parsed if record is not None]
         self._is_kmsg |= bool(self._records)
         if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
@@ -262,7 +262,7 @@ class KernelFile:
             )
         return bool(chunk)
 
-    def _follow(self) -> float:
+    def _follow_file(self) -> float:
         """Notice a replaced or shortened file; when it was last written."""
         status = self._path.stat()
         if status.st_ino != self._inode:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection import kmsg
-from hpctl.toolkit.bounds import EARLIEST, bounded
+from hpctl.toolkit.bounds import EARLIEST, bound_time
 from hpctl.toolkit.compat import UTC, iso_time
 
 MAX_LINE = 256 * 1024
@@ -63,7 +63,7 @@ _MEMBER = re.compile(r"\s+[\"\[\]\d]")
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
-class Entry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True):
     """One message: the number of its line in the file, counted from 1, and its record.
 
     `record.facility` is 0 where the kernel wrote it, by what the form tells; `raw` is the line.
@@ -82,12 +82,12 @@ class LogText:
         self._stream = stream
         self._at = EARLIEST
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LogEntry]:
         block: list[str] = []
-        while line := self._line():
+        while line := self._read_line():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if line.startswith(b"__CURSOR="):
-                yield from self._exported(line)
+                yield from self._parse_export(line)
                 continue
             bare = text.strip("\x1e ,")
             if bare in ("{", "}", "},{") or (
@@ -95,16 +95,16 @@ class LogText:
             ):
                 block.append(text)
                 if bare.startswith("}"):
-                    yield from self._block(block)
+                    yield from self._parse_block(block)
                     block = []
                 if bare.endswith("{"):
                     block = ["{"]
                 continue
             block = []
-            if (entry := self._entry(text, line)) is not None:
+            if (entry := self._parse_entry(text, line)) is not None:
                 yield entry
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         """The next line; of one that is too long its beginning."""
         line = self._stream.readline(MAX_LINE)
         rest = line
@@ -113,35 +113,35 @@ class LogText:
         self.lines += bool(line)
         return line
 
-    def _entry(self, text: str, line: bytes) -> Entry | None:
-        if (record := kmsg.parse(line, EARLIEST.timestamp())) is not None:
-            return Entry(self.lines, record, text)
+    def _parse_entry(self, text: str, line: bytes) -> LogEntry | None:
+        if (record := kmsg.parse_record(line, EARLIEST.timestamp())) is not None:
+            return LogEntry(self.lines, record, text)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
         if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
-            fields = _json(text.lstrip("\x1e").removeprefix("data: "))
+            fields = _parse_json(text.lstrip("\x1e").removeprefix("data: "))
             if fields is None:
-                return self._made(USER, self._at, text, self.lines)
+                return self._make_entry(USER, self._at, text, self.lines)
             return self._from_fields(fields, text, self.lines)
-        facility, at, message = _plain(text)
-        return self._made(facility, at, message, self.lines, text)
+        facility, at, message = _split_line(text)
+        return self._make_entry(facility, at, message, self.lines, text)
 
-    def _made(
+    def _make_entry(
         self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
-    ) -> Entry:
+    ) -> LogEntry:
         self._at = at or self._at
-        return Entry(number, kmsg.Record(facility, number, self._at, message), raw or message)
+        return LogEntry(number, kmsg.Record(facility, number, self._at, message), raw or message)
 
-    def _block(self, block: list[str]) -> Iterator[Entry]:
+    def _parse_block(self, block: list[str]) -> Iterator[LogEntry]:
         """One object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
         for back, line in enumerate(reversed(inner), 1):
             if '"MESSAGE"' in line or '"msg"' in line:
-                fields = _json("{" + "\n".join(inner).rstrip(", ") + "}")
+                fields = _parse_json("{" + "\n".join(inner).rstrip(", ") + "}")
                 if fields is not None:
                     yield self._from_fields(fields, line.strip(), self.lines - back)
                 return
 
-    def _exported(self, first: bytes) -> Iterator[Entry]:
+    def _parse_export(self, first: bytes) -> Iterator[LogEntry]:
         """One entry of the journal's export format, until its empty line."""
         fields: dict[str, Any] = {}
         number, line = self.lines, first
@@ -150,70 +150,72 @@ class LogText:
                 key = name[1].decode()
                 number = self.lines if key == "MESSAGE" else number
                 fields[key] = (
-                    line[name.end() :].rstrip(b"\n") if name[2] == b"=" else self._binary()
+                    line[name.end() :].rstrip(b"\n") if name[2] == b"=" else self._read_binary()
                 )
-            line = self._line()
+            line = self._read_line()
         decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
         if "MESSAGE" in decoded:
             yield self._from_fields(decoded, decoded["MESSAGE"], number)
 
-    def _binary(self) -> bytes:
+    def _read_binary(self) -> bytes:
         """A field of any bytes: its length in 8 of them, itself, a newline."""
         data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
         self.lines += data.count(b"\n")
-        self._line()
+        self._read_line()
         return data
 
-    def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> Entry:
+    def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
         """The journal's fields, or dmesg's own: who wrote it, when, and what."""
         if "msg" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
-            at = _since(fields.get("time"))
-            return self._made(0 if facility else USER, at, _text(fields["msg"]), number, raw)
-        message = _text(fields.get("MESSAGE", fields.get("message", "")))
+            at = _time_since_boot(fields.get("time"))
+            return self._make_entry(
+                0 if facility else USER, at, _read_text(fields["msg"]), number, raw
+            )
+        message = _read_text(fields.get("MESSAGE", fields.get("message", "")))
         transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
-        at = _since(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
-        return self._made(0 if ours else USER, at, message or raw, number, raw)
+        at = _time_since_boot(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
+        return self._make_entry(0 if ours else USER, at, message or raw, number, raw)
 
 
-def _plain(text: str) -> tuple[int, datetime | None, str]:
+def _split_line(text: str) -> tuple[int, datetime | None, str]:
     """A line of text: the facility, when, and the message."""
     facility = 0
     if (pri := _PRI.match(text)) is not None:
         facility, text = int(pri[1]) >> 3, text[pri.end() :]
         if (head := _RFC5424.match(text)) is not None:
             ours = head[2] == KERNEL and facility == 0
-            return 0 if ours else USER, _iso(head[1]), _message(text[head.end() :])
+            return 0 if ours else USER, _parse_iso(head[1]), _strip_prefix(text[head.end() :])
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
-    at, syslog, text = _stamped(text)
+    at, syslog, text = _split_stamp(text)
     if (says := _SAYS.match(text)) is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
-    return facility, at, _message(text)
+    return facility, at, _strip_prefix(text)
 
 
-def _stamped(text: str) -> tuple[datetime | None, bool, str]:
+def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
     """When a line was logged, whether syslog wrote that, and the rest of the line."""
     at, syslog = None, False
     if (stamp := _UPTIME.match(text)) is not None:
-        at = _since(float(stamp[1])) if stamp[1] else None
+        at = _time_since_boot(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
-        at = _named(stamp[1])
+        at = _parse_named_date(stamp[1])
     elif (stamp := _ISO.match(text)) is not None:
         # Of those who write such times dmesg alone has a comma in them, and no host's name after.
-        at, syslog = _iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
+        at, syslog = _parse_iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
     elif (stamp := _SYSLOG.match(text)) is not None:
-        at, syslog = _named(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
+        at, syslog = _parse_named_date(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
     elif (stamp := _UNIX.match(text)) is not None:
-        at, syslog = _since(float(stamp[1])), True
+        at, syslog = _time_since_boot(float(stamp[1])), True
     return at, syslog, text if stamp is None else text[stamp.end() :]
 
 
-def _message(text: str) -> str:
+def _strip_prefix(text: str) -> str:
     """The message without the kernel's own time and caller, which syslog leaves before it."""
     for prefix in (_UPTIME, _CALLER):
         if (match := prefix.match(text)) is not None:
@@ -222,14 +224,14 @@ def _message(text: str) -> str:
     return repeated[1] if repeated else text
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     """A message of the journal's JSON: a list of bytes where it is no valid text."""
     if isinstance(value, list):
         return bytes(b & 0xFF for b in value if isinstance(b, int)).decode("utf-8", "replace")
     return value if isinstance(value, str) else ""
 
 
-def _json(text: str) -> dict[str, Any] | None:
+def _parse_json(text: str) -> dict[str, Any] | None:
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -237,28 +239,28 @@ def _json(text: str) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _since(seconds: object) -> datetime | None:
+def _time_since_boot(seconds: object) -> datetime | None:
     if not isinstance(seconds, int | float):
         return None
     try:
-        return bounded(EARLIEST + timedelta(seconds=seconds))
+        return bound_time(EARLIEST + timedelta(seconds=seconds))
     except OverflowError:
         return None
 
 
 @lru_cache(64)
-def _iso(text: str) -> datetime | None:
+def _parse_iso(text: str) -> datetime | None:
     try:
         at = iso_time(text)
     except ValueError:
         return None
-    return bounded(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
+    return bound_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
 
 
 @lru_cache(64)
-def _named(text: str) -> datetime | None:
+def _parse_named_date(text: str) -> datetime | None:
     """`Nov 10 12:00:00 2026`, as taken for UTC: only how far lines are apart counts."""
     try:
-        return bounded(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
+        return bound_time(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
     except ValueError:
         return None

@@ -7,7 +7,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 import hpctl
-from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
+from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
 from hpctl.detection.instance_shapes import shape_of
 
 #
@@ -37,7 +37,7 @@ def _is_gpu(device: Path) -> bool:
 PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
 
 
-def boot_age_s(machine: Machine) -> float:
+def boot_age_s(machine: CheckedMachine) -> float:
     """Seconds since the machine booted; 0 where it does not say, so that every grace holds."""
     try:
         return float(machine.text("/proc/uptime").split()[0])
@@ -45,7 +45,7 @@ def boot_age_s(machine: Machine) -> float:
         return 0.0
 
 
-def upgraded(spool: Path) -> bool:
+def note_upgrade(spool: Path) -> bool:
     """Whether another version of the agent ran here last. Leaves this version's name behind.
 
     A first start is no upgrade. A spool that cannot be written makes no upgrade either: the
@@ -65,12 +65,12 @@ def upgraded(spool: Path) -> bool:
     return False
 
 
-def machine(root: Path, configured: Expected) -> Machine:
+def build_machine(root: Path, configured: Expected) -> CheckedMachine:
     """The machine to check: what the settings leave open comes from its instance type.
 
     A Nitro instance has its type as the product name in its firmware's tables.
     """
-    bare = Machine(root, configured)
+    bare = CheckedMachine(root, configured)
     kind = configured.instance_type
     if not kind:
         with contextlib.suppress(CannotTell, NotHere):

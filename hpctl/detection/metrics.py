@@ -19,12 +19,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 from hpctl import __version__
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 from hpctl.detection.rdma_counters import Trace
 from hpctl.faults.table import CHECKS, KERNEL_CHECKS
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.model import Finding, Verdict
 
 log = logging.getLogger(__name__)
@@ -63,14 +63,14 @@ _GPU: Final[tuple[tuple[str, dict[str, str], str, float], ...]] = (
 _KNOWN: Final = frozenset(spec.name for spec in (*CHECKS, *KERNEL_CHECKS))
 
 
-def table() -> dict[str, tuple[str, str]]:
+def list_series() -> dict[str, tuple[str, str]]:
     """Type and meaning of each series, by the table of metrics.md."""
     text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in text.splitlines()[4:] if line.startswith("|")]
     return {name.strip(): (kind.strip(), meaning.strip()) for name, kind, _, meaning in rows}
 
 
-def render(samples: Iterable[Sample]) -> bytes:
+def render_samples(samples: Iterable[Sample]) -> bytes:
     """The text format (https://prometheus.io/docs/instrumenting/exposition_formats), version 0.0.4.
 
     Values of labels are cut at MOST_LABEL; of two samples with the same labels the first stays.
@@ -78,10 +78,10 @@ def render(samples: Iterable[Sample]) -> bytes:
     found: dict[str, dict[str, float]] = {}
     for name, labels, value in samples:
         if value is not None:
-            inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            inner = ",".join(f'{key}="{_escape_label(text)}"' for key, text in labels.items())
             found.setdefault(name, {}).setdefault(f"{{{inner}}}" if inner else "", float(value))
     lines = []
-    for name, (kind, meaning) in table().items():
+    for name, (kind, meaning) in list_series().items():
         if name in found:
             label = name.removesuffix("_total").replace("_", " ")
             lines += [f"# HELP {PREFIX}{name} {meaning or label}", f"# TYPE {PREFIX}{name} {kind}"]
@@ -89,8 +89,8 @@ def render(samples: Iterable[Sample]) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _escaped(text: object) -> str:
-    plain = printable(str(text))[:MOST_LABEL]
+def _escape_label(text: object) -> str:
+    plain = make_printable(str(text))[:MOST_LABEL]
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
@@ -135,7 +135,7 @@ def _of_rdma(trace: Trace) -> Iterator[Sample]:
             yield "rdma_events_total", {"device": device, "counter": counter}, count
 
 
-def _of_gpu(gpu: Gpu) -> Iterator[Sample]:
+def _of_gpu(gpu: GpuState) -> Iterator[Sample]:
     label = {"gpu": gpu.index}
     yield "gpu_info", {**label, "device": gpu.device, "model": gpu.name, "vbios": gpu.vbios}, 1.0
     for name, labels, path, factor in _GPU:
@@ -223,27 +223,27 @@ class Endpoint(threading.Thread):
                 return
             request += more
         status, body = "200 OK", b""
-        if not self._allowed(peer):
+        if not self._is_allowed(peer):
             status, body = "403 Forbidden", b"not a head node: name it in --metrics-allow\n"
         elif not request.startswith((b"GET /metrics ", b"GET /metrics?")):
             status, body = "404 Not Found", b"GET /metrics\n"
         else:
-            body = self._page()
+            body = self._render_page()
         head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode() + body)
 
-    def _page(self) -> bytes:
+    def _render_page(self) -> bytes:
         text, until = self._made
         if time.monotonic() >= until:
-            made = walled("metrics", "metrics", lambda _: self._text(), None)
-            if isinstance(made, Flaw):
+            made = isolate_call("metrics", "metrics", lambda _: self._text(), None)
+            if isinstance(made, InconsistentState):
                 log.error("metrics could not be served: %s", made.error)
-            text = b"" if isinstance(made, Flaw) else made
+            text = b"" if isinstance(made, InconsistentState) else made
             self._made = (text, time.monotonic() + KEPT_S)
         return text
 
-    def _allowed(self, peer: str) -> bool:
+    def _is_allowed(self, peer: str) -> bool:
         address = ipaddress.ip_address(peer)
         if address.is_loopback or any(address in network for network in self._allow):
             return True

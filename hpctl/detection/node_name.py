@@ -18,8 +18,8 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from hpctl.slurm.run import Runner
-from hpctl.toolkit.addresses import ipv4
+from hpctl.slurm.run import SlurmRunner
+from hpctl.toolkit.addresses import resolve_ipv4
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire import munge
@@ -48,7 +48,7 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
     limit, logged = time.monotonic() + wait_s, ""
     while True:
         try:
-            return _found(munge_socket, spool / "slurm-name")
+            return _find_name(munge_socket, spool / "slurm-name")
         except HpctlError as error:
             if time.monotonic() + PAUSE_S > limit:
                 raise
@@ -58,12 +58,12 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
         time.sleep(PAUSE_S)
 
 
-def _found(munge_socket: Path | None, kept: Path) -> NodeName:
-    origin = _origin(munge_socket)
-    last, _, address = _read(kept).partition(" ")
+def _find_name(munge_socket: Path | None, kept: Path) -> NodeName:
+    origin = _find_origin(munge_socket)
+    last, _, address = _read_file(kept).partition(" ")
     last = last if address == str(origin) else ""
     try:
-        name = _asked(origin, [name for name in (last, _host()) if name])
+        name = _ask_scontrol(origin, [name for name in (last, _short_host_name()) if name])
     except Unavailable:
         if not last:
             raise
@@ -74,20 +74,22 @@ def _found(munge_socket: Path | None, kept: Path) -> NodeName:
     return name
 
 
-def _origin(munge_socket: Path | None) -> IPv4Address:
+def _find_origin(munge_socket: Path | None) -> IPv4Address:
     """The address that munged gives this node's credentials. Raises Unavailable."""
     try:
-        return munge.decode(munge.encode(b"", munge_socket), munge_socket).address
+        return munge.decode_credential(
+            munge.encode_credential(b"", munge_socket), munge_socket
+        ).address
     except munge.CredentialError as error:
         raise Unavailable(f"munged rejects its own credential: {error}", error.hint) from error
 
 
-def _asked(origin: IPv4Address, likely: list[str]) -> NodeName:
+def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     found = shutil.which("scontrol")
-    slurm = Runner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
+    slurm = SlurmRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
     for name in likely:
         # Which fails for a name that Slurm does not know.
-        if here := _at(origin, slurm.run("scontrol", "-o", "show", "node", name).text):
+        if here := _find_at_address(origin, slurm.run("scontrol", "-o", "show", "node", name).text):
             return here[0]
     ran = slurm.run("scontrol", "-o", "show", "node")
     if not ran.ok:
@@ -95,7 +97,7 @@ def _asked(origin: IPv4Address, likely: list[str]) -> NodeName:
             f"Slurm cannot be asked for this node's name: {ran.message}",
             "Does `scontrol ping` work here? Else give --node (HPCTL_AGENT_NODE).",
         )
-    here = _at(origin, ran.text)
+    here = _find_at_address(origin, ran.text)
     if len(here) == 1:
         return here[0]
     what = f"{len(here)} nodes, {here[0]} for one, have" if here else "no node has"
@@ -107,28 +109,28 @@ def _asked(origin: IPv4Address, likely: list[str]) -> NodeName:
     )
 
 
-def _at(origin: IPv4Address, text: str) -> list[NodeName]:
+def _find_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
     """The nodes of `scontrol show node` with this address. Host names are looked up one by one
     only where no address fits."""
     nodes = _NODE.findall(text)
     plain = [NodeName(name) for name, address in nodes if address == str(origin)]
-    return plain or [NodeName(name) for name, host in nodes if origin in _addresses(host)]
+    return plain or [NodeName(name) for name, host in nodes if origin in _resolve_host(host)]
 
 
-def _addresses(host: str) -> frozenset[IPv4Address]:
+def _resolve_host(host: str) -> frozenset[IPv4Address]:
     try:
-        return ipv4(host)
+        return resolve_ipv4(host)
     except OSError:
         return frozenset()
 
 
-def _host() -> str:
+def _short_host_name() -> str:
     """The short host name; none that scontrol would take for an option or a hostlist."""
     name = socket.gethostname().partition(".")[0]
     return name if re.fullmatch(r"\w[\w-]*", name) else ""
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, ValueError):

@@ -28,13 +28,13 @@ class ProbeResult(Struct, frozen=True):
     err: str
 
 
-class Waiting(Struct, frozen=True):
+class ProbePending(Struct, frozen=True):
     """No answer yet; the first question without one is `age_s` old, however many were asked."""
 
     age_s: float
 
 
-class _Child(Struct):
+class _ProbeProcess(Struct):
     process: subprocess.Popen[str]
     started: float
     given_up: bool = False
@@ -57,7 +57,7 @@ class Probes:
         self.deadline_s = deadline_s
         self._environment = environment or {}
         self._monotonic = monotonic
-        self._out: dict[str, _Child] = {}
+        self._out: dict[str, _ProbeProcess] = {}
         self._unanswered: dict[str, float] = {}
         self._looked = False
 
@@ -71,7 +71,7 @@ class Probes:
 
     def ask(
         self, questions: Mapping[str, Sequence[str]], wait_s: float
-    ) -> Mapping[str, ProbeResult | Waiting]:
+    ) -> Mapping[str, ProbeResult | ProbePending]:
         """Start each program and wait for all of them together, for `wait_s` at most.
 
         What has not answered by then is Waiting, and the next call with its key looks again.
@@ -79,9 +79,9 @@ class Probes:
         """
         for key, command in questions.items():
             if not self._still_out(key):
-                self._start(key, command)
-        self._wait(questions, wait_s)
-        return {key: self._look(key) for key in questions}
+                self._start_probe(key, command)
+        self._wait_for_probes(questions, wait_s)
+        return {key: self._check_probe(key) for key in questions}
 
     def forget(self, keep: Mapping[str, object] | frozenset[str]) -> None:
         """Drop what is known of all other keys: they are not there any more."""
@@ -102,11 +102,11 @@ class Probes:
             return False
         if child.process.poll() is None:
             return True
-        _close(child.process)
+        _close_pipes(child.process)
         del self._out[key]
         return False
 
-    def _start(self, key: str, command: Sequence[str]) -> None:
+    def _start_probe(self, key: str, command: Sequence[str]) -> None:
         try:
             process = subprocess.Popen(
                 command,
@@ -124,10 +124,10 @@ class Probes:
         except OSError as error:
             raise CannotTell(f"{command[0]} cannot be started: {error.strerror}") from error
         now = self._monotonic()
-        self._out[key] = _Child(process, now)
+        self._out[key] = _ProbeProcess(process, now)
         self._unanswered.setdefault(key, now)
 
-    def _wait(self, keys: Mapping[str, object], wait_s: float) -> None:
+    def _wait_for_probes(self, keys: Mapping[str, object], wait_s: float) -> None:
         until, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
         children = [self._out[key] for key in keys]
         running = [child.process for child in children if not child.given_up]
@@ -138,26 +138,26 @@ class Probes:
             time.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    def _look(self, key: str) -> ProbeResult | Waiting:
+    def _check_probe(self, key: str) -> ProbeResult | ProbePending:
         child = self._out[key]
         exit_code = child.process.poll()
         if exit_code is None or child.given_up:
             now = self._monotonic()
             if now - child.started >= self.deadline_s:
                 self._give_up(child)
-            return Waiting(now - self._unanswered[key])
+            return ProbePending(now - self._unanswered[key])
         out, err = child.process.communicate()
         del self._out[key], self._unanswered[key]
         return ProbeResult(exit_code, out, err)
 
     @staticmethod
-    def _give_up(child: _Child) -> None:
+    def _give_up(child: _ProbeProcess) -> None:
         if not child.given_up:
             child.given_up = True
             child.process.kill()
 
 
-def _close(process: subprocess.Popen[str]) -> None:
+def _close_pipes(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()

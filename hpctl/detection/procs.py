@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Machine
+from hpctl.detection.check import CannotTell, CheckedMachine
 from hpctl.detection.slurm_jobs import is_slurmstepd
 
 MOST = 8192
@@ -20,7 +20,7 @@ KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat (include/linux/sched.h)."""
 
 
-class Task(Struct, frozen=True):
+class ProcTask(Struct, frozen=True):
     """One task. `start` is in clock ticks after boot: with the pid it names one task for good."""
 
     pid: int
@@ -42,7 +42,7 @@ class Scan:
         self._scans = 0
         self._behind = 0
 
-    def tasks(self, machine: Machine) -> Iterator[Task]:
+    def tasks(self, machine: CheckedMachine) -> Iterator[ProcTask]:
         """The leaders of all thread groups, at most MOST. Raises CannotTell without a /proc."""
         if self._scans % _REFRESH == 0:
             self._kernel.clear()
@@ -59,17 +59,17 @@ class Scan:
             ]
             self._behind = pids[-1]
         for pid in pids:
-            task = self._task(f"{folder}/{pid}/stat", pid)
+            task = self._read_task(f"{folder}/{pid}/stat", pid)
             if task is not None:
                 yield task
 
-    def a_step_runs(self, machine: Machine) -> bool:
+    def a_step_runs(self, machine: CheckedMachine) -> bool:
         """Whether Slurm runs a job here. Raises CannotTell."""
         proc = machine.path("/proc")
         named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")
         return any(is_slurmstepd(proc / str(pid)) for pid in named)
 
-    def _task(self, path: str, pid: int) -> Task | None:
+    def _read_task(self, path: str, pid: int) -> ProcTask | None:
         fields = stat_fields(path)
         if fields is None:
             return None
@@ -77,10 +77,10 @@ class Scan:
         if int(rest[6]) & KERNEL_THREAD:
             self._kernel.add(pid)
             return None
-        return Task(pid, comm, rest[0], int(rest[17]), int(rest[19]))
+        return ProcTask(pid, comm, rest[0], int(rest[17]), int(rest[19]))
 
 
-def threads(machine: Machine, leader: Task, most: int) -> Iterator[Task]:
+def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterator[ProcTask]:
     """The threads of one process, `most` at most; none once it has ended."""
     folder = str(machine.path(f"/proc/{leader.pid}/task"))
     try:
@@ -91,7 +91,7 @@ def threads(machine: Machine, leader: Task, most: int) -> Iterator[Task]:
         fields = stat_fields(f"{folder}/{name}/stat")
         if fields is not None:
             comm, rest = fields
-            yield Task(int(name), comm, rest[0], 1, int(rest[19]))
+            yield ProcTask(int(name), comm, rest[0], 1, int(rest[19]))
 
 
 def stat_fields(path: str) -> tuple[str, list[str]] | None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Machine, NotHere
+from hpctl.detection.check import CannotTell, CheckedMachine, NotHere
 
 CLASS = "/sys/class/infiniband"
 
@@ -30,7 +30,7 @@ MOST_DEVICES = 128
 """RDMA devices that are looked at: no machine has so many."""
 
 
-class Device(Struct, frozen=True):
+class RdmaDevice(Struct, frozen=True):
     """One RDMA device by its kernel name (`rdmap79s0`, `mlx5_0`), and where it is in sysfs."""
 
     name: str
@@ -38,7 +38,7 @@ class Device(Struct, frozen=True):
     efa: bool
 
 
-def devices(machine: Machine) -> tuple[Device, ...]:
+def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """Every RDMA device, by name. Raises NotHere where the kernel has no RDMA, CannotTell."""
     folder = str(machine.path(CLASS))
     try:
@@ -54,32 +54,32 @@ def devices(machine: Machine) -> tuple[Device, ...]:
             inode = os.stat(where).st_ino
         except OSError:
             continue  # gone between the two looks
-        found.append(Device(name, where, is_efa(f"{where}/device", inode)))
+        found.append(RdmaDevice(name, where, is_efa(f"{where}/device", inode)))
     return tuple(found)
 
 
-def efa_devices(machine: Machine) -> tuple[Device, ...]:
+def efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """The EFA devices that have a driver. Raises NotHere where there are none, CannotTell."""
-    found = tuple(device for device in devices(machine) if device.efa)
+    found = tuple(device for device in list_devices(machine) if device.efa)
     if not found:
         raise NotHere("no EFA device")
     return found
 
 
-def other_devices(machine: Machine) -> tuple[Device, ...]:
+def other_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
     """The InfiniBand and RoCE devices. Raises NotHere where there are none, CannotTell."""
-    found = tuple(device for device in devices(machine) if not device.efa)
+    found = tuple(device for device in list_devices(machine) if not device.efa)
     if not found:
         raise NotHere("no InfiniBand or RoCE device")
     return found
 
 
-def efa_functions(machine: Machine) -> int | None:
+def efa_functions(machine: CheckedMachine) -> int | None:
     """How many EFA functions the PCI bus has, with a driver or not; None if it cannot be read."""
     return pci_functions(machine, EFA)
 
 
-def pci_functions(machine: Machine, device: re.Pattern[str]) -> int | None:
+def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | None:
     """How many of Amazon's PCI functions have such a device id; None if it cannot be read."""
     folder = str(machine.path(PCI))
     try:
@@ -89,29 +89,31 @@ def pci_functions(machine: Machine, device: re.Pattern[str]) -> int | None:
     found = 0
     for name in names:
         with suppress(OSError):  # unplugged between the two looks
-            found += _amazons(f"{folder}/{name}", device)
+            found += _has_amazon_vendor(f"{folder}/{name}", device)
     return found
 
 
 def is_efa(folder: str, inode: int) -> bool:
     """Whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its identity."""
     try:
-        return _efa(folder, inode)
+        return _is_efa(folder, inode)
     except OSError:
         return False  # a software device has no PCI folder; one just coming up is asked again
 
 
 @lru_cache(maxsize=512)
-def _efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that comes back is another
-    return _amazons(folder, EFA)
+def _is_efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that comes back is another
+    return _has_amazon_vendor(folder, EFA)
 
 
-def _amazons(folder: str, device: re.Pattern[str]) -> bool:
+def _has_amazon_vendor(folder: str, device: re.Pattern[str]) -> bool:
     """Raises OSError."""
-    return _word(f"{folder}/vendor") == AMAZON and bool(device.fullmatch(_word(f"{folder}/device")))
+    return _read_word(f"{folder}/vendor") == AMAZON and bool(
+        device.fullmatch(_read_word(f"{folder}/device"))
+    )
 
 
-def _word(path: str) -> str:
+def _read_word(path: str) -> str:
     with open(path, "rb") as file:
         return file.read(64).decode("ascii", "replace").strip().lower()
 
@@ -137,7 +139,7 @@ class Port(Struct, frozen=True):
         return self.state == "ACTIVE"
 
 
-def ports(found: Sequence[Device]) -> tuple[Port, ...]:
+def list_ports(found: Sequence[RdmaDevice]) -> tuple[Port, ...]:
     """The ports of these devices whose state could be read."""
     seen = []
     for device in found:
@@ -147,20 +149,23 @@ def ports(found: Sequence[Device]) -> tuple[Port, ...]:
             continue
         for number in numbers[:8]:
             folder = f"{device.folder}/ports/{number}"
-            state = _state(f"{folder}/state")
+            state = _read_state(f"{folder}/state")
             if state:
-                phys, rate = _state(f"{folder}/phys_state"), _RATE.match(_read(f"{folder}/rate"))
+                phys, rate = (
+                    _read_state(f"{folder}/phys_state"),
+                    _RATE.match(_read_file(f"{folder}/rate")),
+                )
                 gbps = float(rate[1]) if rate else 0.0
                 seen.append(Port(device.name, number, state, phys, gbps))
     return tuple(seen)
 
 
-def _state(path: str) -> str:
+def _read_state(path: str) -> str:
     """`4: ACTIVE` as the kernel writes it, without the number."""
-    return _read(path).partition(":")[2].strip()
+    return _read_file(path).partition(":")[2].strip()
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read(64).decode("ascii", "replace")

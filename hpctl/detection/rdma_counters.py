@@ -37,7 +37,7 @@ Identity = tuple[int, int]
 """A folder's inode and how often one was opened: another one is another life of the device."""
 
 
-class Reading(Struct, frozen=True):
+class CounterReading(Struct, frozen=True):
     """The counters of one folder at one time.
 
     `failed`: files that are there and do not answer, or are left alone because they did not.
@@ -50,7 +50,7 @@ class Reading(Struct, frozen=True):
     troubles: int = 0
 
 
-def rise(now: Reading | None, then: Reading | None, name: str) -> int | None:
+def count_rise(now: CounterReading | None, then: CounterReading | None, name: str) -> int | None:
     """How much a counter grew between two readings of one incarnation of a device.
 
     None where nothing is known: not supported, not read, another incarnation, or reset.
@@ -61,7 +61,7 @@ def rise(now: Reading | None, then: Reading | None, name: str) -> int | None:
     return None if new is None or old is None or new < old else new - old
 
 
-class _Group(Struct):
+class _CounterGroup(Struct):
     """The files of one folder: they answer, or fail, together.
 
     `why` says how the last attempt failed; for `left_out` readings none is made.
@@ -79,18 +79,18 @@ class _Group(Struct):
             self.left_out -= 1
         else:
             try:
-                self._read(values)
+                self._read_values(values)
             except OSError as error:
                 self.why = error.strerror or str(error)
                 self.left_out = self.pause
                 self.pause = min(2 * self.pause, MOST_LEFT_OUT)
-                failed.update(self._unread(values))
+                failed.update(self._list_unread(values))
                 return False
             self.why, self.pause = "", 1
-        failed.update(self._unread(values))
+        failed.update(self._list_unread(values))
         return True
 
-    def _read(self, values: dict[str, int]) -> None:
+    def _read_values(self, values: dict[str, int]) -> None:
         for name, descriptor in self.descriptors.items():
             with suppress(ValueError):  # "N/A (no PMA)": the port does not have it
                 values[name] = int(os.pread(descriptor, VALUE_BYTES, 0))
@@ -98,26 +98,26 @@ class _Group(Struct):
             with suppress(ValueError), open(path, "rb") as file:
                 values[name] = int(file.read(VALUE_BYTES))
 
-    def _unread(self, values: Mapping[str, int]) -> dict[str, str]:
+    def _list_unread(self, values: Mapping[str, int]) -> dict[str, str]:
         if not self.why:
             return {}
         names = (*self.descriptors, *self.paths)
         return {name: self.why for name in names if name not in values}
 
 
-class _Kept(Struct):
+class _FollowedFolder(Struct):
     """The open files of one life of one device, by the folder they are in."""
 
     identity: Identity
-    groups: dict[str, _Group] = field(default_factory=dict)
+    groups: dict[str, _CounterGroup] = field(default_factory=dict)
     troubles: int = 0
 
-    def read(self) -> Reading:
+    def read(self) -> CounterReading:
         values: dict[str, int] = {}
         failed: dict[str, str] = {}
         for group in self.groups.values():
             self.troubles += not group.read(values, failed)
-        return Reading(self.identity, values, failed, self.troubles)
+        return CounterReading(self.identity, values, failed, self.troubles)
 
 
 class CounterFiles:
@@ -129,9 +129,9 @@ class CounterFiles:
         self._most_open = most_open
         self._open = 0
         self._lives = 0
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _FollowedFolder] = {}
 
-    def read(self, folder: str) -> Reading | None:
+    def read(self, folder: str) -> CounterReading | None:
         """All counters of one folder; None where the folder is gone or too many are followed."""
         try:
             inode = os.stat(folder).st_ino
@@ -143,7 +143,7 @@ class CounterFiles:
             self.forget(folder)
             if len(self._kept) >= MOST_FOLDERS:
                 return None
-            kept = self._kept[folder] = self._look(folder, inode)
+            kept = self._kept[folder] = self._open_folder(folder, inode)
         return kept.read()
 
     def keep_only(self, folders: Sequence[str]) -> None:
@@ -172,18 +172,18 @@ class CounterFiles:
         """How many descriptors are kept now."""
         return self._open
 
-    def _look(self, folder: str, inode: int) -> _Kept:
+    def _open_folder(self, folder: str, inode: int) -> _FollowedFolder:
         """Open what is there."""
         self._lives += 1
-        kept = _Kept((inode, self._lives))
+        kept = _FollowedFolder((inode, self._lives))
         for name, places in self._files.items():
             for place in places:
-                group = kept.groups.setdefault(os.path.dirname(place), _Group())
-                if self._keep(group, name, f"{folder}/{place}"):
+                group = kept.groups.setdefault(os.path.dirname(place), _CounterGroup())
+                if self._keep_file(group, name, f"{folder}/{place}"):
                     break
         return kept
 
-    def _keep(self, group: _Group, name: str, path: str) -> bool:
+    def _keep_file(self, group: _CounterGroup, name: str, path: str) -> bool:
         """Open one file for good, or note its path. False where there is no such file."""
         if self._open >= self._most_open:
             there = os.path.exists(path)
@@ -200,26 +200,26 @@ class CounterFiles:
         return there
 
 
-class Sweep(Struct, frozen=True):
+class CounterSweep(Struct, frozen=True):
     """What the counters of some devices showed at one time; a device may be missing from it.
 
     `at` is in seconds that never go back.
     """
 
     at: float
-    devices: Mapping[str, Reading]
+    devices: Mapping[str, CounterReading]
 
 
 class Trace(Struct, frozen=True):
     """The newest sweep and a few earlier ones, oldest first: a sample for a judge."""
 
-    now: Sweep
-    past: tuple[Sweep, ...] = ()
+    now: CounterSweep
+    past: tuple[CounterSweep, ...] = ()
 
-    def rises(self, then: Sweep, counter: str) -> Iterator[tuple[str, int]]:
+    def rises(self, then: CounterSweep, counter: str) -> Iterator[tuple[str, int]]:
         """By how much a counter grew since an earlier sweep, for each device that can tell."""
         for device, reading in self.now.devices.items():
-            grown = rise(reading, then.devices.get(device), counter)
+            grown = count_rise(reading, then.devices.get(device), counter)
             if grown is not None:
                 yield device, grown
 
@@ -236,7 +236,7 @@ class Trace(Struct, frozen=True):
         return {name: sum(rises) / seconds for name, rises in grown.items() if rises}
 
 
-class History:
+class SweepHistory:
     """A few of the earlier sweeps: the last, and for each span up to two that are younger.
 
     Enough to say how much a counter grew over a minute, ten or sixty, at the cost of a handful of
@@ -245,10 +245,10 @@ class History:
     """
 
     def __init__(self, spans_s: Sequence[float]) -> None:
-        self._spans: dict[float, list[Sweep]] = {span: [] for span in spans_s}
-        self._last: Sweep | None = None
+        self._spans: dict[float, list[CounterSweep]] = {span: [] for span in spans_s}
+        self._last: CounterSweep | None = None
 
-    def past(self, now: float) -> tuple[Sweep, ...]:
+    def past(self, now: float) -> tuple[CounterSweep, ...]:
         """What is kept and not older than the longest span, oldest first."""
         kept = {sweep.at: sweep for two in self._spans.values() for sweep in two}
         if self._last is not None:
@@ -256,7 +256,7 @@ class History:
         oldest = now - max(self._spans, default=0.0)
         return tuple(kept[at] for at in sorted(kept) if oldest <= at < now)
 
-    def add(self, sweep: Sweep) -> None:
+    def add(self, sweep: CounterSweep) -> None:
         """Take in the newest sweep. One that is older than the last begins a new history."""
         if self._last is not None and sweep.at < self._last.at:
             self._spans = {span: [] for span in self._spans}

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, ask
+from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, ask_agent
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import DurationType, Reading
+from hpctl.toolkit.arguments import DurationType, ParsedArgument
 from hpctl.toolkit.errors import HpctlError
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
@@ -20,7 +20,7 @@ _EVIDENCE_CHARS = 2048
 _WORD_CHARS = 256
 
 
-class _Name(Reading):
+class _Name(ParsedArgument):
     """The name of a script's check: `nhc`, `scratch-space`."""
 
     name = "name"
@@ -92,7 +92,7 @@ def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None
     most = {"evidence": _EVIDENCE_CHARS}
     texts = {name: text[: most.get(name, _WORD_CHARS)] for name, text in found.items()}
     request = {"op": "report", **texts, **({} if for_s is None else {"for_s": for_s})}
-    answer = _ask(socket, request, strict)
+    answer = _ask_agent(socket, request, strict)
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl undrain` on the head node"
         output.echo(f"hpctl: {stays} clears them", err=True)
@@ -108,7 +108,7 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
     For prologs and epilogs: nothing is probed. Exits 1 where the node is faulty, that is, about to
     be drained; 0 where it is not, where the agent cannot tell, and where no agent answers.
     """
-    answer = _ask(socket, {"op": "verdict"}, strict)
+    answer = _ask_agent(socket, {"op": "verdict"}, strict)
     if answer is None:
         return
     judged = answer["verdict"]
@@ -125,11 +125,11 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
         raise SystemExit(3)
 
 
-def _ask(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
+def _ask_agent(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
     """The agent's answer, or None after a warning; strict raises HpctlError instead."""
 
     try:
-        return ask(socket, request)
+        return ask_agent(socket, request)
     except HpctlError as error:
         if strict:
             raise

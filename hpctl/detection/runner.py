@@ -20,10 +20,10 @@ from hpctl.detection.budget import Budget
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import (
     CannotTell,
+    CheckedMachine,
     Functions,
     Judged,
     Limits,
-    Machine,
     NotHere,
     Observation,
 )
@@ -89,27 +89,27 @@ FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in mo
 """All checks that run at intervals, by their names in `hpctl.faults.table`."""
 
 
-class Check(Struct, frozen=True):
+class LoadedCheck(Struct, frozen=True):
     """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
 
     spec: CheckSpec
-    gather: Callable[[Machine], Any]
+    gather: Callable[[CheckedMachine], Any]
     judge: Callable[[Any, Any, Limits], Judged]
     limits: Limits
     gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
 
 
-def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
+def load_check(spec: CheckSpec, limits: Limits | None = None) -> LoadedCheck:
     """The check of a row of the table, with a site's limits over its own."""
     its = FUNCTIONS[spec.name]
     defaults = {name: limit.value for name, limit in spec.limits.items()}
-    return Check(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
+    return LoadedCheck(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
 
 
 class _Slot(Struct):
     """A check, what it saw last, and what is made of it. Before `believe_at` it is too early."""
 
-    check: Check
+    check: LoadedCheck
     conditions: Conditions
     believe_at: float
     before: Any = None
@@ -122,7 +122,7 @@ class _Slot(Struct):
         return min(every_s, RETRY_S * 2.0 ** (self.blind - 1)) if self.blind else every_s
 
 
-class Runner(threading.Thread):
+class CheckRunner(threading.Thread):
     """Runs checks when they are due. `listener` hears when a finding comes or goes.
 
     `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
@@ -131,8 +131,8 @@ class Runner(threading.Thread):
 
     def __init__(  # noqa: PLR0913 -- the composition of the agent names each part once
         self,
-        checks: Sequence[Check],
-        machine: Machine,
+        checks: Sequence[LoadedCheck],
+        machine: CheckedMachine,
         listener: ChangeListener,
         budget: Budget,
         *,
@@ -156,7 +156,7 @@ class Runner(threading.Thread):
         """Until stopped: the check that is due longest, then the next."""
         clock = self._machine.monotonic
         # Spread over their first interval: not all at once, and not the same on every node.
-        due = [(clock() + _jitter(i * 0.05), i) for i in range(len(self._slots))]
+        due = [(clock() + _add_jitter(i * 0.05), i) for i in range(len(self._slots))]
         heapq.heapify(due)
         while due and not self._stopping.is_set():
             when, number = heapq.heappop(due)
@@ -166,9 +166,9 @@ class Runner(threading.Thread):
             self._budget.look(clock())
             if shed := self._budget.shed(slot.check.spec.shed):
                 slot.gauges = {}
-            here = shed or self._once(slot)
+            here = shed or self._run_check(slot)
             pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
-            heapq.heappush(due, (clock() + _jitter(pause), number))
+            heapq.heappush(due, (clock() + _add_jitter(pause), number))
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End after the check that runs now, or leave it: the thread is a daemon."""
@@ -193,14 +193,14 @@ class Runner(threading.Thread):
 
     def gauges(self) -> dict[str, float]:
         """The newest numbers of all checks, but none that are old. From any thread."""
-        if self._hangs():
+        if self._find_hanging_check():
             return {}
         with self._lock:
             return {name: value for s in self._slots for name, value in s.gauges.items()}
 
     def samples(self) -> dict[str, Any]:
         """What each check saw last, by its name; nothing where one hangs. From any thread."""
-        if self._hangs():
+        if self._find_hanging_check():
             return {}
         with self._lock:
             return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
@@ -208,20 +208,20 @@ class Runner(threading.Thread):
     def _about_itself(self) -> list[Observation]:
         left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
         observations = self._budget.observations(left_out)
-        if name := self._hangs():
+        if name := self._find_hanging_check():
             observations.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
         return observations
 
-    def _hangs(self) -> str:
+    def _find_hanging_check(self) -> str:
         """The check that does not return, if one does not."""
         busy = self._busy
         stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
         return busy[0] if busy is not None and stuck else ""
 
-    def _once(self, slot: _Slot) -> bool:
+    def _run_check(self, slot: _Slot) -> bool:
         """Run one check. False where this machine has no such thing."""
         self._busy = (slot.check.spec.name, self._machine.monotonic())
-        seen, here, trouble = self._gather(slot)
+        seen, here, trouble = self._run_gather(slot)
         self._busy = None
         slot.blind = min(slot.blind + 1, MOST_BLIND) if trouble else 0
         with self._lock:
@@ -235,7 +235,7 @@ class Runner(threading.Thread):
             self._listener.note_change()
         return here
 
-    def _gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
+    def _run_gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
         check = slot.check
         gauges: Mapping[str, float] = {}
         try:
@@ -259,7 +259,7 @@ class Runner(threading.Thread):
         return seen, True, ""
 
 
-def _jitter(seconds: float) -> float:
+def _add_jitter(seconds: float) -> float:
     return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
 
 

@@ -38,7 +38,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.model import Finding, Report
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import NOT_LEADER, Head, Unproved, check_proof, explained, leader_named
+from hpctl.wire.heads import NOT_LEADER, Head, Unproved, check_proof, explain_refusal, leader_named
 from hpctl.wire.stack_request import StackAsk
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class Sender(threading.Thread):
             with self._wanted:
                 self._woken = False
             reply = self._deliver()
-            self._complain(reply)
+            self._log_failure(reply)
             self._correct_start(reply)
             if reply.stacks is not None:
                 self._orders.read_stacks(reply.stacks)
@@ -180,7 +180,7 @@ class Sender(threading.Thread):
             failures = failures + 1 if reply.answer is Delivery.RETRY else 0
             with self._wanted:
                 if failures:
-                    pause = _backoff(failures, news=not self._saved[1])
+                    pause = _compute_backoff(failures, news=not self._saved[1])
                     self._wanted.wait_for(lambda: self._stopping, pause)
                 else:
                     pause = self._settings.heartbeat_s * random.uniform(0.9, 1.0)  # noqa: S311 - jitter
@@ -196,7 +196,7 @@ class Sender(threading.Thread):
         """Send the snapshot of now, in brief where that says it all; keep the spool in step."""
         version, report = self._next_report()
         if self._is_held(report.findings):
-            reply = self._client.post(_brief(report))
+            reply = self._client.post(_make_heartbeat(report))
             if reply.answer is not Delivery.NEED_FULL:
                 self._keep(version, report, acked=True)
                 return reply
@@ -215,7 +215,7 @@ class Sender(threading.Thread):
             return self._held is not None
         peace = self._settings.heartbeat_s * REPEATS_EVERY
         recent = time.monotonic() - self._held_since < peace
-        return recent and wire.digest(findings) == wire.digest(self._held)
+        return recent and wire.digest_findings(findings) == wire.digest_findings(self._held)
 
     def _next_report(self) -> tuple[int, Report]:
         self._seq += 1
@@ -244,7 +244,7 @@ class Sender(threading.Thread):
         if reply.text.startswith(_TOO_EARLY):
             self._agent_start = min(self._agent_start, datetime.now(UTC))
 
-    def _complain(self, reply: Reply) -> None:
+    def _log_failure(self, reply: Reply) -> None:
         """Log a trouble once, and that it is over."""
         if reply.answer is Delivery.ACKED:
             if self._last_complaint:
@@ -255,7 +255,7 @@ class Sender(threading.Thread):
             log.warning("a report was not taken (%s): %s", reply.answer.value, reply.text)
 
 
-def _brief(report: Report) -> wire.Heartbeat:
+def _make_heartbeat(report: Report) -> wire.Heartbeat:
     return wire.Heartbeat(
         node=report.node,
         instance=report.instance,
@@ -263,12 +263,12 @@ def _brief(report: Report) -> wire.Heartbeat:
         seq=report.seq,
         sent_at=report.sent_at,
         agent_start=report.agent_start,
-        digest=wire.digest(report.findings),
+        digest=wire.digest_findings(report.findings),
         gauges=dict(report.gauges),
     )
 
 
-def _backoff(failures: int, *, news: bool = False) -> float:
+def _compute_backoff(failures: int, *, news: bool = False) -> float:
     longest = NEWS_RETRY_S if news and failures <= NEWS_TRIES else LAST_RETRY_S
     ceiling = min(longest, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
     return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
@@ -312,7 +312,7 @@ class Reply(Struct, frozen=True):
     order: str = ""
 
 
-class _Session(Struct, frozen=True):
+class _HeadSession(Struct, frozen=True):
     head: Head
     id: str
     secret: bytes
@@ -329,7 +329,7 @@ class HeadClient:
         self._heads, self._munge_socket = heads, munge_socket
         self._current = 0
         self._connection: http.client.HTTPConnection | None = None
-        self._session: _Session | None = None
+        self._session: _HeadSession | None = None
         self._silent: tuple[Head | None, float] = (None, 0.0)
         self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
 
@@ -337,12 +337,12 @@ class HeadClient:
         """One attempt, one more where a kept connection turns out to be closed, and one where a
         standby sends us on. Never raises."""
         here = self._heads[self._current]
-        reply = self._post(message)
+        reply = self._post_once(message)
         if reply.answer is Delivery.NOT_LEADER and self._heads[self._current] != here:
-            reply = self._post(message)
+            reply = self._post_once(message)
         return Reply(Delivery.RETRY, reply.text) if reply.answer is Delivery.NOT_LEADER else reply
 
-    def _post(self, message: Report | wire.Heartbeat) -> Reply:
+    def _post_once(self, message: Report | wire.Heartbeat) -> Reply:
         head = self._heads[self._current]
         if self._connection is not None:
             try:
@@ -354,7 +354,7 @@ class HeadClient:
             except (munge.MungeUnavailable, Unproved) as error:
                 return Reply(Delivery.RETRY, str(error))
         try:
-            self._connection = self._connected(head)
+            self._connection = self._open_connection(head)
             reply = self._attempt(self._connection, message)
         except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
             self.close()
@@ -377,7 +377,7 @@ class HeadClient:
         goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
             self._current = self._heads.index(goal)
-        return Reply(Delivery.NOT_LEADER, explained(text))
+        return Reply(Delivery.NOT_LEADER, explain_refusal(text))
 
     def close(self) -> None:
         """Drop the connection. The session outlives it."""
@@ -391,59 +391,63 @@ class HeadClient:
         """Within the session while there is one; where that is over, once more without."""
         session, head = self._session, self._heads[self._current]
         if session and session.head == head and time.monotonic() < session.renew_at:
-            body = _encoded(message, open_session=False)
+            body = _encode_message(message, open_session=False)
             proof = wire.session_authorization(session.id, session.secret, body)
-            status, text, given = _exchange(connection, body, proof)
+            status, text, given = _exchange_http(connection, body, proof)
             if status == NOT_LEADER:
                 return self._sent_on(text)
-            if status != 401 or _code(text) not in _SESSION_OVER:
-                answer = wire.answered(proof, status, text)
-                return self._proved(_reply(status, text), given, answer, session.secret)
+            if status != 401 or _parse_error_code(text) not in _SESSION_OVER:
+                answer = wire.make_answer_payload(proof, status, text)
+                return self._verify_reply(_make_reply(status, text), given, answer, session.secret)
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
-        body = _encoded(message, open_session=True)
-        credential = munge.encode(wire.payload(body), self._munge_socket)
+        body = _encode_message(message, open_session=True)
+        credential = munge.encode_credential(wire.make_credential_payload(body), self._munge_socket)
         asked_at = time.monotonic()
         authorization = f"{wire.AUTH_SCHEME} {credential}"
-        status, text, given = _exchange(connection, body, authorization)
+        status, text, given = _exchange_http(connection, body, authorization)
         if status == NOT_LEADER:
             return self._sent_on(text)
-        answer = wire.answered(authorization, status, text)
-        reply = self._proved(_reply(status, text), given, answer)
+        answer = wire.make_answer_payload(authorization, status, text)
+        reply = self._verify_reply(_make_reply(status, text), given, answer)
         if status == 200:
-            self._session = self._opened(text, head, asked_at)
+            self._session = self._open_session(text, head, asked_at)
         return reply
 
-    def _proved(self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None) -> Reply:
+    def _verify_reply(
+        self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None
+    ) -> Reply:
         """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
         Unproved, MungeUnavailable."""
         if reply.answer is not Delivery.RETRY:
             check_proof(proof, body, self._munge_socket, secret)
         return reply
 
-    def _connected(self, head: Head) -> http.client.HTTPConnection:
+    def _open_connection(self, head: Head) -> http.client.HTTPConnection:
         """From the address that our munged vouches for, where that is one of this host's: the
         head node compares both with the one that Slurm has. Raises OSError, MungeUnavailable."""
         with contextlib.suppress(munge.CredentialError, _NotFromThere):
-            own = munge.decode(munge.encode(b"", self._munge_socket), self._munge_socket).address
-            return _connection(head, (str(own), 0), self._answer_s)
-        return _connection(head, None, self._answer_s)
+            own = munge.decode_credential(
+                munge.encode_credential(b"", self._munge_socket), self._munge_socket
+            ).address
+            return _make_connection(head, (str(own), 0), self._answer_s)
+        return _make_connection(head, None, self._answer_s)
 
-    def _opened(self, text: bytes, head: Head, asked_at: float) -> _Session | None:
+    def _open_session(self, text: bytes, head: Head, asked_at: float) -> _HeadSession | None:
         """The session that an answer grants; None is no trouble, credentials do as well."""
         try:
             granted = wire.decode_ack(text).session
             if granted is None:
                 return None
-            secret = munge.decode(granted.key, self._munge_socket).payload
+            secret = munge.decode_credential(granted.key, self._munge_socket).payload
         except (wire.MalformedReportError, munge.CredentialError, munge.MungeUnavailable) as error:
             log.info("no session with the head node: %s", error)
             return None
-        return _Session(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
+        return _HeadSession(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
 
 
-def _connection(
+def _make_connection(
     head: Head, source: tuple[str, int] | None, answer_s: float
 ) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(
@@ -460,13 +464,13 @@ def _connection(
     return connection
 
 
-def _encoded(message: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
+def _encode_message(message: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
     if isinstance(message, Report):
-        return wire.encode(message, open_session=open_session)
+        return wire.encode_report(message, open_session=open_session)
     return wire.encode_heartbeat(message, open_session=open_session)
 
 
-def _exchange(
+def _exchange_http(
     connection: http.client.HTTPConnection, body: bytes, authorization: str
 ) -> tuple[int, bytes, str]:
     headers = {"Authorization": authorization, "Content-Type": "application/json"}
@@ -476,17 +480,17 @@ def _exchange(
     return response.status, response.read(_ANSWER_BYTES), proof
 
 
-def _reply(status: int, text: bytes) -> Reply:
+def _make_reply(status: int, text: bytes) -> Reply:
     if status == 200:
-        ack = _ack(text)
+        ack = _parse_ack(text)
         return Reply(Delivery.ACKED, stacks=ack.stacks, order=ack.order)
-    if status == 409 and _code(text) == "unknown_digest":
+    if status == 409 and _parse_error_code(text) == "unknown_digest":
         return Reply(Delivery.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
-    return Reply(Delivery.RETRY if later else Delivery.REFUSED, f"{status} {explained(text)}")
+    return Reply(Delivery.RETRY if later else Delivery.REFUSED, f"{status} {explain_refusal(text)}")
 
 
-def _ack(text: bytes) -> wire.Ack:
+def _parse_ack(text: bytes) -> wire.Ack:
     """What an answer asks for: nothing, nearly always."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
@@ -494,7 +498,7 @@ def _ack(text: bytes) -> wire.Ack:
     return wire.Ack(0)
 
 
-def _code(text: bytes) -> str:
+def _parse_error_code(text: bytes) -> str:
     try:
         return str(json.loads(text)["error"])
     except (ValueError, TypeError, KeyError):

@@ -15,15 +15,15 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpctl.detection.checking import NAMES, Checks
-from hpctl.detection.findings import Findings
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.findings import FindingStore
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.detection.metrics import Endpoint
-from hpctl.detection.outside.sources import Sources, StackReader, theirs
+from hpctl.detection.outside.sources import Sources, StackReader, is_outside_check
 from hpctl.detection.send import Sender
 from hpctl.detection.send_pace import SendPace
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.slurm_jobs import Jobs
+from hpctl.detection.slurm_jobs import ProcessJobs
 from hpctl.detection.spool import Spool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -31,14 +31,14 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import TEST, Clears, Finding, Verdict
 from hpctl.wire import reports as wire
 from hpctl.wire.stack_request import StackAsk
-from hpctl.wire.systemd import notify, watchdog_interval
+from hpctl.wire.systemd import notify_systemd, watchdog_interval
 
 log = logging.getLogger(__name__)
 
 
 def kept_elsewhere(check: str) -> bool:
     """Whether findings of that check are not to be recalled from the agent's spool."""
-    return theirs(check) or check.startswith(TEST)
+    return is_outside_check(check) or check.startswith(TEST)
 
 
 CHECK_LOG = "kernel.log"
@@ -89,7 +89,7 @@ findings of this boot's former agents.
 """
 
 
-class Agent:
+class NodeAgent:
     """One node's agent. `run` returns after SIGTERM or SIGINT, or after `stop`."""
 
     def __init__(
@@ -107,10 +107,10 @@ class Agent:
         mine = [
             f for f in recalled.findings if f.check not in NAMES and not kept_elsewhere(f.check)
         ]
-        self._findings = Findings(mine)
+        self._findings = FindingStore(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
-        self._kernel = Kernel(Jobs().of)
+        self._kernel = KernelJudge(ProcessJobs().of)
         self._log: KernelLog | None = None
         self._lost = 0
         self._behind = False
@@ -168,10 +168,10 @@ class Agent:
                 results.prepare()
             if self._endpoint is not None:
                 self._endpoint.start()
-            notify("READY=1")
+            notify_systemd("READY=1")
             self._loop(selector)
-            notify("STOPPING=1")
-            self._close(selector)
+            notify_systemd("STOPPING=1")
+            self._close_kernel_log(selector)
         parts = (self._endpoint, *self._outside.parts, self._checks, self._sender)
         stop_all(part for part in parts if part is not None)
         signal.set_wakeup_fd(-1)
@@ -192,10 +192,10 @@ class Agent:
             if watchdog is not None and now >= next_sign:
                 next_sign = now + watchdog
                 if now - self._sender.progress < SENDER_STUCK_S:
-                    notify("WATCHDOG=1")
+                    notify_systemd("WATCHDOG=1")
             if not self._sender.is_alive():
                 raise HpctlError("the sender died of an error of its own", "See the log above.")
-            selector.select(self._patience(watchdog))
+            selector.select(self._watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)
             self._checks.listen()
@@ -204,7 +204,7 @@ class Agent:
                     self.note_change()
             self._wake_sender()
 
-    def _patience(self, watchdog: float | None) -> float:
+    def _watchdog_limit(self, watchdog: float | None) -> float:
         if self._behind:
             return 0.0
         if self._log is not None and self._log.fileno() is None:
@@ -231,13 +231,13 @@ class Agent:
             else:
                 self._behind = True
             if self._blind:
-                self._add([_unreadable(Verdict.OK, why) for why in self._blind])
+                self._add([_report_unreadable(Verdict.OK, why) for why in self._blind])
                 self._blind.clear()
         except Unavailable as error:
-            self._close(selector)
+            self._close_kernel_log(selector)
             self._reopen_at = time.monotonic() + REOPEN_S
             self._blind.add(why := str(error)[:200])
-            self._add([_unreadable(Verdict.UNKNOWN, why)])
+            self._add([_report_unreadable(Verdict.UNKNOWN, why)])
 
     def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
@@ -246,7 +246,7 @@ class Agent:
                 selector.register(fd, selectors.EVENT_READ)
         return self._log
 
-    def _close(self, selector: selectors.BaseSelector) -> None:
+    def _close_kernel_log(self, selector: selectors.BaseSelector) -> None:
         if self._log is not None:
             if (fd := self._log.fileno()) is not None:
                 selector.unregister(fd)
@@ -335,7 +335,7 @@ def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Fi
     return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
 
 
-def _unreadable(verdict: Verdict, why: str) -> Finding:
+def _report_unreadable(verdict: Verdict, why: str) -> Finding:
     return replace(_log_finding(verdict, UNREADABLE, why), clears=Clears.GONE)
 
 

@@ -107,18 +107,18 @@ def _is_installed(program: Path) -> bool:
     )
 
 
-class _Answer(Struct, frozen=True):
+class _JobAnswer(Struct, frozen=True):
     job: str
     began: float
     until: float
 
 
-class Jobs:
+class ProcessJobs:
     """Looks up jobs of processes, remembers a little, and never looks up too often."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._known: OrderedDict[int, _Answer] = OrderedDict()
+        self._known: OrderedDict[int, _JobAnswer] = OrderedDict()
         self._looks = TokenBucket(LOOKS_A_SECOND, LOOKS_A_SECOND)
 
     def of(self, pid: int, at: datetime) -> str:
@@ -135,14 +135,14 @@ class Jobs:
                 self._known.popitem(last=False)
         return answer.job if answer.began <= at.timestamp() + _CLOCK_SLACK_S else ""
 
-    def _look(self, pid: int, now: float) -> _Answer:
+    def _look(self, pid: int, now: float) -> _JobAnswer:
         until = now + REMEMBERED_S
         try:
-            began = self._began(pid)
-            return _Answer(self.holder(pid), began, until)
+            began = self._read_start_time(pid)
+            return _JobAnswer(self.holder(pid), began, until)
         except (OSError, ValueError, IndexError):
             # Gone, or never there.
-            return _Answer("", 0.0, until)
+            return _JobAnswer("", 0.0, until)
 
     def holder(self, pid: int) -> str:
         """The job that a process is in now; empty for none. Looks at once. Raises OSError.
@@ -158,20 +158,20 @@ class Jobs:
             if pid <= 1:
                 break
             directory = self._proc / str(pid)
-            _, fields = self._stat(pid)
+            _, fields = self._read_stat(pid)
             if is_slurmstepd(directory):
                 match = _STEPD.match((directory / "cmdline").read_bytes())
                 return match["job"].decode() if match else ""
             pid = int(fields[1])
         return ""
 
-    def _began(self, pid: int) -> float:
+    def _read_start_time(self, pid: int) -> float:
         """When a process began, in seconds of the wall clock."""
-        ticks = int(self._stat(pid)[1][19])
+        ticks = int(self._read_stat(pid)[1][19])
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + ticks / os.sysconf("SC_CLK_TCK")
 
-    def _stat(self, pid: int) -> tuple[str, list[str]]:
+    def _read_stat(self, pid: int) -> tuple[str, list[str]]:
         """A process's name, and its fields from the third (`state`) on: see proc(5)."""
         text = (self._proc / str(pid) / "stat").read_text(errors="replace")
         # The name stands in brackets and may hold any character, brackets too.

@@ -71,7 +71,7 @@ class Spool:
         temporary = self._state.with_suffix(".tmp")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            body = wire.encode(report).decode()
+            body = wire.encode_report(report).decode()
             with temporary.open("wb") as file:
                 file.write(msgspec.json.encode(_Saved(acked, body)))
                 file.flush()
@@ -85,7 +85,7 @@ class Spool:
     def _read(self) -> tuple[_Saved, Report] | None:
         try:
             state = msgspec.json.decode(self._state.read_bytes(), type=_Saved)
-            return state, wire.decode(state.body.encode())
+            return state, wire.decode_report(state.body.encode())
         except FileNotFoundError:
             return None
         except (

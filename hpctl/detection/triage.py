@@ -18,12 +18,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.findings import Findings
+from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel import unknown_driver_lines
 from hpctl.detection.kernel.line import judge, of_a_process
-from hpctl.detection.kernel.log import LONGEST, Kernel
+from hpctl.detection.kernel.log import LONGEST, KernelJudge
 from hpctl.detection.kmsg import KERNEL_FACILITY, Record
-from hpctl.detection.logtext import Entry, LogText
+from hpctl.detection.logtext import LogEntry, LogText
 from hpctl.detection.outside import hma_records
 from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.toolkit import output
@@ -119,7 +119,7 @@ class TriageText(Struct, frozen=True):
         return f", {self.others} not the kernel's" if self.others else ""
 
 
-def _folded(views: list[LineView]) -> tuple[LineText, ...]:
+def _fold_lines(views: list[LineView]) -> tuple[LineText, ...]:
     """Equal lines as one row."""
     folded: dict[LineView, tuple[int, int]] = {}
     for view in views:
@@ -144,26 +144,26 @@ def triage(file: str, as_json: bool) -> None:
     """
     from hpctl.vocabulary.assessment import Condition
 
-    reader = _Reader()
+    reader = _TriageReader()
     views: list[LineView] = []
-    with _opened(file) as stream:
+    with _open_log(file) as stream:
         for view in reader.views(stream):
             views.append(view)
             # A file's rows by the hundred; what still comes in, line by line.
             if as_json and (file == "-" or len(views) >= _AT_ONCE):
-                _print(views)
+                _print_lines(views)
     boots = reader.boots()
     if as_json:
-        _print(views)
+        _print_lines(views)
     else:
-        text = TriageText(_folded(views), tuple(boots), len(views), reader.lines, reader.others)
-        output.show("triage", text, as_json)
+        text = TriageText(_fold_lines(views), tuple(boots), len(views), reader.lines, reader.others)
+        output.show_view("triage", text, as_json)
     faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
-    output.leave(Exit.PROBLEM if faulty else Exit.FINE)
+    output.exit_with(Exit.PROBLEM if faulty else Exit.FINE)
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def _open_log(file: str) -> Iterator[BinaryIO]:
     """The file, or standard input. Raises Unavailable."""
 
     try:
@@ -177,25 +177,25 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         raise Unavailable(f"{file} cannot be read: {error.strerror or error}", hint) from error
 
 
-class _Reader:
+class _TriageReader:
     """Judges a log: `views` its lines, then `boots` what all of them together come to."""
 
     def __init__(self) -> None:
         self.lines = self.others = 0
-        self._kernel = _kernel()
-        self._boots: list[tuple[int, int, Findings]] = []
+        self._kernel = _make_kernel_judge()
+        self._boots: list[tuple[int, int, FindingStore]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
         """The lines that mean something, in their order."""
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
-                self._boot(entry.number)
+                self._judge_boot(entry.number)
             first, _, all_of_boot = self._boots[-1]
             self._boots[-1] = (first, log.lines, all_of_boot)
-            for finding in self._findings(entry):
+            for finding in self._judge_entry(entry):
                 all_of_boot.add(finding)
-                if (view := _view(finding, entry)) is not None:
+                if (view := _view_finding(finding, entry)) is not None:
                     yield view
         self.lines = log.lines
 
@@ -207,18 +207,20 @@ class _Reader:
         boots = []
         for first, last, seen in self._boots:
             if findings := seen.all():
-                ladders = (fault.ladder for fault in fault_classes(findings, _rules()))
+                ladders = (fault.ladder for fault in fault_classes(findings, _load_rules()))
                 restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
-                boots.append(BootView(first, last, assess_settled(findings, _rules()), restart))
+                boots.append(
+                    BootView(first, last, assess_settled(findings, _load_rules()), restart)
+                )
         return boots
 
-    def _boot(self, number: int) -> None:
-        self._kernel = _kernel()
-        self._boots.append((number, number, Findings()))
+    def _judge_boot(self, number: int) -> None:
+        self._kernel = _make_kernel_judge()
+        self._boots.append((number, number, FindingStore()))
 
-    def _findings(self, entry: Entry) -> list[Finding]:
+    def _judge_entry(self, entry: LogEntry) -> list[Finding]:
         if entry.record.facility == KERNEL_FACILITY:
-            if found := self._kernel.findings([entry.record]) or _complaint(entry.record):
+            if found := self._kernel.findings([entry.record]) or _find_complaint(entry.record):
                 return found
         else:
             self.others += 1
@@ -229,12 +231,12 @@ class _Reader:
         return [] if detection is None else [detection.finding(entry.record.at)]
 
 
-def _kernel() -> Kernel:
+def _make_kernel_judge() -> KernelJudge:
     """The agent's own judge of lines, which asks no /proc whose process one names."""
-    return Kernel(lambda _pid, _at: "")
+    return KernelJudge(lambda _pid, _at: "")
 
 
-def _complaint(record: Record) -> list[Finding]:
+def _find_complaint(record: Record) -> list[Finding]:
     """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
     text = record.text[:LONGEST]
     if of_a_process(text):
@@ -243,10 +245,10 @@ def _complaint(record: Record) -> list[Finding]:
     return [] if found is None else [judge(found)]
 
 
-def _view(finding: Finding, entry: Entry) -> LineView | None:
+def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
     """What one finding amounts to by itself; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
-    if (judged := _judged(kind, finding.count, finding.clears)) is None:
+    if (judged := _judge_kind(kind, finding.count, finding.clears)) is None:
         return None
     fault, condition = judged
     return LineView(
@@ -259,13 +261,13 @@ def _view(finding: Finding, entry: Entry) -> LineView | None:
         condition=condition,
         remedy=_remedy_text(fault.ladder[0]),
         urgency=fault.urgency.value,
-        source=_source(finding.check, fault),
+        source=_name_source(finding.check, fault),
         text=entry.raw[:512],
     )
 
 
 @lru_cache(1024)
-def _judged(
+def _judge_kind(
     kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
 ) -> tuple[FaultClass, str] | None:
     """By what a storm's lines share: when one came, whose it was and its text change nothing."""
@@ -275,22 +277,22 @@ def _judged(
     finding = Finding(
         check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
     )
-    assessment = assess_settled((finding,), _rules())
+    assessment = assess_settled((finding,), _load_rules())
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
-    rows = fault_classes([finding], _rules())
+    rows = fault_classes([finding], _load_rules())
     return (rows[0], assessment.condition.value) if rows else None
 
 
 @lru_cache(1)
-def _rules() -> Rules:
-    from hpctl.faults.catalogue import rules
+def _load_rules() -> Rules:
+    from hpctl.faults.catalogue import build_rules
 
-    return rules()
+    return build_rules()
 
 
 @lru_cache(256)
-def _source(check: str, fault: FaultClass) -> str:
+def _name_source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
@@ -301,14 +303,14 @@ def _remedy_text(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
-def _print(views: list[LineView]) -> None:
+def _print_lines(views: list[LineView]) -> None:
     """One object a line; the list is empty then."""
     if views:
-        output.echo("\n".join(map(_json, views)))
+        output.echo("\n".join(map(_encode_view, views)))
         views.clear()
 
 
-def _json(view: LineView) -> str:
+def _encode_view(view: LineView) -> str:
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
     return json_safe(msgspec.json.encode(body).decode())
 

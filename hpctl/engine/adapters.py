@@ -68,7 +68,7 @@ def _journal_owner(config: Config) -> str:
 
 def readable_url(config: Config) -> str:
     """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
-    path = _file(config)
+    path = _find_journal_file(config)
     return file_url(path) if path else config.url
 
 
@@ -86,7 +86,7 @@ def _cluster_name(conf: Path | None) -> str:
     return ""
 
 
-def _file(config: Config) -> Path | None:
+def _find_journal_file(config: Config) -> Path | None:
     """The SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
     path = config.state_dir / "journal.db"
     if config.database_url:
@@ -96,22 +96,22 @@ def _file(config: Config) -> Path | None:
             f"there is no journal at {path}",
             "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
         )
-    return path if os.access(path, os.W_OK) else _copy(config, path)
+    return path if os.access(path, os.W_OK) else _fetch_copy(config, path)
 
 
-def _copy(config: Config, journal: Path) -> Path:
+def _fetch_copy(config: Config, journal: Path) -> Path:
     """The copy of the journal; an old one where no daemon answers. Raises Unavailable."""
     import http.client
 
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import Head, explained
+    from hpctl.wire.heads import Head, explain_refusal
 
     copy = wire.copy_of(journal)
     until = time.monotonic() + COPY_S
     try:
         head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket
         status, answer = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
-        why = "" if status == http.client.OK else explained(answer)
+        why = "" if status == http.client.OK else explain_refusal(answer)
     except (OSError, http.client.HTTPException, Unavailable) as error:
         why = str(error)
     if why and not copy.exists():
@@ -125,10 +125,10 @@ def _copy(config: Config, journal: Path) -> Path:
 def make_scheduler(config: Config) -> CliScheduler:
     """Slurm for a command that reads it once: by its commands, which start sooner than pyslurm."""
     from hpctl.slurm.cli import CliScheduler
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
 
     slurm = config.slurm
-    return CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
+    return CliScheduler(SlurmRunner(slurm.conf, slurm.bin, slurm.timeout_s))
 
 
 def choose_scheduler(
@@ -141,20 +141,20 @@ def choose_scheduler(
     and which it is and why. slurmctld is not asked.
 
     `may_act` is asked immediately before each order, `event` while many nodes are read: see
-    `hpctl.slurm.read.Reader`.
+    `hpctl.slurm.read.SlurmCommandReader`.
     """
     from hpctl.slurm.cli import CliScheduler
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
 
     slurm, wanted = config.slurm, config.slurm.adapter
-    runner = Runner(slurm.conf, slurm.bin, slurm.timeout_s)
+    runner = SlurmRunner(slurm.conf, slurm.bin, slurm.timeout_s)
     cli = CliScheduler(runner, event=event, may_act=may_act)
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm
 
     pyslurm = PySlurm(runner, event=event, may_act=may_act)
-    why_not = pyslurm.unusable()
+    why_not = pyslurm.explain_unusable()
     if not why_not:
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
     pyslurm.close()
@@ -184,7 +184,7 @@ def make_provider(config: Config) -> Provider:
 def make_rules(config: Config) -> Rules:
     """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
     from hpctl.faults.catalogue import UnknownRuleError
-    from hpctl.faults.catalogue import rules as catalogue_rules
+    from hpctl.faults.catalogue import build_rules as catalogue_rules
 
     try:
         return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)

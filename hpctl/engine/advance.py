@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from hpctl.engine.completing import lasts
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind, Withdrawn
+from hpctl.engine.kinds import Due, JobsByNode, RecoveryAnswer, RecoveryKind, Withdrawn
 from hpctl.engine.pauses import pause_of_recovery
 from hpctl.engine.view import View, jobs_on
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.pause import find_active
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
@@ -22,32 +22,34 @@ KILL_S = 45.0
 """A slurmd ends a job sooner: KillWait is 30 s as it comes."""
 
 
-class Progress(Struct, frozen=True):
+class AdvancePass(Struct, frozen=True):
     """One pass over all open recoveries. While there are `moves`, another pass is needed."""
 
     moves: tuple[SignalSeen, ...] = ()
     due: tuple[Due, ...] = ()
     waits: tuple[Wait, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
 
 
-def advance_all(view: View, policy: Policy, now: datetime, kinds: Sequence[Kind]) -> Progress:
+def advance_all(
+    view: View, policy: Policy, now: datetime, kinds: Sequence[RecoveryKind]
+) -> AdvancePass:
     """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
     if not view.current:
-        return Progress()
+        return AdvancePass()
     here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
     taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
     flaws = [flaw for _, flaws in taken_back for flaw in flaws]
     view = _take_back(view, taken_back)
     found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = [step for made, _ in found for step in made]
-    return Progress(
+    return AdvancePass(
         tuple(
             SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
             for s in steps
             if isinstance(s.answer, Move)
         ),
-        _due(steps, view, policy, here, now),
+        _list_due_steps(steps, view, policy, here, now),
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         (*flaws, *(flaw for _, flaws in found for flaw in flaws)),
     )
@@ -62,8 +64,8 @@ def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
     return replace(view, withdrawn=withdrawn, flaws=flaws)
 
 
-def _due(
-    steps: Sequence[Answer], view: View, policy: Policy, here: JobsByNode, now: datetime
+def _list_due_steps(
+    steps: Sequence[RecoveryAnswer], view: View, policy: Policy, here: JobsByNode, now: datetime
 ) -> tuple[Due, ...]:
     """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
     still moves a recovery. So does mode observe, in which recoveries are open where it was set
@@ -100,7 +102,7 @@ def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime)
         running = {j.id for j in here[rec.node] if j.running}
         requeued = (j for j in here[rec.node] if j.completing and j.state == "PENDING")
         completing = any(not lasts(job, KILL_S, now) for job in requeued)
-        wait = now < later(rec.opened, KILL_S) and (completing or running & ended)
+        wait = now < add_seconds(rec.opened, KILL_S) and (completing or running & ended)
         if not (wait and alive(one)):
             sent.append(one)
             ended |= running

@@ -12,7 +12,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.out_of_service import Account, By, show_state
 from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.timeline import awaited, lifted_by, title
+from hpctl.engine.timeline import find_awaited, lifted_by, write_title
 from hpctl.engine.untreated import (
     UntreatedNode,
     await_untreated,
@@ -20,9 +20,9 @@ from hpctl.engine.untreated import (
     find_untreated,
 )
 from hpctl.engine.world import World
-from hpctl.faults.slurm_reasons import advise, find_closed
+from hpctl.faults.slurm_reasons import advise_operator, find_closed
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Section, Since
-from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, valid_name
 from hpctl.vocabulary.hang import HANG_GATE
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -100,9 +100,9 @@ def list_person_tasks(
 
 def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
     return PersonTask(
-        title=title(rec),
+        title=write_title(rec),
         why=rec.trail[-1].why if rec.trail else "",
-        ask=awaited(rec, w.policy).what,
+        ask=find_awaited(rec, w.policy).what,
         explain=rec.id,
         since=rec.since,
         targets=(rec.node,),
@@ -145,7 +145,7 @@ def _name_all(holds: list[HoldNoted]) -> str:
         return f"{what} {shown}" + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")
     if len(names) == 1:
         return names[0]
-    shown = fold(names) if all(map(valid_name, names)) else ", ".join(names[:NAMED])
+    shown = fold_hostlist(names) if all(map(valid_name, names)) else ", ".join(names[:NAMED])
     return f"{len(names)} nodes ({shown})"
 
 
@@ -188,7 +188,7 @@ def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
     row = find_closed(node)
     if row is None:
         return None
-    return row.meaning, f"{row.by} closed it ({node.reason!r})", advise(node)
+    return row.meaning, f"{row.by} closed it ({node.reason!r})", advise_operator(node)
 
 
 def _is_left(one: Account) -> bool:

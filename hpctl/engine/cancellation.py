@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.explain_view import ExplainView
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.timeline import sentence
+from hpctl.engine.timeline import format_sentence
 from hpctl.engine.world import World
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -23,5 +23,5 @@ def add_cancellation(view: ExplainView, job: SlurmJob, by: str) -> ExplainView:
     """
     end = f" at {job.end:%Y-%m-%d %H:%M:%S} UTC" if job.end is not None else ""
     whose = f"by {by}" if by else "Slurm tells by whom only where slurmdbd keeps its accounting"
-    said = sentence(f"Job {job.shown} was canceled{end}{' ' if by else '; '}{whose}")
+    said = format_sentence(f"Job {job.shown} was canceled{end}{' ' if by else '; '}{whose}")
     return replace(view, headline=f"{view.headline} {said}")

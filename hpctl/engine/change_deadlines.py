@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hpctl.toolkit.bounds import later
-from hpctl.vocabulary.change import Change, ChangePhase, Kind
+from hpctl.toolkit.bounds import add_seconds
+from hpctl.vocabulary.change import Change, ChangeKind, ChangePhase
 from hpctl.vocabulary.policy import Policy
 
 RESERVE_DEADLINE_S: Final = 60.0
@@ -14,17 +14,17 @@ RESERVE_DEADLINE_S: Final = 60.0
 
 def deadline_of(change: Change, policy: Policy) -> datetime:
     """When an open change has been in its phase for too long."""
-    return later(change.since, _deadline_s(change, policy))
+    return add_seconds(change.since, _deadline_s(change, policy))
 
 
 def _deadline_s(change: Change, policy: Policy) -> float:
     scale, node = policy.autoscale, policy.node
-    if change.opened.kind is Kind.BURN_IN and change.phase is not ChangePhase.OPEN:
+    if change.opened.kind is ChangeKind.BURN_IN and change.phase is not ChangePhase.OPEN:
         test = policy.acceptance
         return test.limit_s(policy.idle.level) + test.result_s + node.doubt_window_s
     return {
         ChangePhase.OPEN: RESERVE_DEADLINE_S
-        if change.opened.kind is Kind.SPARES
+        if change.opened.kind is ChangeKind.SPARES
         else node.step_attempts * node.doubt_window_s,
         ChangePhase.TESTING: policy.acceptance.limit_s(policy.idle.level),
         ChangePhase.ARRIVING: scale.arrive_deadline_s,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.journal.events import ClockSet
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.ports import Clock
 
 SET_S: Final = 5.0
@@ -34,7 +34,7 @@ class ClockWatch:
         expected = now
         if self._last is not None:
             before, before_s = self._last
-            expected = later(before, steady_s - before_s)
+            expected = add_seconds(before, steady_s - before_s)
         elif newest is not None:
             expected = max(newest, now)
         self._last = now, steady_s

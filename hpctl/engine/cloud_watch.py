@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Set
 
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
-from hpctl.engine.instance_resolver import Joiner
+from hpctl.engine.instance_resolver import InstanceResolver
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.ports import Provider
@@ -35,7 +35,7 @@ class CloudWatch:
         self.interval_s = interval_s
         self.view = ProviderView(as_of=LONG_AGO, present=True)
         self.trouble = ""
-        self.joiner = Joiner()
+        self.joiner = InstanceResolver()
         self._hurry = threading.Event()
         self._blocked: Set[object] = frozenset()
         self._read_at = -math.inf

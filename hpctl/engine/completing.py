@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.journal.state import State
-from hpctl.toolkit.bounds import later, natural
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.bounds import add_seconds, parse_count
+from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.policy import Policy
@@ -32,7 +32,7 @@ def find_completing(jobs: Iterable[SlurmJob], for_s: float, now: datetime) -> li
 def lasts(job: SlurmJob, for_s: float, now: datetime) -> bool:
     """Whether a job has been COMPLETING for so many seconds."""
     since = job.completing_since
-    return since is not None and now >= later(since, for_s)
+    return since is not None and now >= add_seconds(since, for_s)
 
 
 def waits_to_restart(job: SlurmJob, state: State) -> bool:
@@ -45,7 +45,7 @@ def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
     """Whether a COMPLETING job is whole once its last node is set DOWN."""
     if job.state != "PENDING":
         return True
-    numbers = [natural(part) for part in slurm.oldest_slurmd.split(".")]
+    numbers = [parse_count(part) for part in slurm.oldest_slurmd.split(".")]
     if len(numbers) < 3:
         return False
     series, release = (numbers[0], numbers[1]), numbers[2]
@@ -55,7 +55,7 @@ def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
 def describe_completing(job: SlurmJob, now: datetime) -> str:
     """Say how long a job has been COMPLETING, and which nodes keep it so."""
     since = job.completing_since or now
-    lasting = duration(max(0.0, (now - since).total_seconds()))
+    lasting = format_duration(max(0.0, (now - since).total_seconds()))
     nodes = ", ".join(job.completing_nodes)
     return (
         f"job {job.shown} has been COMPLETING for {lasting}: its Epilog or its processes on {nodes}"
@@ -73,7 +73,7 @@ def describe_release(job: SlurmJob, slurm: SchedulerView, state: State, policy: 
             f"Slurm {slurm.oldest_slurmd} breaks a requeued job whose last node is set DOWN, so"
             f" hpctl waits; end the Epilog on {nodes}, and the job restarts at once"
         )
-    due = later(job.completing_since or slurm.as_of, policy.job.completing_deadline_s)
+    due = add_seconds(job.completing_since or slurm.as_of, policy.job.completing_deadline_s)
     return (
         f"hpctl drains {nodes} from {due:%H:%M:%S} UTC on and sets it DOWN once no job runs there"
     )

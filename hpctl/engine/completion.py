@@ -25,13 +25,13 @@ _JOB = re.compile(r"\d+(_\d+)?")
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = False) -> Complete:
+def _make_completer(pick: Callable[[State], Iterable[object]], *, agents: bool = False) -> Complete:
     """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            state, heard = _read(load_config(path), agents=agents)
+            state, heard = _read_state(load_config(path), agents=agents)
         except (HpctlError, OSError):
             return []
         names = {*map(str, pick(state)), *map(str, heard)}
@@ -40,7 +40,7 @@ def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = Fals
     return complete
 
 
-def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
+def _read_state(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
     """What the journal amounts to, and with `agents` the nodes that report: as the daemon knows
     them, else from the journal itself. Slurm and the cloud are not asked. Raises HpctlError."""
     from hpctl.engine.world_client import NoWorld, WorldClient
@@ -52,10 +52,10 @@ def _read(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
     except NoWorld:
         pass
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import fold
+    from hpctl.engine.world_offline import fold_events
 
     with closing(open_reader(config)) as store:
-        return fold(store.events()), list(store.health()) if agents else ()
+        return fold_events(store.events()), list(store.health()) if agents else ()
 
 
 def list_jobs(state: State) -> list[object]:
@@ -65,28 +65,32 @@ def list_jobs(state: State) -> list[object]:
     return [*treated, *held, *state.reports]
 
 
-def explainable(state: State) -> list[object]:
+def list_explainable(state: State) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.shown for r in state.jobs.values()]
     nodes = [r.node for r in state.nodes.values() if not r.of_capacity]
     return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
 
 
-complete_node = _completes(
+complete_node = _make_completer(
     lambda state: (r.node for r in state.nodes.values() if not r.of_capacity), agents=True
 )
 
 
-complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.open_jobs.values()])
+complete_open = _make_completer(
+    lambda state: [*state.open_nodes.values(), *state.open_jobs.values()]
+)
 
 
-complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() if hold.approvable))
+complete_hold = _make_completer(
+    lambda state: (t for t, hold in state.holds.items() if hold.approvable)
+)
 
 
-complete_job = _completes(list_jobs)
+complete_job = _make_completer(list_jobs)
 
 
-complete_window = _completes(lambda state: (one.opened.group for one in state.windows))
+complete_window = _make_completer(lambda state: (one.opened.group for one in state.windows))
 
 
-complete_any = _completes(explainable)
+complete_any = _make_completer(list_explainable)

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, field
 
 from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
@@ -53,7 +53,7 @@ class ConfigError(FileProblems):
     hint_text = "`hpctl config example` prints every key with its default"
 
 
-class Cluster(Struct, frozen=True):
+class ClusterSection(Struct, frozen=True):
     """Which HyperPod cluster this head node belongs to."""
 
     provider: Literal["sagemaker", "none"] = "sagemaker"
@@ -70,7 +70,7 @@ class Cluster(Struct, frozen=True):
             raise ValueError("name is needed for provider sagemaker (or set provider: none)")
 
 
-class Slurm(Struct, frozen=True):
+class SlurmSection(Struct, frozen=True):
     """Where Slurm's commands and configuration are, and how it is spoken to."""
 
     bin: Path | None = None
@@ -82,7 +82,7 @@ class Slurm(Struct, frozen=True):
 HeadUrl = Annotated[str, Meta(pattern=r"^http://[^\s/:@]+(:\d{1,5})?/?$", max_length=300)]
 
 
-class Intake(Struct, frozen=True):
+class IntakeSection(Struct, frozen=True):
     """Where agents report, and whom to accept."""
 
     listen: Annotated[str, Meta(pattern=r"^[^\s:]*:\d{1,5}$")] = "0.0.0.0:8470"
@@ -91,7 +91,7 @@ class Intake(Struct, frozen=True):
     allowed_uids: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        if natural(self.listen.rpartition(":")[2]) > 65535:
+        if parse_count(self.listen.rpartition(":")[2]) > 65535:
             raise ValueError(f"listen: {self.listen}: ports end at 65535")
 
 
@@ -101,13 +101,13 @@ class MetricsSection(Struct, frozen=True):
     agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
 
 
-class Access(Struct, frozen=True):
+class AccessSection(Struct, frozen=True):
     """Who may ask the daemon for something: members of a Unix group, beside root."""
 
     group: Annotated[str, Meta(max_length=32)] = ""
 
 
-class Alerts(Struct, frozen=True):
+class AlertsSection(Struct, frozen=True):
     """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named.
 
     `labels` name the node. The default is the one label that Prometheus sets and a scraped target
@@ -119,7 +119,7 @@ class Alerts(Struct, frozen=True):
     keep_s: Seconds = 18000.0
 
 
-class Page(Struct, frozen=True):
+class PageSection(Struct, frozen=True):
     """The read-only web page: off while `listen` is empty (docs/page.md)."""
 
     listen: Annotated[str, Meta(pattern=r"^$|^[^\s:]*:\d{1,5}$|^unix:/\S{1,100}$")] = ""
@@ -132,7 +132,7 @@ class Page(Struct, frozen=True):
         return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
 
 
-class Loop(Struct, frozen=True):
+class LoopSection(Struct, frozen=True):
     """How often the loop looks by itself, in seconds; when it reads Slurm: see `reading_pace`."""
 
     reconcile_s: Seconds = 30.0
@@ -149,7 +149,7 @@ class JournalSection(Struct, frozen=True):
     keep_days: Count = 400
 
 
-class Route(Struct, frozen=True):
+class RouteSection(Struct, frozen=True):
     """Which notices go to which sinks; what is empty takes all."""
 
     to: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -158,11 +158,11 @@ class Route(Struct, frozen=True):
     accounts: tuple[str, ...] = ()
 
 
-class Notify(Struct, frozen=True):
+class NotifySection(Struct, frozen=True):
     """Who is told what, by Apprise (docs/notify.md)."""
 
     sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
-    routes: Annotated[tuple[Route, ...], Meta(max_length=64)] = ()
+    routes: Annotated[tuple[RouteSection, ...], Meta(max_length=64)] = ()
     users: str = ""
     quiet: Annotated[str, Meta(pattern=r"^(([01]\d|2[0-3]):[0-5]\d(-(?=\d)|$)){2}$|^$")] = ""
     per_hour: Annotated[int, Meta(ge=2, le=1000)] = 30
@@ -194,16 +194,16 @@ class Config(Struct, frozen=True):
     heads: tuple[HeadUrl, ...] = ()
     kill_switch: Path = Path("/etc/hpctl/STOP")
     partitions: frozenset[str] = frozenset()
-    cluster: Cluster = Cluster(provider="none")
-    slurm: Slurm = Slurm()
-    intake: Intake = Intake()
-    access: Access = Access()
-    alerts: Alerts = Alerts()
-    page: Page = Page()
+    cluster: ClusterSection = ClusterSection(provider="none")
+    slurm: SlurmSection = SlurmSection()
+    intake: IntakeSection = IntakeSection()
+    access: AccessSection = AccessSection()
+    alerts: AlertsSection = AlertsSection()
+    page: PageSection = PageSection()
     metrics: MetricsSection = MetricsSection()
-    loop: Loop = Loop()
+    loop: LoopSection = LoopSection()
     journal: JournalSection = JournalSection()
-    notify: Notify = Notify()
+    notify: NotifySection = NotifySection()
     node: NodePolicy = NodePolicy()
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()
@@ -264,7 +264,7 @@ class Config(Struct, frozen=True):
 
     def changed(self) -> dict[str, str]:
         """What differs from the defaults, by dotted name, as the audit trail keeps it."""
-        found, plain = _flat(self), _flat(type(self)())
+        found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
             url = hide_password(read_database_url(self.database_url))
             found["database_url"] = msgspec.json.encode(url).decode()
@@ -278,15 +278,15 @@ class Config(Struct, frozen=True):
 
 def load(path: str | Path) -> Config:
     """Read and validate a file. Raises ConfigError with every problem it has."""
-    return parse(yaml_files.read(path, ConfigError), str(path))
+    return parse_config(yaml_files.read_text(path, ConfigError), str(path))
 
 
-def parse(text: str, path: str = "<text>") -> Config:
+def parse_config(text: str, path: str = "<text>") -> Config:
     """Validate YAML text. Raises ConfigError with every problem it has."""
     return yaml_files.struct_of(Config, text, path, ConfigError)
 
 
-def example(config: Config | None = None) -> str:
+def format_example(config: Config | None = None) -> str:
     """A file with every key of a configuration, by default of the defaults, under its meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
@@ -307,7 +307,7 @@ def to_plain(config: Config) -> dict[str, Any]:
     return plain
 
 
-def _flat(config: Config) -> dict[str, str]:
+def _flatten_config(config: Config) -> dict[str, str]:
     """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
     found: dict[str, str] = {}
     todo: list[tuple[str, Any]] = list(to_plain(config).items())

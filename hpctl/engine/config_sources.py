@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.config import Config, ConfigError, parse, to_plain
+from hpctl.engine.config import Config, ConfigError, parse_config, to_plain
 from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
@@ -31,15 +31,15 @@ class Setting(Struct, frozen=True):
 
 def list_settings(path: str) -> tuple[Setting, ...]:
     """Read a file; every key with its value and its line. Raises ConfigError."""
-    text = yaml_files.read(path, ConfigError)
-    config = parse(text, path)
+    text = yaml_files.read_text(path, ConfigError)
+    config = parse_config(text, path)
     if config.database_url is not None:
         # The password in it is for the daemon alone.
         config = _hide_password(config)
-    usual = dict(_flatten(to_plain(Config())))
-    root = _compose(text)
+    usual = dict(_flatten_keys(to_plain(Config())))
+    root = _compose_yaml(text)
     found = []
-    for place, value in _flatten(to_plain(config)):
+    for place, value in _flatten_keys(to_plain(config)):
         line, is_whole = _find_line(root, place)
         if not is_whole and value == usual.get(place, value):
             line = None
@@ -52,16 +52,16 @@ def _hide_password(config: Config) -> Config:
     return replace(config, database_url=hide_password(url))
 
 
-def _flatten(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def _flatten_keys(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Yield nested keys as places, in the file's order; lists and empty mappings are values."""
     if isinstance(value, Mapping) and (value or not place):
         for key, inner in value.items():
-            yield from _flatten(inner, (*place, key))
+            yield from _flatten_keys(inner, (*place, key))
     else:
         yield place, value
 
 
-def _compose(text: str) -> Any:
+def _compose_yaml(text: str) -> Any:
     """The nodes of a YAML text, its merge keys resolved; None for an empty one."""
     loader = yaml.SafeLoader(text)
     root = loader.get_single_node()

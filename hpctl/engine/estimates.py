@@ -12,8 +12,8 @@ from msgspec import Struct
 from hpctl.engine.job_deadlines import deadline_s
 from hpctl.engine.queue_wait import is_queued
 from hpctl.engine.world import World
-from hpctl.toolkit.bounds import later
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Mode, Policy
@@ -49,7 +49,7 @@ class Estimate(Struct, frozen=True):
         """`about 1 min 20 s`, or `at most 25 min` for a bound, rounded up: how long it takes."""
         left_s = max(0.0, (self.at - now).total_seconds())
         if self.measured:
-            return f"about {duration(left_s)}"
+            return f"about {format_duration(left_s)}"
         return f"at most {_round_up(left_s)}"
 
     @property
@@ -69,12 +69,12 @@ class Estimator:
         open_ids = {*state.open_jobs.values(), *state.open_nodes.values()}
         if not open_ids:
             return
-        for rec in islice(_resumed(state.jobs.values()), NEWEST):
-            self._measure(_JOB, JobPhase.HIT, rec, _find_running(rec))
-        for node in islice(_returned(state.nodes.values()), NEWEST):
-            self._measure(str(node.remedy), NodePhase.OPEN, node, node.since)
+        for rec in islice(_find_resumed_jobs(state.jobs.values()), NEWEST):
+            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_running(rec))
+        for node in islice(_find_returned_nodes(state.nodes.values()), NEWEST):
+            self._measure_phases(str(node.remedy), NodePhase.OPEN, node, node.since)
 
-    def _measure(
+    def _measure_phases(
         self, kind: str, first: str, rec: JobRecovery | NodeRecovery, end: datetime | None
     ) -> None:
         """Note how long an ended recovery still took when it came into each phase."""
@@ -99,10 +99,10 @@ class Estimator:
             return None
         completing = job is not None and job.completing
         begin = max(rec.since, rec.start_at) if rec.start_at is not None else rec.since
-        measured = None if completing else self._at((_JOB, str(rec.phase)), begin)
+        measured = None if completing else self._estimate_end((_JOB, str(rec.phase)), begin)
         if measured is not None:
             return measured
-        bound = later(rec.since, _job_bound_s(rec, w.policy, completing))
+        bound = add_seconds(rec.since, _job_bound_s(rec, w.policy, completing))
         return Estimate(bound) if bound > w.now else None
 
     def estimate_node(self, rec: NodeRecovery) -> Estimate | None:
@@ -110,14 +110,16 @@ class Estimator:
 
         No bound is given: a node whose remedy fails gets the next one.
         """
-        return None if rec.ended else self._at((str(rec.remedy), str(rec.phase)), rec.since)
+        return (
+            None if rec.ended else self._estimate_end((str(rec.remedy), str(rec.phase)), rec.since)
+        )
 
-    def _at(self, kind: _Kind, begin: datetime) -> Estimate | None:
+    def _estimate_end(self, kind: _Kind, begin: datetime) -> Estimate | None:
         """The measured end, unless too few were measured or it has passed."""
         found: Sequence[float] = self._left_s.get(kind, ())
         if len(found) < ENOUGH:
             return None
-        end = later(begin, median(found))
+        end = add_seconds(begin, median(found))
         return Estimate(end, len(found)) if end > self._world.now else None
 
 
@@ -128,14 +130,14 @@ def _round_up(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _resumed(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
+def _find_resumed_jobs(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
     """The newest recoveries of jobs that ran again, without those that a backoff put off."""
     for rec in reversed([*recs]):
         if rec.ended and rec.start_at is None and not rec.of_no_fault:
             yield rec
 
 
-def _returned(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
+def _find_returned_nodes(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
     """The newest recoveries of nodes that are back in service."""
     for rec in reversed([*recs]):
         if rec.phase is NodePhase.RETURNED and not rec.of_capacity:

@@ -20,7 +20,7 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
 from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.ports import Agents, Clock, Provider, Scheduler
@@ -110,9 +110,9 @@ class Executor:
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
-        self._flaws: queue.SimpleQueue[Flaw] = queue.SimpleQueue()
+        self._flaws: queue.SimpleQueue[InconsistentState] = queue.SimpleQueue()
 
-    def flaws(self) -> list[Flaw]:
+    def flaws(self) -> list[InconsistentState]:
         """The calls that raised since the last time, by their first target."""
         return [self._flaws.get() for _ in range(self._flaws.qsize())]
 
@@ -121,9 +121,9 @@ class Executor:
         while not self._answers.empty():
             batch, outcomes = self._answers.get()
             self._calling = False
-            self._resolve(batch, outcomes)
+            self._journal_outcomes(batch, outcomes)
         for due, outcome in self._stacks.done() if self._stacks else ():
-            self._resolve([due], {due.do.target: outcome})
+            self._journal_outcomes([due], {due.do.target: outcome})
 
     def run(self, due: Sequence[Due]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
@@ -135,7 +135,7 @@ class Executor:
         begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _for_slurm(due):
             begun = True
-            if _unanswered(self._step(batch, self._on_slurm)):
+            if _is_any_in_doubt(self._step(batch, self._on_slurm)):
                 break
         if resets := [d for d in due if d.do.kind is StepKind.RESET]:
             begun = True
@@ -151,12 +151,12 @@ class Executor:
 
     def _read_stacks(self, due: list[Due]) -> bool:
         for one in due:
-            self._start([one])
+            self._journal_start([one])
             if self._stacks is not None and self._may_act():
                 self._stacks.begin(one)
             else:
                 none = Outcome.rejected("unavailable", "this daemon asks no agents")
-                self._resolve([one], {one.do.target: none})
+                self._journal_outcomes([one], {one.do.target: none})
         return bool(due)
 
     def settle(self, within_s: float) -> bool:
@@ -167,7 +167,7 @@ class Executor:
             except queue.Empty:
                 return False
             self._calling = False
-            self._resolve(batch, outcomes)
+            self._journal_outcomes(batch, outcomes)
         return True
 
     def close(self) -> None:
@@ -178,40 +178,42 @@ class Executor:
     def _step(
         self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
-        self._start(batch)
-        outcomes = self._called(batch, call)
-        self._resolve(batch, outcomes)
+        self._journal_start(batch)
+        outcomes = self._call_port(batch, call)
+        self._journal_outcomes(batch, outcomes)
         return outcomes
 
-    def _called(
+    def _call_port(
         self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         """What the port answers. Where it raises, what was done is in doubt: states are asked for
         again one by one, so that one target costs no other its step."""
         if not self._may_act():
             return dict.fromkeys((d.do.target for d in batch), NOT_LEADING)
-        outcomes = walled("execute", batch[0].do.target, call, batch)
-        if not isinstance(outcomes, Flaw):
+        outcomes = isolate_call("execute", batch[0].do.target, call, batch)
+        if not isinstance(outcomes, InconsistentState):
             return outcomes
         if len(batch) > 1 and batch[0].do.kind in CONVERGENT:
             found: dict[str, Outcome] = {}
             for one in batch:
-                found |= self._called([one], call)
+                found |= self._call_port([one], call)
             return found
         log.error("flaw=%s", outcomes)
         self._flaws.put(outcomes)
         return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
 
-    def _start(self, batch: list[Due]) -> None:
+    def _journal_start(self, batch: list[Due]) -> None:
         now = self._clock.now()
         self._journal.append(
             [
-                StepStarted(now, d.recovery, d.do.kind, d.do.attempt, d.do.target, _detail(d.do))
+                StepStarted(
+                    now, d.recovery, d.do.kind, d.do.attempt, d.do.target, _describe_step(d.do)
+                )
                 for d in batch
             ]
         )
 
-    def _resolve(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
+    def _journal_outcomes(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
         now = self._clock.now()
         silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
         self._journal.append(
@@ -230,14 +232,14 @@ class Executor:
             return True
         if self._calling:
             return False
-        self._start(batch)
-        self._pool.submit(self._answer, batch)
+        self._journal_start(batch)
+        self._pool.submit(self._queue_answer, batch)
         # Not before: where it raises, no call is under way. Only this thread collects answers.
         self._calling = True
         return True
 
-    def _answer(self, batch: list[Due]) -> None:
-        self._answers.put((batch, self._called(batch, self._on_instances)))
+    def _queue_answer(self, batch: list[Due]) -> None:
+        self._answers.put((batch, self._call_port(batch, self._on_instances)))
         if self._poke:
             self._poke()
 
@@ -345,7 +347,7 @@ class AgentOrders:
         for order in wanted:
             node = order.generation.node
             try:
-                self._offers[node] = (order.until, munge.seal(order, self._munge_socket))
+                self._offers[node] = (order.until, munge.seal_order(order, self._munge_socket))
                 found[node] = Outcome.accepted("offered to its agent")
             except munge.MungeUnavailable as error:
                 found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
@@ -370,11 +372,11 @@ def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
                 yield batch
 
 
-def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:
+def _is_any_in_doubt(outcomes: Mapping[str, Outcome]) -> bool:
     return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
 
 
-def _detail(do: Do) -> str:
+def _describe_step(do: Do) -> str:
     """What else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
     gpus = do.order.devices if do.order else ()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.completing import describe_completing, describe_release, find_job_kept_by, lasts
 from hpctl.engine.gates import GATES
-from hpctl.engine.instance_resolver import natural as instance_natural
+from hpctl.engine.instance_resolver import make_natural_key as instance_natural
 from hpctl.engine.job_deadlines import deadline_s
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import State
@@ -36,17 +36,17 @@ from hpctl.engine.restart_time import find_put_off
 from hpctl.engine.timeline import (
     POISONS,
     Awaited,
-    Line,
-    awaited,
+    TimelineLine,
+    build_timeline,
+    find_awaited,
     find_fault_time,
     finding_text,
+    format_sentence,
     go_back,
-    headline,
     lifted_by,
-    lines,
     released_by,
     report_line,
-    sentence,
+    write_headline,
 )
 from hpctl.engine.untreated import (
     UntreatedNode,
@@ -58,11 +58,11 @@ from hpctl.engine.views import TroubleView, find_changes, find_windows, trouble_
 from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.slurm_reasons import advise, find_closed
-from hpctl.toolkit.bounds import later
-from hpctl.toolkit.durations import duration
+from hpctl.faults.slurm_reasons import advise_operator, find_closed
+from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
@@ -144,7 +144,7 @@ class ExplainView(Struct, frozen=True):
     rule: RuleView | None = None
     evidence: tuple[EvidenceView, ...] = ()
     gates: tuple[GateView, ...] = ()
-    story: tuple[Line, ...] = ()
+    story: tuple[TimelineLine, ...] = ()
     next: Awaited = field(default_factory=lambda: Awaited(""))
     related: tuple[str, ...] = ()
     trouble: TroubleView | None = None
@@ -216,16 +216,16 @@ def explain_view(
     """
     rid = identity.RecoveryId(target)
     if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
-        return _recovery(w, rules, by_id, parts)
+        return _explain_recovery(w, rules, by_id, parts)
     named = find_named_jobs(w, target)
     if _asks_for_array(w, target, named):
-        return _array(w, target, named)
-    view = _one(w, rules, str(named[0]) if named else target, parts)
+        return _explain_array(w, target, named)
+    view = _explain_target(w, rules, str(named[0]) if named else target, parts)
     if view is None:
         return None
     if lost := preemption_of(w, target, order):
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
-        said = sentence(f"Job {whose} was {preemption_text(lost)}")
+        said = format_sentence(f"Job {whose} was {preemption_text(lost)}")
         view = replace(view, headline=f"{view.headline} {said}")
     if named:
         view = _with_standstill(w, view, named[0])
@@ -238,13 +238,13 @@ def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> Exp
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if found is None or job is None or not job.running:
         return view
-    for_s = duration((w.now - found.since).total_seconds())
-    said = sentence(
+    for_s = format_duration((w.now - found.since).total_seconds())
+    said = format_sentence(
         f"Standing still since {found.since:%H:%M:%S} UTC ({for_s})",
         f"hpctl sees none of its processes at work ({found.why})",
     )
     return replace(
-        view, headline=f"{view.headline} {said}", standstill=copied(StandstillView, found)
+        view, headline=f"{view.headline} {said}", standstill=copy_view(StandstillView, found)
     )
 
 
@@ -267,22 +267,22 @@ def is_suspended(w: World, target: str) -> bool:
     return job is not None and job.state == SUSPENDED
 
 
-def _one(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
+def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
     """The explanation of one node, group, or job by slurmctld's number of it."""
     of_target = [rec for rec in _recoveries_of(w, target) if not _is_told_of_its_job(w, rec)]
     still_open = [r for r in of_target if not r.ended]
     hold = find_hold(w, target)
     if still_open:
-        return _recovery(w, rules, still_open[-1], parts)
+        return _explain_recovery(w, rules, still_open[-1], parts)
     if hold is not None:
-        return _hold(w, rules, hold, parts)
+        return _explain_hold(w, rules, hold, parts)
     if of_target and not _shows_more(w, of_target[-1], target):
-        return _recovery(w, rules, of_target[-1], parts)
+        return _explain_recovery(w, rules, of_target[-1], parts)
     reports = _reports_of(w, target)
     if reports and not _without_supervisor(w, reports[-1].report.job):
         return _of_supervisor(w, target, reports)
     if target in known_nodes(w):
-        return _node(w, rules, identity.NodeName(target), parts)
+        return _explain_node(w, rules, identity.NodeName(target), parts)
     return _change_of(w, target)
 
 
@@ -322,33 +322,35 @@ def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
     return sorted(found, key=lambda r: (r.opened, r.id))
 
 
-def _recovery(
+def _explain_recovery(
     w: World, rules: Rules, rec: NodeRecovery | JobRecovery, parts: ExplainParts
 ) -> ExplainView:
     if isinstance(rec, JobRecovery):
         return _job_recovery(w, rules, rec, parts)
     if rec.of_capacity:
-        return _change(w, rec)
+        return _explain_change(w, rec)
     hold = None if rec.ended else find_hold(w, rec.node)
     untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
     if untreated is not None:
-        return _untreated(w, rules, untreated, parts)
+        return _explain_untreated(w, rules, untreated, parts)
     return ExplainView(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
-        headline=headline(rec),
-        rule=_decided(rules, rec, parts),
+        headline=write_headline(rec),
+        rule=_describe_rule(rules, rec, parts),
         evidence=evidence_of((*rec.findings, *rec.tests)),
-        gates=(*passed_gates(rec.passed), *(_held(hold, _ASKS) if hold else ())),
-        story=lines(rec, w.state),
+        gates=(*passed_gates(rec.passed), *(_list_blocked_gates(hold, _ASKS) if hold else ())),
+        story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=lifted_by(hold) if hold else _awaited(w, rec),
+        next=lifted_by(hold) if hold else _find_awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _untreated(w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts) -> ExplainView:
+def _explain_untreated(
+    w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts
+) -> ExplainView:
     """A node that an operator keeps as it is, its fault known or its drain left."""
     rec, now = one.last, one.judged.findings if one.judged is not None else ()
     escalated = rec.phase is NodePhase.ESCALATED
@@ -356,26 +358,26 @@ def _untreated(w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts) 
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
-        headline=headline(rec) if escalated else f"{describe_untreated(one)}.",
-        rule=_decided(rules, rec, parts),
+        headline=write_headline(rec) if escalated else f"{describe_untreated(one)}.",
+        rule=_describe_rule(rules, rec, parts),
         evidence=evidence_of((*rec.findings, *(f for f in now if f not in rec.findings))),
         gates=passed_gates(rec.passed),
-        story=lines(rec, w.state),
+        story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=awaited(rec, w.policy) if escalated else await_untreated(one),
+        next=find_awaited(rec, w.policy) if escalated else await_untreated(one),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _decided(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> RuleView:
+def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> RuleView:
     """What was decided then counts, not what the catalogue says by now."""
     row = rule_view(rules, rec.rule, parts)
-    return copied(RuleView, rec, id=rec.rule, source=row.source if row else "")
+    return copy_view(RuleView, rec, id=rec.rule, source=row.source if row else "")
 
 
-def _awaited(w: World, rec: NodeRecovery) -> Awaited:
+def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
-    found, status = awaited(rec, w.policy), cloud_says(w, rec)
+    found, status = find_awaited(rec, w.policy), cloud_says(w, rec)
     if waits := describe_job_wait(rec, w.slurm, w.policy, w.now):
         found = replace(found, what=waits)
     judged = w.assessments.get(rec.node)
@@ -394,29 +396,29 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
         as_of=w.now,
         target=rec.id,
         kind="job_recovery",
-        headline=headline(rec),
-        rule=_decided(rules, cause, parts) if cause else None,
+        headline=write_headline(rec),
+        rule=_describe_rule(rules, cause, parts) if cause else None,
         evidence=evidence_of(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
         next=_awaited_of_job(w, rec),
-        related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
+        related=(*((rec.cause,) if rec.cause else ()), *_list_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
     )
 
 
 def _awaited_of_job(w: World, rec: JobRecovery) -> Awaited:
     """What is awaited, and which nodes keep the job COMPLETING."""
-    found, completing = _job_awaited(w, rec), _completing(w, rec.attempt.job)
+    found, completing = _job_awaited(w, rec), _explain_completing(w, rec.attempt.job)
     if not completing:
         return found
     if rec.ended:
         return Awaited(completing)
-    until = later(rec.since, deadline_s(rec.phase, w.policy, completing=True))
+    until = add_seconds(rec.since, deadline_s(rec.phase, w.policy, completing=True))
     return replace(found, what=f"{found.what}; {completing}", until=until)
 
 
-def _completing(w: World, number: identity.JobId) -> str:
+def _explain_completing(w: World, number: identity.JobId) -> str:
     """Which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if w.slurm is None or job is None or not lasts(job, w.policy.job.completing_shown_s, w.now):
@@ -427,7 +429,7 @@ def _completing(w: World, number: identity.JobId) -> str:
 
 def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
     """What is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
-    found = awaited(rec, w.policy)
+    found = find_awaited(rec, w.policy)
     job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
     if job is None or rec.phase is not JobPhase.STARTING or job.state != "PENDING":
         return found
@@ -443,15 +445,15 @@ def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
     return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 
 
-def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:
+def _with_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
     """The timeline, and the reports of the job's supervisors from the run that was hit on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
     reports = state.reports.get(rec.attempt.job, ())
     found = [report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
-    return tuple(sorted([*found, *lines(rec, state)], key=lambda line: line.at))
+    return tuple(sorted([*found, *build_timeline(rec, state)], key=lambda line: line.at))
 
 
-def _changes(w: World, target: str) -> list[str]:
+def _list_changes(w: World, target: str) -> list[str]:
     """The newest changes of capacity that are about a node, or were made for a recovery."""
     return [change.id for change in _changes_of(w, target)[-3:]]
 
@@ -474,7 +476,7 @@ def _note_of_run(reports: Sequence[JobReported], restarts: int) -> str:
     return next((report.why for report in of_run if report.trouble is None and report.why), "")
 
 
-def _told(reports: Sequence[JobReported], shown: str) -> tuple[Line, ...]:
+def _list_report_lines(reports: Sequence[JobReported], shown: str) -> tuple[TimelineLine, ...]:
     """The reports of a job's supervisors as lines. `shown`: the job's id."""
     return tuple(report_line(report, shown) for report in reports)
 
@@ -489,9 +491,11 @@ def _asks_for_array(w: World, target: str, named: Sequence[identity.JobId]) -> b
     return len(named) > 1 or any(not jobs[job].array_task.isdigit() for job in several)
 
 
-def _array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainView:
+def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainView:
     """An array: every task, and what hpctl did about it."""
-    tasks = sorted((_task(w, job) for job in named), key=lambda task: instance_natural(task.id))
+    tasks = sorted(
+        (_describe_task(w, job) for job in named), key=lambda task: instance_natural(task.id)
+    )
     known = [w.slurm.jobs[job] for job in named if w.slurm is not None and job in w.slurm.jobs]
     whose = f" ({known[0].name}, {known[0].user})" if known else ""
     counts = Counter[str]()
@@ -509,14 +513,14 @@ def _array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainVie
     )
 
 
-def _task(w: World, number: identity.JobId) -> TaskView:
+def _describe_task(w: World, number: identity.JobId) -> TaskView:
     """A task, or several that wait in one record."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
     hold = find_hold(w, str(number))
     text, explain = "not treated by hpctl", ""
     if recoveries:
-        text, explain = headline(recoveries[-1]), recoveries[-1].id
+        text, explain = write_headline(recoveries[-1]), recoveries[-1].id
     if hold is not None:
         by_gate = "" if hold.gate == ENDED_GATE else f"held by the gate {hold.gate}: "
         text, explain = f"{by_gate}{hold.why}", ""
@@ -552,7 +556,7 @@ def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
 def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
-    completing = _completing(w, last.job)
+    completing = _explain_completing(w, last.job)
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
     shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
@@ -563,36 +567,37 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         kind="job",
         headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}."
         + "".join(f" {fact[0].upper()}{fact[1:]}." for fact in (note, completing) if fact),
-        story=_told(reports, shown),
+        story=_list_report_lines(reports, shown),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
     )
 
 
-def _held(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
+def _list_blocked_gates(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
     return (GateView(hold.gate, asks.get(hold.gate, ""), "held", hold.why),)
 
 
-def _how(hold: HoldNoted) -> str:
+def _describe_hold(hold: HoldNoted) -> str:
     if hold.gate == ENDED_GATE:
         return "(a job) was left to end at"
     hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
     return "(a job) was found hanging at" if hangs else "is held back since"
 
 
-def _hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> ExplainView:
+def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
         target=hold.target,
         kind="hold",
-        headline=f"{hold.shown} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
+        headline=f"{hold.shown} {_describe_hold(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC:"
+        f" {hold.why}.",
         rule=rule_view(rules, hold.rule, parts),
         evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold, parts),
         next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
-        story=_told(_reports_of(w, hold.target), hold.shown),
+        story=_list_report_lines(_reports_of(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
         trouble=_trouble_of(w, hold),
     )
@@ -606,7 +611,9 @@ def _trouble_of(w: World, hold: HoldNoted) -> TroubleView | None:
     return trouble_view(told[-1])
 
 
-def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) -> ExplainView:
+def _explain_node(
+    w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts
+) -> ExplainView:
     """A node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
@@ -632,9 +639,9 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
     facts += _find_hands_off(w, name)
     if job := _kept_by(w, name):
-        facts.append(_completing(w, job.id))
+        facts.append(_explain_completing(w, job.id))
     health = w.health.get(name)
-    left_out = [f.detail for f in health.findings if shed(f)] if health else []
+    left_out = [f.detail for f in health.findings if is_shed_finding(f)] if health else []
     facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
     fault = judged.fault if judged else None
     return ExplainView(
@@ -645,7 +652,7 @@ def _node(w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts) 
         rule=rule_view(rules, fault.rule, parts) if fault else None,
         evidence=evidence_of(health.findings) if health else (),
         next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
-        related=(*(r.id for r in treated), *_changes(w, name)),
+        related=(*(r.id for r in treated), *_list_changes(w, name)),
     )
 
 
@@ -656,7 +663,7 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
     partitions = slurm.partitions if slurm is not None else ()
     pause = find_pause(w.state.pauses, w.now, (name,), partitions)
     if pause is not None:
-        found.append(f"{pause.text}, so hpctl does nothing to it (`{pause.lifting}`)")
+        found.append(f"{pause.text}, so hpctl does nothing to it (`{pause.lift_command}`)")
     held_by = w.maintenance.get(name)
     if held_by is not None:
         found.append(f"{maintenance_text(held_by, w.now)}, so hpctl leaves it alone until then")
@@ -666,7 +673,7 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
 def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
     """Whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
-    advice = advise(slurm) if slurm is not None else ""
+    advice = advise_operator(slurm) if slurm is not None else ""
     if advice and not waits:
         return f"a person: {advice}"
     if slurm is not None and slurm.closed and not waits:
@@ -689,16 +696,16 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
 
 def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
     """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
-    seen = (f for f in findings if _seen(f) and not shed(f))
-    return tuple(copied(EvidenceView, f, text=finding_text(f)) for f in seen)
+    seen = (f for f in findings if _is_shown_finding(f) and not is_shed_finding(f))
+    return tuple(copy_view(EvidenceView, f, text=finding_text(f)) for f in seen)
 
 
-def _seen(f: model.Finding) -> bool:
+def _is_shown_finding(f: model.Finding) -> bool:
     unknown = f.verdict is model.Verdict.UNKNOWN and not f.check.startswith("agent.")
     return unknown or f.verdict in (model.Verdict.NOTE, model.Verdict.WARN, model.Verdict.FAIL)
 
 
-def shed(f: model.Finding) -> bool:
+def is_shed_finding(f: model.Finding) -> bool:
     """Whether a finding says that the agent leaves checks out to save resources."""
     return (f.check, f.code) == ("agent.checks", "shed")
 
@@ -714,16 +721,16 @@ def rule_view(
     row = rules.classes.get(rule) or ordered.get(rule)
     if row is None:
         return None
-    return copied(RuleView, row, id=row.rule)
+    return copy_view(RuleView, row, id=row.rule)
 
 
-def _asks(gates: Iterable[NamedGate]) -> dict[str, str]:
+def _list_gate_questions(gates: Iterable[NamedGate]) -> dict[str, str]:
     """What each gate asks, by its name."""
     return {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in gates}
 
 
-_ASKS_TO_OPEN: Final = _asks(GATES)
-_ASKS: Final = _ASKS_TO_OPEN | _asks(REMEDY_GATES)
+_ASKS_TO_OPEN: Final = _list_gate_questions(GATES)
+_ASKS: Final = _ASKS_TO_OPEN | _list_gate_questions(REMEDY_GATES)
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
@@ -739,17 +746,17 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
 def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
     """All gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
-    asks = _asks(parts.run_gates) if of_run else _ASKS_TO_OPEN
+    asks = _list_gate_questions(parts.run_gates) if of_run else _ASKS_TO_OPEN
     names = list(asks)
     if hold.gate not in names:
-        return _held(hold, _ASKS)
+        return _list_blocked_gates(hold, _ASKS)
     at = names.index(hold.gate)
     before = tuple(GateView(name, asks[name], "passed", "") for name in names[:at])
     after = tuple(GateView(name, asks[name], "not_reached", "") for name in names[at + 1 :])
-    return (*before, *_held(hold, asks), *after)
+    return (*before, *_list_blocked_gates(hold, asks), *after)
 
 
-def everything(w: World) -> list[str]:
+def list_explainable_names(w: World) -> list[str]:
     """Every name that can be explained, for the near miss."""
     jobs = [r.shown for r in w.state.jobs.values()]
     jobs += map(str, w.state.reports)
@@ -760,10 +767,10 @@ def everything(w: World) -> list[str]:
 def _changes_of(w: World, target: str) -> list[Change | NodeRecovery]:
     """The changes of a group, of a node, or for a recovery; oldest first."""
     found = [*find_changes(w.state), *find_windows(w.state)]
-    return [one for one in found if target in _about(one)]
+    return [one for one in found if target in _list_subjects(one)]
 
 
-def _about(change: Change | NodeRecovery) -> tuple[str | None, ...]:
+def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
     """The groups, nodes and recoveries that a change of capacity is about."""
     if isinstance(change, NodeRecovery):
         return change.group, change.node
@@ -775,24 +782,24 @@ def _change_of(w: World, target: str) -> ExplainView | None:
     """The story of the change of this id, or of a group's last one; None where there is none."""
     change: Change | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
     if change is None:
-        own = [c for c in _changes_of(w, target) if target == _about(c)[0]]
+        own = [c for c in _changes_of(w, target) if target == _list_subjects(c)[0]]
         if not own:
             return None
         change = ([c for c in own if not c.ended] or own)[-1]
-    return _change(w, change)
+    return _explain_change(w, change)
 
 
-def _change(w: World, change: Change | NodeRecovery) -> ExplainView:
-    group, node = _about(change)[:2]
+def _explain_change(w: World, change: Change | NodeRecovery) -> ExplainView:
+    group, node = _list_subjects(change)[:2]
     cause = None if isinstance(change, NodeRecovery) else change.opened.cause
     others = [c.id for c in _changes_of(w, node or group or "") if c.id != change.id]
     return ExplainView(
         as_of=w.now,
         target=change.id,
         kind="change",
-        headline=headline(change),
-        story=lines(change, w.state),
-        next=awaited(change, w.policy),
+        headline=write_headline(change),
+        story=build_timeline(change, w.state),
+        next=find_awaited(change, w.policy),
         related=(*((cause,) if cause else ()), *others[-5:]),
     )
 
@@ -811,7 +818,7 @@ def job_view(
         return None
     registered = read_comment(job.comment)
     facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
-    facts.append(_completing(w, job.id))
+    facts.append(_explain_completing(w, job.id))
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
     if lost := preemption_of(w, target, order):
         facts.append(f"it was {preemption_text(lost)}")
@@ -836,13 +843,13 @@ def job_view(
             text += f"; `{go_back(job.shown)}` goes on from an earlier checkpoint"
         then = Awaited(text)
     elif not job.recoverable:
-        facts.append(_unprotected(job))
-        then = Awaited(f"nothing of hpctl's. {sentence(job.advice_unrecoverable)}")
+        facts.append(_explain_unprotected(job))
+        then = Awaited(f"nothing of hpctl's. {format_sentence(job.advice_unrecoverable)}")
     elif registered is None:
-        facts.append(_unprotected(job))
+        facts.append(_explain_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
+        facts += [_explain_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
         facts.append(_note_of_run(_reports_of(w, str(job.id)), job.restarts))
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
@@ -850,8 +857,8 @@ def job_view(
     if job.held_after_run:
         facts.append(_held_after_run(job))
         then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
-    told = _told(_reports_of(w, str(job.id)), job.shown)
-    noted = (line for rec in notes for line in lines(rec, w.state))
+    told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
         as_of=w.now,
         target=target,
@@ -873,7 +880,7 @@ def _held_after_run(job: slurm_facts.SlurmJob) -> str:
     )
 
 
-def _unprotected(job: slurm_facts.SlurmJob) -> str:
+def _explain_unprotected(job: slurm_facts.SlurmJob) -> str:
     if not job.recoverable:
         why = job.why_unrecoverable
         return f"it is not protected: Slurm cannot start it again ({why})"
@@ -883,7 +890,7 @@ def _unprotected(job: slurm_facts.SlurmJob) -> str:
     )
 
 
-def _protected(registered: Registration) -> str:
+def _explain_protected(registered: Registration) -> str:
     how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
     if registered.supervised:
         how.append("restarted inside its allocation by its own supervisor")

@@ -16,11 +16,11 @@ from msgspec import Struct, field
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.power_saving import power_text
-from hpctl.engine.view import Candidate, View, fresh
+from hpctl.engine.view import Candidate, View, is_fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
-from hpctl.toolkit.bounds import later, span
+from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
@@ -72,7 +72,9 @@ class Tally(Struct):
         return bisect_right(times, last) - bisect_left(times, first) + (not counted)
 
 
-def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime) -> Tally:
+def count_tally(
+    view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime
+) -> Tally:
     """Count once for a whole plan."""
     t = Tally(nodes=len(view.scheduler.nodes))
     _count_nodes(t, view)
@@ -107,7 +109,7 @@ def _find_lasting(view: View, candidates: Iterable[Candidate], policy: Policy) -
     found = {}
     for rule, at in noted.items():
         nodes = present.get(rule, {})
-        if any(since <= later(at, window) for since in nodes.values()):
+        if any(since <= add_seconds(at, window) for since in nodes.values()):
             found[rule] = len(nodes)
     return found
 
@@ -152,7 +154,7 @@ def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> 
             continue
         # One that was remedied, passed its checks and serves again was sick by itself.
         over = rec.phase is NodePhase.RETURNED
-        if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
+        if not over and now < add_seconds(rec.opened, policy.budgets.correlated_window_s):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
 
 
@@ -177,50 +179,58 @@ def _kept_out(node: SlurmNode, state: State) -> bool:
 Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
 
 
-def kill_switch(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_kill_switch(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def paused(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_pause(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
     """An operator has paused hpctl, for the cluster, the node or a partition of it."""
     pause = find_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
     return None if pause is None else pause.text
 
 
-def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_stale_facts(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if not view.current or not fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+    if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
     if policy.mode is Mode.OWN and view.provider.present and not view.provider.instances:
         return "the cloud has not been read since the daemon started"
     if c.manual or c.heard is None:
         return None
     corroborated = c.node.down or not c.node.responding
-    if not corroborated and not fresh(c.heard, policy.ages.report_s, now):
+    if not corroborated and not is_fresh(c.heard, policy.ages.report_s, now):
         return f"the node's agent was last heard at {c.heard:%H:%M:%S}"
     return None
 
 
-def wrong_instance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_wrong_instance(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
-    if instance is None or not fresh(view.provider.as_of, policy.ages.provider_s, now):
+    if instance is None or not is_fresh(view.provider.as_of, policy.ages.provider_s, now):
         return None
-    if policy.mode is Mode.ASSIST and not c.manual and _lost(c):
+    if policy.mode is Mode.ASSIST and not c.manual and _is_lost(c):
         return None  # the successor that the service is booting is not up either: its jobs wait
     if c.generation.instance and instance.id != c.generation.instance:
         return f"the report is from {c.generation.instance}, the node is {instance.id} by now"
     return None
 
 
-def provider_acts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_provider_acts(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """The service works on the instance already.
 
     Not in mode assist where the node is lost: that the service acts is what assist counts on,
     and the jobs that stood there are still ours to move.
     """
-    if policy.mode is Mode.ASSIST and not c.manual and _lost(c):
+    if policy.mode is Mode.ASSIST and not c.manual and _is_lost(c):
         return None
     if c.fault.ladder == (Remedy.DELETE,):
         return None  # the service takes a deletion in every state
@@ -232,12 +242,12 @@ def provider_acts(c: Candidate, view: View, t: Tally, policy: Policy, now: datet
     return f"the service calls {instance.id} {instance.status}"
 
 
-def _lost(c: Candidate) -> bool:
+def _is_lost(c: Candidate) -> bool:
     """Slurm itself has lost the node: closing it takes nothing from anybody."""
     return c.node.down or not c.node.responding
 
 
-def provider_auto_recovery(
+def check_provider_auto_recovery(
     c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
 ) -> str | None:
     """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
@@ -249,7 +259,9 @@ def provider_auto_recovery(
     return None
 
 
-def maintenance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_maintenance(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
     if c.fault.rule in OF_MAINTENANCE:
         return None
@@ -257,7 +269,9 @@ def maintenance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
     return None if held_by is None else maintenance_text(held_by, now)
 
 
-def power_saving(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_power_saving(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Slurm's power saving has stopped the node, or starts it.
 
     It boots before it serves again, which clears some faults, and its agent finds the others. A
@@ -267,7 +281,9 @@ def power_saving(c: Candidate, view: View, t: Tally, policy: Policy, now: dateti
     return f"{text}; it is treated once it is up" if text else None
 
 
-def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_foreign_drain(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """An operator or another tool closed the node.
 
     HyperPod's health agent is nobody: where the service does not act on its mark, we do. A drain
@@ -281,7 +297,9 @@ def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datet
     return f"{how} by somebody else: {c.node.reason!r}"
 
 
-def protected(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_protected(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Controllers and login nodes are never treated."""
     instance = view.instance(c.node.name)
     if c.node.name in policy.node.protected or (instance is not None and instance.protected):
@@ -289,14 +307,18 @@ def protected(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime)
     return None
 
 
-def not_allowed(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_not_allowed(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
         return "in none of the partitions that the configuration allows"
     return None
 
 
-def correlated(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_correlated(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Too many nodes with the same finding: the check is broken, or the fabric is."""
     rule, node = c.fault.rule, c.node.name
     # Measured from now too, as it will be once the recovery is open: what opens here must not be
@@ -321,7 +343,7 @@ def correlated_rule(
         )
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
-    window = span(budgets.correlated_window_s)
+    window = clamp_duration(budgets.correlated_window_s)
     near = t.near(rule, node, since, window)
     if near < limit:
         return None
@@ -339,10 +361,10 @@ def find_correlated_rules(
     What only a node's own hardware can produce is never among them, nor what was approved.
     """
     faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
-    counts = tally(view, (), policy, now) if faulty else Tally()
+    counts = count_tally(view, (), policy, now) if faulty else Tally()
     found = {}
     for name, judged in faulty.items():
-        if approved(name, view, policy, judged.since):
+        if is_approved(name, view, policy, judged.since):
             continue
         rules = {
             rule
@@ -366,17 +388,19 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
     early = [r for r in open_now if not (r.by or r.remedied or goes_anyway(r.ladder))]
-    counts = tally(view, (), policy, now) if early else Tally()
+    counts = count_tally(view, (), policy, now) if early else Tally()
     found = {}
     for rec in early:
         why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
         # An approval's hour is for opening: the jobs on the node may take days to end.
-        if why and not approved(rec.node, view, policy, rec.opened):
+        if why and not is_approved(rec.node, view, policy, rec.opened):
             found[rec.id] = why
     return found
 
 
-def drain_budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_drain_budget(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
     mine = c.node.name in t.kept_out
@@ -404,7 +428,7 @@ def launch_failures(state: State, now: datetime, window_s: float) -> int:
         for rec in state.nodes.values()
         if rec.ended
         and not (rec.of_capacity or rec.of_maintenance)
-        and now < later(rec.since, window_s)
+        and now < add_seconds(rec.since, window_s)
     ]
     failures = 0
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
@@ -420,7 +444,9 @@ def _did_not_come_back(rec: NodeRecovery) -> bool:
     return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
-def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_observing(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
         return None
@@ -439,27 +465,27 @@ class GateRow(Struct, frozen=True):
 
 
 GATES: tuple[GateRow, ...] = (
-    GateRow("kill_switch", kill_switch),
-    GateRow("paused", paused),
-    GateRow("stale_facts", stale_facts),
-    GateRow("wrong_instance", wrong_instance),
-    GateRow("provider_acts", provider_acts),
-    GateRow("provider_auto_recovery", provider_auto_recovery),
-    GateRow("maintenance", maintenance),
-    GateRow("power_saving", power_saving, manual=False),
-    GateRow("foreign_drain", foreign_drain),
-    GateRow("protected", protected),
-    GateRow("not_allowed", not_allowed),
-    GateRow("correlated", correlated, approvable=True, manual=False),
-    GateRow("drain_budget", drain_budget, approvable=True, manual=False),
-    GateRow("observing", observing),
+    GateRow("kill_switch", check_kill_switch),
+    GateRow("paused", check_pause),
+    GateRow("stale_facts", check_stale_facts),
+    GateRow("wrong_instance", check_wrong_instance),
+    GateRow("provider_acts", check_provider_acts),
+    GateRow("provider_auto_recovery", check_provider_auto_recovery),
+    GateRow("maintenance", check_maintenance),
+    GateRow("power_saving", check_power_saving, manual=False),
+    GateRow("foreign_drain", check_foreign_drain),
+    GateRow("protected", check_protected),
+    GateRow("not_allowed", check_not_allowed),
+    GateRow("correlated", check_correlated, approvable=True, manual=False),
+    GateRow("drain_budget", check_drain_budget, approvable=True, manual=False),
+    GateRow("observing", check_observing),
 )
 
 OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 """The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
 
 
-def approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
+def is_approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
     """Whether an operator's approval of this target still stands."""
     at = view.state.approvals.get(target)
-    return at is not None and now < later(at, policy.budgets.approval_s)
+    return at is not None and now < add_seconds(at, policy.budgets.approval_s)

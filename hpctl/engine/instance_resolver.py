@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from hpctl.toolkit.addresses import ipv4
+from hpctl.toolkit.addresses import resolve_ipv4
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.instance_join import Joined, join
+from hpctl.vocabulary.instance_join import InstanceJoin, join_instances
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,13 +24,13 @@ ASKED_S = 5.0
 """How long one round may ask: a resolver that is away takes seconds for each name."""
 
 
-class Joiner:
+class InstanceResolver:
     """Joins views of the provider and of Slurm. One thread joins, another may `resolve`."""
 
     def __init__(self) -> None:
         self._of: tuple[ProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
         self._of = (None, {}, {})
-        self._last: tuple[ProviderView, Joined] = (ProviderView(NEVER), Joined())
+        self._last: tuple[ProviderView, InstanceJoin] = (ProviderView(NEVER), InstanceJoin())
         self._known: Mapping[str, str] = {}
         self._asked: dict[str, float] = {}
 
@@ -39,7 +39,9 @@ class Joiner:
         """The NodeAddr of each node of the last join."""
         return self._of[1]
 
-    def join(self, provider: ProviderView, slurm: SchedulerView) -> tuple[ProviderView, Joined]:
+    def join(
+        self, provider: ProviderView, slurm: SchedulerView
+    ) -> tuple[ProviderView, InstanceJoin]:
         """The provider's view with every instance's node as Slurm calls it, and the join itself."""
         before, addresses, resolved = self._of
         known = self._known
@@ -47,7 +49,7 @@ class Joiner:
         now = addresses if now == addresses else now
         if provider is not before or resolved is not known or now is not addresses:
             self._of = (provider, now, known)
-            joined = join(provider, now, known)
+            joined = join_instances(provider, now, known)
             self._last = (joined.of(provider), joined)
         return self._last
 
@@ -65,7 +67,7 @@ class Joiner:
             self._asked[host] = time.monotonic()
             known.pop(host, None)
             try:
-                (address,) = ipv4(host)
+                (address,) = resolve_ipv4(host)
             except (OSError, ValueError):
                 continue
             known[host] = str(address)
@@ -74,15 +76,17 @@ class Joiner:
         return changed
 
 
-def joined_now(provider: ProviderView, slurm: SchedulerView | None) -> tuple[ProviderView, Joined]:
+def joined_now(
+    provider: ProviderView, slurm: SchedulerView | None
+) -> tuple[ProviderView, InstanceJoin]:
     """For who looks once: joined, the resolver asked where that is needed."""
-    joiner, nodes = Joiner(), slurm or SchedulerView(provider.as_of)
+    joiner, nodes = InstanceResolver(), slurm or SchedulerView(provider.as_of)
     found = joiner.join(provider, nodes)
     return joiner.join(provider, nodes) if joiner.resolve() else found
 
 
 @functools.lru_cache(32_768)
-def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+def make_natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
     """A sort key that puts `n9` before `n10`."""
     return tuple(
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part)

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.world import World
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
@@ -114,7 +114,7 @@ def find_losses(
 
 def is_recent(rec: JobRecovery, now: datetime) -> bool:
     """Whether a recovery moved lately enough to be shown where its job has left Slurm."""
-    return now < later(rec.since, LATELY.total_seconds())
+    return now < add_seconds(rec.since, LATELY.total_seconds())
 
 
 def _count_job_gpus(w: World, job: SlurmJob | None, last: JobRecovery) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.port import Journal
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journal.store import Store
 
 
@@ -23,7 +23,7 @@ class JournaledState:
 
     def reread(self) -> None:
         """Replay the journal again, after a write whose outcome is unknown. Raises as above."""
-        state = replay(self._journal.events())
+        state = replay_events(self._journal.events())
         state.retired = self._journal.retired()
         self.state = state
 

@@ -15,7 +15,7 @@ from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import Attempt, Generation, NodeName, RecoveryId
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Do, Next
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
@@ -29,7 +29,7 @@ class Plan(Struct, frozen=True):
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
     holds: tuple[HoldNoted, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     """What the gates were asked about, each with an open or a hold."""
 
@@ -42,7 +42,7 @@ class Due(Struct, frozen=True):
     attempt: Attempt | None = None
 
 
-class Answer(Struct, frozen=True):
+class RecoveryAnswer(Struct, frozen=True):
     """What one recovery answered. `generation`: the new one, where it saw one."""
 
     recovery: RecoveryId
@@ -51,7 +51,7 @@ class Answer(Struct, frozen=True):
     generation: Generation | None = None
 
 
-Answers = tuple[list[Answer], list[Flaw]]
+Answers = tuple[list[RecoveryAnswer], list[InconsistentState]]
 """The answers of all open recoveries of one kind, and what could not be advanced."""
 
 
@@ -75,7 +75,7 @@ def plan_nothing(
     return Plan()
 
 
-Withdrawn = tuple[Mapping[NodeName, str], Sequence[Flaw]]
+Withdrawn = tuple[Mapping[NodeName, str], Sequence[InconsistentState]]
 """Why the recoveries of nodes are taken back, and what could not be decided."""
 
 
@@ -104,7 +104,7 @@ Answered = tuple[bool, str, Sequence[Event]]
 AnswerRequest = Callable[[Request, View, Policy, datetime], Answered]
 
 
-class Kind(Struct, frozen=True):
+class RecoveryKind(Struct, frozen=True):
     """One kind of recovery.
 
     `advance` asks each open recovery of the kind for its next move, step or wait.

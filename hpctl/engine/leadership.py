@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
 from hpctl.engine.journal.store import LeaseHeld, LeaseLost, Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.view import Request
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.ports import Clock
 
@@ -64,7 +64,7 @@ class Leadership:
     def __init__(
         self,
         store: Store,
-        me: Holder,
+        me: DaemonIdentity,
         terms: LeaseTerms,
         clock: Clock,
         now: Callable[[], float] = boottime,
@@ -117,7 +117,7 @@ class Leadership:
 
     def is_beside_controller(self) -> bool:
         """Whether slurmctld is known to be active on this host. Any thread."""
-        return bool(self._active_controller) and self._near(self._me.host)
+        return bool(self._active_controller) and self._is_near_controller(self._me.host)
 
     @property
     def leader_address(self) -> str:
@@ -172,7 +172,7 @@ class Leadership:
             mode=me.mode,
             started=at,
             heartbeat=at,
-            until=later(at, self._lease_s),
+            until=add_seconds(at, self._lease_s),
             last_cycle_s=0.0,
             epoch=seen.epoch + 1 if seen else 1,
             lease_s=self._lease_s,
@@ -187,7 +187,7 @@ class Leadership:
             self.lease = replace(
                 self.lease,
                 heartbeat=at,
-                until=later(at, self._lease_s),
+                until=add_seconds(at, self._lease_s),
                 beat=self.lease.beat + 1,
                 last_cycle_s=last_cycle_s,
                 trouble=trouble,
@@ -211,12 +211,12 @@ class Leadership:
         if still_s < seen.lease_s or still_s >= seen.lease_s + ELSEWHERE_S:
             return still_s < seen.lease_s
         others = (one.address != self._me.address for one in self._store.standbys())
-        return not self._near(self._me.host) and any(others)
+        return not self._is_near_controller(self._me.host) and any(others)
 
-    def _near(self, host: str) -> bool:
+    def _is_near_controller(self, host: str) -> bool:
         """Whether a host is that of the active slurmctld, or none is known."""
         active = self._active_controller
-        return not active or short(active) == short(host)
+        return not active or strip_domain(active) == strip_domain(host)
 
     def note_standby(self) -> None:
         """Say that we stand by. Raises OSError."""
@@ -282,7 +282,9 @@ class Leadership:
         """The standbys that live, those near the active slurmctld and the furthest first."""
         now = self._now()
         alive = [one for at, one in self._standbys.values() if now - at < self._lease_s]
-        return sorted(alive, key=lambda one: (not self._near(one.host), one.behind, one.host))
+        return sorted(
+            alive, key=lambda one: (not self._is_near_controller(one.host), one.behind, one.host)
+        )
 
     def silent(self) -> frozenset[str]:
         """The other heads that said nothing for a lease, and not that they stop: standbys, and who
@@ -324,10 +326,10 @@ class Leadership:
     def follow_controller(self) -> None:
         """Hand over to a standby on the active slurmctld's host, where this is another one."""
         led = self._now() - self.led_since
-        if not self._shared or self._near(self._me.host) or led < FOLLOW_S:
+        if not self._shared or self._is_near_controller(self._me.host) or led < FOLLOW_S:
             return
         for one in self.ready():
-            if self._near(one.host) and one.behind <= BEHIND:
+            if self._is_near_controller(one.host) and one.behind <= BEHIND:
                 log.warning("handing over to %s, where slurmctld is active", one.host)
                 self.hand_over_to = one.address
                 return
@@ -338,6 +340,6 @@ def names_of(standbys: Sequence[StandbyInfo]) -> str:
     return ", ".join(one.host for one in standbys) or "none"
 
 
-def short(host: str) -> str:
+def strip_domain(host: str) -> str:
     """A host's name without its domain."""
     return host.partition(".")[0].lower()

@@ -26,7 +26,7 @@ class LiveConfig:
 
     def __init__(self, config: Config) -> None:
         """Raises HpctlError where the configuration names a rule that the catalogue lacks."""
-        self._in_force = _derive(config)
+        self._in_force = _derive_in_force(config)
 
     @property
     def config(self) -> Config:
@@ -51,10 +51,10 @@ class LiveConfig:
     def replace(self, config: Config) -> None:
         """Put another configuration in force; on an error the one before stays. Raises HpctlError,
         ArithmeticError, TypeError, ValueError."""
-        self._in_force = _derive(config)
+        self._in_force = _derive_in_force(config)
 
 
-def _derive(config: Config) -> _InForce:
+def _derive_in_force(config: Config) -> _InForce:
     return _InForce(
         config=config,
         rules=make_rules(config),

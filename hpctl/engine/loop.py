@@ -10,22 +10,22 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.engine.advance import Progress, advance_all
+from hpctl.engine.advance import AdvancePass, advance_all
 from hpctl.engine.clock_watch import ClockWatch
 from hpctl.engine.execute import Executor
 from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import Kind
+from hpctl.engine.kinds import RecoveryKind
 from hpctl.engine.pauses import end_pauses
-from hpctl.engine.plan import plan, plan_after, quarantined
-from hpctl.engine.requests import collect_answers, collect_orders, taken
-from hpctl.engine.view import Candidate, Reading, Request, View, jobs_on
+from hpctl.engine.plan import merge_holds, plan_after, plan_recoveries
+from hpctl.engine.requests import collect_answers, collect_orders, take_isolated
+from hpctl.engine.view import Candidate, ReadScope, Request, View, jobs_on
 from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.recovery import Look
+from hpctl.vocabulary.recovery import RequeueInterval
 
 MAX_PASSES = 50
 """A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
@@ -35,11 +35,11 @@ class NextCycle(Struct, frozen=True):
     """When the next cycle should come, if nothing wakes the loop before."""
 
     acted: bool
-    look: Look
+    look: RequeueInterval
     until: datetime | None
 
 
-class Observer(Protocol):
+class WorldObserver(Protocol):
     """What reads the world for one cycle."""
 
     @property
@@ -55,7 +55,7 @@ class Observer(Protocol):
         asks for it, and Slurm need not be read."""
 
 
-class Requests(Protocol):
+class RequestSource(Protocol):
     """What operators asked for."""
 
     def pending(self) -> Sequence[Request]:
@@ -74,12 +74,12 @@ class CycleResult(Struct, frozen=True):
     policy: Policy
     candidates: tuple[Candidate, ...] = ()
     holds: tuple[HoldNoted, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
     slurm_trouble: str = ""
     cloud_trouble: str = ""
 
 
-class JobReports(Protocol):
+class JobReportSource(Protocol):
     """What the supervisors of jobs told."""
 
     def news(self) -> Sequence[JobReported]:
@@ -93,11 +93,11 @@ class Loop:
         self,
         memory: JournaledState,
         executor: Executor,
-        observer: Observer,
-        requests: Requests,
+        observer: WorldObserver,
+        requests: RequestSource,
         clock: Clock,
-        kinds: Sequence[Kind],
-        jobs: JobReports | None = None,
+        kinds: Sequence[RecoveryKind],
+        jobs: JobReportSource | None = None,
     ) -> None:
         """`executor` appends to the same `memory`. `kinds`: of recoveries, see `engine.kinds`.
         `jobs` None: no supervisor of a job reports."""
@@ -115,7 +115,7 @@ class Loop:
         return self._memory.state
 
     @property
-    def flaws(self) -> tuple[Flaw, ...]:
+    def flaws(self) -> tuple[InconsistentState, ...]:
         """What could not be handled in the last cycle, each by itself."""
         return self.last.flaws if self.last else ()
 
@@ -125,14 +125,14 @@ class Loop:
         self._executor.collect()
         self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
-        _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
+        _, of_reports = isolate_each("fold", reports, lambda e: e.report.job, self.state.fold)
         view, now = self._look(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
-            events = taken(request, view, policy, now, self._orders, self._answers)
+            events = take_isolated(request, view, policy, now, self._orders, self._answers)
             self._memory.append(events)
         self._memory.append(end_pauses(self.state, now))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
-        decided = plan(view, policy, rules, here, now, self._kinds)
+        decided = plan_recoveries(view, policy, rules, here, now, self._kinds)
         self._memory.append(decided.opens)
         later = plan_after(view, policy, here, now, self._kinds)
         self._memory.append(later.opens)
@@ -141,7 +141,7 @@ class Loop:
         begun = self._executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
         flaws += self._executor.flaws()
-        holds = quarantined(flaws, [*decided.holds, *later.holds], self.state.holds, now)
+        holds = merge_holds(flaws, [*decided.holds, *later.holds], self.state.holds, now)
         self._memory.append(self._changed(holds, now))
         self.last = CycleResult(
             at=now,
@@ -163,7 +163,7 @@ class Loop:
         acts = policy.mode is not Mode.OBSERVE
         view = self._observer.look(self.state, rules, acts, quiet=quiet)
         now = self._clock.now()
-        if view.reading is Reading.NONE and self._begins_something(view, policy, rules, now):
+        if view.reading is ReadScope.NONE and self._begins_something(view, policy, rules, now):
             view = self._observer.look(self.state, rules, acts)
             now = self._clock.now()
         return view, now
@@ -172,7 +172,7 @@ class Loop:
         if self._requests.pending():
             return True
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
-        if plan(view, policy, rules, here, now, self._kinds).opens:
+        if plan_recoveries(view, policy, rules, here, now, self._kinds).opens:
             return True
         return bool(plan_after(view, policy, here, now, self._kinds).opens)
 
@@ -180,7 +180,7 @@ class Loop:
         state = self.state
         return len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
 
-    def _advance(self, view: View, policy: Policy, now: datetime) -> Progress:
+    def _advance(self, view: View, policy: Policy, now: datetime) -> AdvancePass:
         for _ in range(MAX_PASSES):
             progress = advance_all(view, policy, now, self._kinds)
             if not progress.moves:
@@ -201,11 +201,16 @@ class Loop:
         return [*new, *(HoldLifted(now, t) for t in sorted(known) if t not in current)]
 
 
-_SOONEST = (Look.SOON, Look.OFTEN, Look.SLOWLY, Look.WOKEN)
+_SOONEST = (
+    RequeueInterval.SOON,
+    RequeueInterval.OFTEN,
+    RequeueInterval.SLOWLY,
+    RequeueInterval.WOKEN,
+)
 
 
-def _next_cycle(progress: Progress, view: View, acted: bool) -> NextCycle:
-    look = min((w.look for w in progress.waits), key=_SOONEST.index, default=Look.WOKEN)
+def _next_cycle(progress: AdvancePass, view: View, acted: bool) -> NextCycle:
+    look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RequeueInterval.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]
     if view.silent_at is not None:

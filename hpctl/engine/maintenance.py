@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hpctl.engine import test_reservation
 from hpctl.engine.view import View
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import spares_reservation
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -33,7 +33,7 @@ _FLAGS: Final = frozenset({"MAINT", "MAINTENANCE"})
 _OWN: Final = (test_reservation.PREFIX, spares_reservation.RESERVATION)
 
 
-def flagged(node: SlurmNode) -> bool:
+def is_in_maintenance(node: SlurmNode) -> bool:
     """Whether slurmctld shows that a maintenance reservation holds a node."""
     return not _FLAGS.isdisjoint(node.flags)
 
@@ -48,11 +48,11 @@ def find_maintenance(
     late, counts for nothing.
     """
     if slurm.reservations is None:
-        flagged_nodes = (node.name for node in slurm.nodes.values() if flagged(node))
+        flagged_nodes = (node.name for node in slurm.nodes.values() if is_in_maintenance(node))
         return {name: Reservation("", (name,), maintenance=True) for name in flagged_nodes}
     found: dict[NodeName, Reservation] = {}
     for one in slurm.reservations.values():
-        if not _holds(one, lead_s, now):
+        if not _holds_nodes(one, lead_s, now):
             continue
         for name in one.nodes:
             other = found.get(name)
@@ -66,10 +66,10 @@ def is_own(one: Reservation) -> bool:
     return one.name.startswith(_OWN)
 
 
-def _holds(one: Reservation, lead_s: float, now: datetime) -> bool:
+def _holds_nodes(one: Reservation, lead_s: float, now: datetime) -> bool:
     if not one.maintenance or is_own(one):
         return False
-    begun = one.start is None or later(one.start, -lead_s) <= now
+    begun = one.start is None or add_seconds(one.start, -lead_s) <= now
     return begun and (one.end is None or now < one.end)
 
 
@@ -129,7 +129,7 @@ class ReservationWatch:
         """
         age = time.monotonic() - self._read_at
         new = not self._concerned.issuperset(concerned)
-        shown = watched or any(map(flagged, slurm.nodes.values()))
+        shown = watched or any(map(is_in_maintenance, slurm.nodes.values()))
         if new or (concerned and age > FRESH_S) or (shown and age > KNOWN_S):
             self.read()
         elif not concerned and not shown and age > KNOWN_S:

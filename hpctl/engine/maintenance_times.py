@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from hpctl.engine.journal.state import State
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import Change, ChangePhase
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Policy
@@ -29,7 +29,7 @@ def find_next_look(window: Change, policy: Policy, now: datetime) -> datetime | 
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None
-    times = (later(start, -lead_s(policy)), start, later(end, -END_LEAD_S), end)
+    times = (add_seconds(start, -lead_s(policy)), start, add_seconds(end, -END_LEAD_S), end)
     return min((at for at in times if at > now), default=None)
 
 
@@ -47,5 +47,5 @@ def _is_due(window: Change, policy: Policy, now: datetime) -> bool:
     if window.phase in (ChangePhase.OPEN, ChangePhase.ENDING):
         return True
     if window.phase is ChangePhase.SCHEDULED:
-        return start is not None and now >= later(start, -lead_s(policy))
-    return end is not None and now >= later(end, -END_LEAD_S)
+        return start is not None and now >= add_seconds(start, -lead_s(policy))
+    return end is not None and now >= add_seconds(end, -END_LEAD_S)

@@ -24,8 +24,8 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     if own:
         # squeue lists a task that was requeued in the record of those that wait, too.
         return tuple(sorted(own))
-    found = dict.fromkeys(job.id for job in jobs if names(asked, job))
-    found |= dict.fromkeys(_journaled(asked, w.state))
+    found = dict.fromkeys(job.id for job in jobs if names_job(asked, job))
+    found |= dict.fromkeys(_find_journaled_jobs(asked, w.state))
     number = JobId(asked.number)
     plain = asked.task is None and asked.component is None
     if not found and plain and (number in w.state.reports or str(number) in w.state.holds):
@@ -33,7 +33,7 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     return tuple(sorted(found))
 
 
-def names(asked: UserJobId, job: SlurmJob) -> bool:
+def names_job(asked: UserJobId, job: SlurmJob) -> bool:
     """Whether an id names this job, or a task that waits in its record."""
     if asked.task is not None:
         ranges = find_task_ranges(job.array_task)
@@ -50,7 +50,7 @@ def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
     return job.array_task == str(asked.task)
 
 
-def _journaled(asked: UserJobId, state: State) -> Iterator[JobId]:
+def _find_journaled_jobs(asked: UserJobId, state: State) -> Iterator[JobId]:
     """The jobs of that id that hpctl has treated."""
     for rec in state.jobs.values():
         own = parse_job_id(rec.shown)

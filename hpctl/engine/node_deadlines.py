@@ -4,7 +4,7 @@ from datetime import datetime
 
 from hpctl.engine import test_reservation
 from hpctl.engine.node_history import may_be_under_way
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy, Unrecoverable
@@ -13,7 +13,7 @@ from hpctl.vocabulary.recovery import StepKind
 
 def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
     """When the phase that a recovery is in has lasted too long."""
-    return later(rec.since, _deadline_s(rec, policy))
+    return add_seconds(rec.since, _deadline_s(rec, policy))
 
 
 def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
@@ -22,7 +22,7 @@ def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
     The wait for a slot is bounded like the wait for jobs: both end by what others do.
     """
     longest = max(policy.node.vacate_after_jobs_deadline_s, _deadline_s(rec, policy))
-    return later(rec.since, longest)
+    return add_seconds(rec.since, longest)
 
 
 def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:

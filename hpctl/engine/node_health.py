@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import bounded, fold_report
+from hpctl.faults.health import bound_findings, fold_report
 from hpctl.vocabulary.identity import Generation, NodeName
 from hpctl.vocabulary.model import Finding, Health, Report
 from hpctl.vocabulary.ports import Clock
@@ -57,7 +57,7 @@ class NodeHealthStore:
     ) -> None:
         """Start from what a former daemon knew; `poke` wakes the loop. The findings of `sources`
         are added in their order."""
-        self._health = {node: bounded(health) for node, health in known.items()}
+        self._health = {node: bound_findings(health) for node, health in known.items()}
         self._sources = tuple(sources)
         self._digests: dict[NodeName, tuple[Generation, str]] = {}
         self._unsaved: set[NodeName] = set()
@@ -71,7 +71,7 @@ class NodeHealthStore:
     def take_over(self, known: Mapping[NodeName, Health]) -> None:
         """Start from what another daemon knew."""
         with self._lock:
-            self._health = {node: bounded(health) for node, health in known.items()}
+            self._health = {node: bound_findings(health) for node, health in known.items()}
             self._digests.clear()
 
     def accept(self, *reports: Report) -> None:
@@ -93,7 +93,7 @@ class NodeHealthStore:
             with self._lock:
                 self._health.update(fresh)
                 for report in reports:
-                    digest = wire.digest(report.findings)
+                    digest = wire.digest_findings(report.findings)
                     self._digests[report.node] = (report.generation, digest)
                 self._unsaved.difference_update(news)
                 self._unsaved.update(fresh.keys() - news)
@@ -150,7 +150,7 @@ class NodeHealthStore:
     def _record(self, rows: Sequence[Health]) -> None:
         """Store rows with what the sources find now, whatever an agent calls its checks."""
         own = tuple(check for source in self._sources for check in source.checks)
-        health = without({row.generation.node: row for row in rows}, own)
+        health = drop_checks({row.generation.node: row for row in rows}, own)
         for source in self._sources:
             source.add_to(health)
         self._rows.record(list(health.values()))
@@ -177,7 +177,9 @@ class NodeHealthStore:
                 raise
 
 
-def without(health: Mapping[NodeName, Health], checks: tuple[str, ...]) -> dict[NodeName, Health]:
+def drop_checks(
+    health: Mapping[NodeName, Health], checks: tuple[str, ...]
+) -> dict[NodeName, Health]:
     """The same without the findings of checks that begin so."""
     return {
         node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))

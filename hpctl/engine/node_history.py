@@ -11,7 +11,7 @@ from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-def unasked(rec: NodeRecovery, policy: Policy) -> str:
+def advise_service_order(rec: NodeRecovery, policy: Policy) -> str:
     """How a person asks the service for what is left to it, where nobody has; "" elsewhere.
 
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
@@ -37,9 +37,9 @@ RESTORED: Final = timedelta(seconds=60)
 """So long after slurmctld's start a node without its drain was restored so, and not resumed."""
 
 
-def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
+def is_lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     """Whether a node that we closed, and have not begun to give back, is in service."""
-    closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not returning(rec)
+    closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not is_returning(rec)
     return closed and node is not None and node.in_service
 
 
@@ -53,7 +53,7 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
     return any(f.last > rec.opened for f in judged.findings)
 
 
-def returning(rec: NodeRecovery) -> bool:
+def is_returning(rec: NodeRecovery) -> bool:
     """Whether we have begun to give the node back, and have not closed it again since."""
     return last_step(since_drain(rec), StepKind.RETURN) is not None
 

@@ -28,7 +28,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance
 from hpctl.engine.maintenance_times import find_due_nodes
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.node_history import lost
+from hpctl.engine.node_history import is_lost
 from hpctl.engine.preemption_watch import PreemptionWatch
 from hpctl.engine.reading_pace import (
     DISTRUST_S,
@@ -36,14 +36,14 @@ from hpctl.engine.reading_pace import (
     SinceReading,
     find_unannounced,
     reading_due,
-    wakes,
+    wakes_loop,
 )
 from hpctl.engine.requeue_exit import RequeueExitWatch
-from hpctl.engine.test_reservation import left
-from hpctl.engine.view import Reading, View
-from hpctl.faults.assess import assess
+from hpctl.engine.test_reservation import find_left_reservation
+from hpctl.engine.view import ReadScope, View
+from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules
-from hpctl.faults.health import standing
+from hpctl.faults.health import drop_dismissed
 from hpctl.faults.reachability import Signs, with_marks_and_reach
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, Condition
@@ -52,7 +52,7 @@ from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
 from hpctl.vocabulary.pause import find_whole
@@ -90,7 +90,7 @@ GAP = timedelta(seconds=60)
 class HangSource(Protocol):
     """Which running jobs stand still, from what the agents count of their processes."""
 
-    flaws: tuple[Flaw, ...]
+    flaws: tuple[InconsistentState, ...]
 
     @property
     def worked(self) -> Mapping[JobId, datetime]:
@@ -109,7 +109,7 @@ class HangSource(Protocol):
 class NoHangs:
     """Finds no job that hangs: for a daemon that watches none."""
 
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
     worked: Mapping[JobId, datetime] = {}
     still: Mapping[JobId, Standstill] = {}
 
@@ -127,7 +127,7 @@ class AddressBook(Protocol):
         """Take the addresses of all nodes: the same object until one changes."""
 
 
-class ControllerLog(Protocol):
+class ControllerLogSource(Protocol):
     """slurmctld's log."""
 
     @property
@@ -147,7 +147,7 @@ class FactSources(Struct, frozen=True):
     scheduler: Scheduler
     cloud: CloudWatch
     health: NodeHealthStore
-    log: ControllerLog | None = None
+    log: ControllerLogSource | None = None
     """None: Slurm is read at each cycle."""
     hangs: HangSource = NoHangs()
 
@@ -245,7 +245,7 @@ class Observer:
         mode lets hpctl act on what is seen. `quiet`: no event asks for it, and nothing that is
         decided on it is carried out."""
         health = self._health.snapshot()
-        self._listen()
+        self._follow_log()
         since = self._since_reading(state, health, rules)
         rests = quiet and not reading_due(since, self._live.config.loop)
         if rests:
@@ -256,9 +256,9 @@ class Observer:
             health = self._renew(state, health)
             if not self.slurm_trouble and (quiet or self._log_trouble is None):
                 self._open_log()
-        reading = Reading.PART if self._reads_parts else Reading.WHOLE
+        reading = ReadScope.PART if self._reads_parts else ReadScope.WHOLE
         for node in state.returned.keys() & health.keys():
-            health[node] = standing(health[node], state.returned[node])
+            health[node] = drop_dismissed(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
@@ -283,9 +283,9 @@ class Observer:
             instances=joined.instances,
             unjoined=joined.unjoined,
             current=not self.slurm_trouble,
-            reading=Reading.NONE if rests else reading,
+            reading=ReadScope.NONE if rests else reading,
             stopped=stopped,
-            able_since=self._able(hindered, now),
+            able_since=self._find_able_since(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
             absent=self._note_absent(state, now),
@@ -294,7 +294,7 @@ class Observer:
             ),
             begun=find_maintenance(self._slurm, 0.0, now),
             placed=self._placed,
-            preemption=self._preemption.look(self._registered(ruled)),
+            preemption=self._preemption.look(self._list_registered_jobs(ruled)),
             requeue_codes=self._requeue_codes,
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
@@ -313,7 +313,7 @@ class Observer:
             if absent := find_absent_jobs(seen, self._slurm, state):
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
                 seen = carry_over(self._slurm, found)
-            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
+            if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             before, self._slurm = self._slurm, seen
             self._read_capacity(state)
@@ -322,17 +322,17 @@ class Observer:
         except Unavailable as error:
             self.slurm_trouble = str(error)
             return health
-        self._listen()
+        self._follow_log()
         if self._reads_parts:
             self._news = max(self._news, news)
         elif max(self._news, news) < ControllerNews.NODE and find_unannounced(before, seen):
             self._trusted_from = self._clock.monotonic() + DISTRUST_S
         return health
 
-    def _registered(self, ruled: Iterable[JobId]) -> Iterable[SlurmJob]:
+    def _list_registered_jobs(self, ruled: Iterable[JobId]) -> Iterable[SlurmJob]:
         return (self._slurm.jobs[job] for job in ruled if job in self._slurm.jobs)
 
-    def _listen(self) -> None:
+    def _follow_log(self) -> None:
         if self._log is not None:
             self._news = max(self._news, self._log.read())
 
@@ -344,16 +344,16 @@ class Observer:
         unsettled = treated or self.slurm_trouble or self._reads_parts
         return SinceReading(
             age_s=now_s - self._read_at,
-            busy=bool(unsettled) or self._doubts(health, rules.silent_after),
-            followed=self._follows(now_s),
+            busy=bool(unsettled) or self._doubts_agents(health, rules.silent_after),
+            followed=self._can_follow_log(now_s),
             news=self._news,
             sizes_capacity=self._live.config.sizes_capacity,
         )
 
-    def _follows(self, now_s: float) -> bool:
+    def _can_follow_log(self, now_s: float) -> bool:
         return self._log is not None and self._log.followed and now_s >= self._trusted_from
 
-    def _doubts(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
+    def _doubts_agents(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
         """Whether an agent became silent lately on a node that slurmctld still believes in."""
         now = self._clock.now()
         silent = (n for n, h in health.items() if silent_after < now - h.last_heard <= SILENCE)
@@ -386,12 +386,12 @@ class Observer:
         """Whether slurmctld's log asks for a reading now. For the loop's thread."""
         if self._log is None or self.slurm_trouble:
             return False
-        self._listen()
+        self._follow_log()
         age_s = self._clock.monotonic() - self._read_at
         since = SinceReading(age_s, busy=False, followed=True, news=self._news)
-        return wakes(since)
+        return wakes_loop(since)
 
-    def _flaws(self) -> tuple[Flaw, ...]:
+    def _flaws(self) -> tuple[InconsistentState, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
     def _read_capacity(self, state: State) -> None:
@@ -399,7 +399,9 @@ class Observer:
         capacity is managed or a node is tested, and where what was reserved before the
         configuration changed has to be released. Raises Unavailable."""
         phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
-        back = NodePhase.VERIFYING in phases and any(map(left, state.nodes.values()))
+        back = NodePhase.VERIFYING in phases and any(
+            map(find_left_reservation, state.nodes.values())
+        )
         capacity = self._live.config.sizes_capacity
         resized = any(not is_window(change) for change in state.changes.values())
         if not (capacity or resized or back or phases & {*IN_TEST}):
@@ -448,10 +450,10 @@ class Observer:
         nodes are kept or added for jobs, each node matters and the whole is read.
         """
         began = self._clock.monotonic()
-        nodes = concerned(state, health, self._slurm)
+        nodes = list_concerned_nodes(state, health, self._slurm)
         capacity = self._live.config.sizes_capacity or state.resizes
         if self._part_will_do(began, nodes) and not capacity:
-            part = self._scheduler.part(nodes, self._settled(state, nodes))
+            part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
             seen = dict(self._slurm.nodes)
             for name in nodes:
                 seen.pop(name, None)
@@ -473,7 +475,9 @@ class Observer:
         self._whole_cost = now_s - began
         return view
 
-    def _settled(self, state: State, nodes: Set[NodeName]) -> Mapping[NodeName, SlurmNode]:
+    def _pick_settled_nodes(
+        self, state: State, nodes: Set[NodeName]
+    ) -> Mapping[NodeName, SlurmNode]:
         """Those that no recovery waits for to boot: of them only the state is read anew."""
         remedied = {
             node
@@ -497,7 +501,7 @@ class Observer:
             self._absent = {name: self._absent.get(name, now) for name in missing}
         return self._absent
 
-    def _able(self, hindered: bool, now: datetime) -> datetime:
+    def _find_able_since(self, hindered: bool, now: datetime) -> datetime:
         """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""
         if hindered:
             self._hindered = self._hindered or now
@@ -513,15 +517,18 @@ class Observer:
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime
-    ) -> tuple[dict[NodeName, Assessment], list[Flaw]]:
+    ) -> tuple[dict[NodeName, Assessment], list[InconsistentState]]:
         """The assessments of all nodes that are not plainly healthy."""
         worth = [
             (node, known)
             for node, known in health.items()
             if known.findings or now - known.last_heard > rules.silent_after
         ]
-        found, flaws = each(
-            "assess", worth, itemgetter(0), lambda item: (item[0], assess(item[1], rules, now))
+        found, flaws = isolate_each(
+            "assess",
+            worth,
+            itemgetter(0),
+            lambda item: (item[0], assess_health(item[1], rules, now)),
         )
         return {
             node: assessment
@@ -530,7 +537,7 @@ class Observer:
         }, flaws
 
 
-def concerned(
+def list_concerned_nodes(
     state: State, health: Mapping[NodeName, Health], slurm: SchedulerView
 ) -> set[NodeName]:
     """The nodes that a recovery is about, or that an agent tells of, or whose jobs are moved."""

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.events import HoldNoted
-from hpctl.engine.maintenance import flagged, maintenance_text
+from hpctl.engine.maintenance import is_in_maintenance, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
 from hpctl.engine.view import Candidate
@@ -69,7 +69,7 @@ class Account(Struct, frozen=True):
     problem: bool = True
 
 
-class _Known(Struct, frozen=True):
+class _Lookups(Struct, frozen=True):
     """What the accounts are made of, looked up once for all nodes."""
 
     world: World
@@ -103,7 +103,7 @@ def find_out_of_service(w: World) -> list[Account]:
     closed = [node for node in w.slurm.nodes.values() if is_out_of_service(node)]
     if not closed:
         return []
-    known = _Known(
+    known = _Lookups(
         world=w,
         holds=find_holds(w),
         escalated={rec.node: rec for rec in find_handed_over(w)},
@@ -115,7 +115,7 @@ def find_out_of_service(w: World) -> list[Account]:
     return [_account_for(node, known) for node in sorted(closed, key=lambda node: node.name)]
 
 
-def _account_for(node: SlurmNode, known: _Known) -> Account:
+def _account_for(node: SlurmNode, known: _Lookups) -> Account:
     for account in ACCOUNTS:
         found = account(node, known)
         if found is not None:
@@ -128,7 +128,7 @@ def find_handed_over(w: World) -> list[NodeRecovery]:
     return find_waiting_nodes(w.state, w.slurm.nodes if w.slurm else None)
 
 
-def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:
+def _by_recovery(node: SlurmNode, known: _Lookups) -> Account | None:
     rec = known.world.state.node_recovery(node.name)
     if rec is None:
         return None
@@ -137,12 +137,12 @@ def _by_recovery(node: SlurmNode, known: _Known) -> Account | None:
     return Account(node, By.RECOVERY, f"{rec.id} {rec.phase}")
 
 
-def _by_gate(node: SlurmNode, known: _Known) -> Account | None:
+def _by_gate(node: SlurmNode, known: _Lookups) -> Account | None:
     hold = known.holds.get(node.name)
     return None if hold is None else Account(node, By.GATE, f"gate {hold.gate}: {hold.why}")
 
 
-def _by_escalation(node: SlurmNode, known: _Known) -> Account | None:
+def _by_escalation(node: SlurmNode, known: _Lookups) -> Account | None:
     rec = known.escalated.get(node.name)
     if rec is None:
         return None
@@ -150,25 +150,25 @@ def _by_escalation(node: SlurmNode, known: _Known) -> Account | None:
     return Account(node, By.PERSON, f"{rec.id} escalated: {why}")
 
 
-def _by_fault(node: SlurmNode, known: _Known) -> Account | None:
+def _by_fault(node: SlurmNode, known: _Lookups) -> Account | None:
     candidate = known.candidates.get(node.name)
     if candidate is None:
         return None
     return Account(node, By.FAULT, f"{candidate.why}; not treated yet")
 
 
-def _by_maintenance(node: SlurmNode, known: _Known) -> Account | None:
+def _by_maintenance(node: SlurmNode, known: _Lookups) -> Account | None:
     held_by = known.maintenance.get(node.name)
     if held_by is not None:
         why = maintenance_text(held_by, known.now)
-    elif flagged(node):
+    elif is_in_maintenance(node):
         why = "a maintenance reservation held the node a moment ago"
     else:
         return None
     return Account(node, By.ADMINISTRATOR, why, problem=False)
 
 
-def _by_order(node: SlurmNode, known: _Known) -> Account | None:
+def _by_order(node: SlurmNode, known: _Lookups) -> Account | None:
     """A node that an operator has taken out of treatment, its fault known or its drain left."""
     one = known.untreated.get(node.name)
     if one is None:
@@ -178,7 +178,7 @@ def _by_order(node: SlurmNode, known: _Known) -> Account | None:
     return Account(node, By.PERSON, f"{fault}{last}: waits for {await_untreated(one).what}")
 
 
-def _by_reason(node: SlurmNode, known: _Known) -> Account | None:
+def _by_reason(node: SlurmNode, known: _Lookups) -> Account | None:
     """A node that bears a Reason of hpctl's though no recovery of this name is open."""
     owner = reason_owner(node.reason)
     if owner is None:
@@ -188,14 +188,14 @@ def _by_reason(node: SlurmNode, known: _Known) -> Account | None:
     return Account(node, By.PERSON, _describe_left(node, owner, known))
 
 
-def _is_of_capacity(owner: RecoveryId, known: _Known) -> bool:
+def _is_of_capacity(owner: RecoveryId, known: _Lookups) -> bool:
     state = known.world.state
     rec = state.nodes.get(owner)
     removed = rec is not None and (rec.of_capacity or rec.phase is NodePhase.REMOVED)
     return owner in state.changes or removed
 
 
-def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Known) -> str:
+def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Lookups) -> str:
     state = known.world.state
     over = "has ended" if owner in state else "is not in the journal"
     orders = f"`hpctl replace {node.name}`"
@@ -204,7 +204,7 @@ def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Known) -> str:
     return f"left closed by {owner}, which {over}: a person runs {orders}"
 
 
-def _by_slurm(node: SlurmNode, known: _Known) -> Account | None:  # noqa: ARG001
+def _by_slurm(node: SlurmNode, known: _Lookups) -> Account | None:  # noqa: ARG001
     """A node that a program of Slurm's has closed, as its Reason says."""
     if failed_to_start(node):
         return Account(node, By.SLURM, power_text(node))
@@ -214,7 +214,7 @@ def _by_slurm(node: SlurmNode, known: _Known) -> Account | None:  # noqa: ARG001
     return Account(node, By.SLURM, f"{row.by} closed it ({node.reason!r}): {row.advice}")
 
 
-def _by_service(node: SlurmNode, known: _Known) -> Account | None:
+def _by_service(node: SlurmNode, known: _Lookups) -> Account | None:
     mark = mark_of(node)
     instance = known.world.joined.instances.get(node.name)
     if instance is not None and instance.status not in _AT_WORK:
@@ -225,7 +225,7 @@ def _by_service(node: SlurmNode, known: _Known) -> Account | None:
     return None
 
 
-def _by_administrator(node: SlurmNode, known: _Known) -> Account | None:  # noqa: ARG001
+def _by_administrator(node: SlurmNode, known: _Lookups) -> Account | None:  # noqa: ARG001
     if not _REBOOTS.isdisjoint(node.flags):
         why = "a reboot by `scontrol reboot` is under way"
         return Account(node, By.ADMINISTRATOR, why, problem=False)
@@ -235,7 +235,7 @@ def _by_administrator(node: SlurmNode, known: _Known) -> Account | None:  # noqa
     return Account(node, By.ADMINISTRATOR, f"{who}{node.reason}", problem=False)
 
 
-def _by_reach(node: SlurmNode, known: _Known) -> Account | None:
+def _by_reach(node: SlurmNode, known: _Lookups) -> Account | None:
     """A node that slurmctld lost, or that never registered."""
     if not (node.down or not node.responding or node.state == "UNKNOWN"):
         return None
@@ -251,7 +251,7 @@ def _describe_unknown(node: SlurmNode) -> str:
     return f"{reason}: a person runs `scontrol show node {node.name}`"
 
 
-ACCOUNTS: Final[tuple[Callable[[SlurmNode, _Known], Account | None], ...]] = (
+ACCOUNTS: Final[tuple[Callable[[SlurmNode, _Lookups], Account | None], ...]] = (
     _by_recovery,
     _by_gate,
     _by_escalation,

@@ -16,9 +16,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, Tally, approved, find_correlated_rules, tally
+from hpctl.engine.gates import GATES, Tally, count_tally, find_correlated_rules, is_approved
 from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
-from hpctl.engine.kinds import JobsByNode, Kind, Plan
+from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
 from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
 from hpctl.engine.remedies import find_held_remedies
@@ -30,11 +30,11 @@ from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import left_alone
 from hpctl.faults.slurm_reasons import list_rules
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -48,14 +48,17 @@ LASTS_S: Final = 600.0
 """What cannot be handled for so long does not pass by itself."""
 
 
-def quarantined(
-    flaws: Iterable[Flaw], holds: Iterable[HoldNoted], known: Mapping[str, HoldNoted], now: datetime
+def merge_holds(
+    flaws: Iterable[InconsistentState],
+    holds: Iterable[HoldNoted],
+    known: Mapping[str, HoldNoted],
+    now: datetime,
 ) -> list[HoldNoted]:
     """All holds of one cycle, one a target. `known`: those that stand in the journal."""
     found = {hold.target: hold for hold in holds}
     for flaw in flaws:
         before = known.get(flaw.target)
-        lasts = before is not None and before.gate == GATE and _lasts(before, now)
+        lasts = before is not None and before.gate == GATE and _is_same_hold(before, now)
         hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
         why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
         rule = ESCALATED if lasts else QUARANTINED
@@ -63,8 +66,8 @@ def quarantined(
     return list(found.values())
 
 
-def _lasts(before: HoldNoted, now: datetime) -> bool:
-    return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
+def _is_same_hold(before: HoldNoted, now: datetime) -> bool:
+    return before.rule == ESCALATED or now >= add_seconds(before.at, LASTS_S)
 
 
 _SPOKEN: Final = MARK_RULES | REACH_RULES | list_rules()
@@ -81,37 +84,48 @@ DRAIN_RESTORED: Final = FaultClass(
 """No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
 
 
-def plan(  # noqa: PLR0913 -- pure: all that decides is an argument
-    view: View, policy: Policy, rules: Rules, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
+def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
+    view: View,
+    policy: Policy,
+    rules: Rules,
+    here: JobsByNode,
+    now: datetime,
+    kinds: Sequence[RecoveryKind],
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     judged = _set_mass_events_aside(view, policy, rules, now)
     candidates, flaws = node_candidates(judged, rules, now)
-    candidates += _restored(view, _names(view, candidates), now)
+    candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
     for kind in kinds:
-        candidates += kind.find_candidates(view, policy, _names(view, candidates), now)
-    counts = tally(view, candidates, policy, now)
+        candidates += kind.find_candidates(view, policy, _list_treated_nodes(view, candidates), now)
+    counts = count_tally(view, candidates, policy, now)
 
     def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
-        decision = decide(candidate, view, counts, policy, now)
+        decision = decide_candidate(candidate, view, counts, policy, now)
         if not isinstance(decision, HoldNoted):
             counts.add(candidate.node, candidate.fault.rule, now)
         return decision
 
-    nodes, of_nodes = each("plan", sorted(candidates, key=_order), lambda c: c.node.name, one)
+    nodes, of_nodes = isolate_each(
+        "plan", sorted(candidates, key=_make_order_key), lambda c: c.node.name, one
+    )
     plans = [kind.plan(view, policy, here, now) for kind in kinds]
     opens = [opened for opened in nodes if not isinstance(opened, HoldNoted)]
     holds = [hold for hold in nodes if isinstance(hold, HoldNoted)]
     return Plan(
         (*opens, *(opened for plan in plans for opened in plan.opens)),
-        (*holds, *(hold for plan in plans for hold in plan.holds), *_blocked(view, policy, now)),
+        (
+            *holds,
+            *(hold for plan in plans for hold in plan.holds),
+            *_hold_blocked_nodes(view, policy, now),
+        ),
         (*flaws, *of_nodes, *(flaw for plan in plans for flaw in plan.flaws)),
         tuple(candidates),
     )
 
 
 def plan_after(
-    view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
+    view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[RecoveryKind]
 ) -> Plan:
     """Decide on what may open only after the journal has what `plan` opened."""
     plans = [kind.plan_after(view, policy, here, now) for kind in kinds]
@@ -142,12 +156,12 @@ def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: dateti
     return replace(view, assessments={**view.assessments, **changed})
 
 
-def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
+def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
     """The nodes that are treated or about to be."""
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
-def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
+def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
     """Nodes under treatment for which nothing is done now: an admin keeps them in a maintenance
     reservation, or a gate holds their remedy, which a person may approve."""
     found = []
@@ -164,16 +178,16 @@ def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
     return found
 
 
-def _order(c: Candidate) -> tuple[bool, datetime, str]:
+def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
     return (c.fault.urgency is not Urgency.NOW, c.since, c.node.name)
 
 
-def decide(
+def decide_candidate(
     c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
 ) -> NodeRecoveryOpened | HoldNoted:
     """One candidate against all gates in order."""
     passed: list[str] = []
-    waved = approved(c.node.name, view, policy, now)
+    waved = is_approved(c.node.name, view, policy, now)
     leaves = goes_anyway(c.fault.ladder)
     for row in GATES:
         if (c.manual and not row.manual) or (waved and row.approvable):
@@ -189,10 +203,10 @@ def decide(
         if why is not None:
             return HoldNoted(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
         passed.append(row.name)
-    return _open(c, view, policy, tuple(passed), now)
+    return _open_recovery(c, view, policy, tuple(passed), now)
 
 
-def _open(
+def _open_recovery(
     c: Candidate, view: View, policy: Policy, passed: tuple[str, ...], now: datetime
 ) -> NodeRecoveryOpened:
     instance = view.instance(c.node.name)
@@ -209,7 +223,7 @@ def _open(
         ladder=tuple(dict.fromkeys(c.fault.ladder)),
         why=c.why,
         mode=policy.mode,
-        rung=0 if c.manual else _rung(c, view, now),
+        rung=0 if c.manual else _choose_rung(c, view, now),
         logical_id=instance.logical_id if instance else None,
         by=c.by,
         findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
@@ -218,7 +232,7 @@ def _open(
     )
 
 
-def _rung(c: Candidate, view: View, now: datetime) -> int:
+def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
     before = sum(
@@ -227,12 +241,14 @@ def _rung(c: Candidate, view: View, now: datetime) -> int:
         if r.rule == c.fault.rule
         and r.generation.instance == c.generation.instance
         and r.phase is NodePhase.RETURNED
-        and now < later(r.opened, window)
+        and now < add_seconds(r.opened, window)
     )
     return min(before, len(set(c.fault.ladder)) - 1)
 
 
-def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candidate], list[Flaw]]:
+def node_candidates(
+    view: View, rules: Rules, now: datetime
+) -> tuple[list[Candidate], list[InconsistentState]]:
     """Every generation that the facts call faulty and that nobody treats yet."""
     leaving = _taken_out(view)
 
@@ -243,15 +259,17 @@ def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candi
             return None
         if (name, judged.generation.instance) in leaving or view.aside(name):
             return None
-        candidate = _candidate(node, judged, view, rules, now)
+        candidate = _make_candidate(node, judged, view, rules, now)
         dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
         return None if dealt_with else candidate
 
-    found, flaws = each("plan", view.assessments.items(), itemgetter(0), one)
+    found, flaws = isolate_each("plan", view.assessments.items(), itemgetter(0), one)
     return [candidate for candidate in found if candidate is not None], flaws
 
 
-def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[Candidate]:
+def _find_restored_nodes(
+    view: View, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
     """Nodes that are drained in the name of a recovery that has seen them back in service.
 
     Only hpctl writes such a Reason. They are given back as by an operator's order: no budget is
@@ -293,7 +311,7 @@ def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
     }
 
 
-def _candidate(
+def _make_candidate(
     node: SlurmNode, judged: Assessment, view: View, rules: Rules, now: datetime
 ) -> Candidate | None:
     heard = view.health[node.name].last_heard

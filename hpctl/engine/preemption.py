@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -65,8 +65,8 @@ def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> Slurm
     Where none did, the last that started up to RELEASED before then and runs. One that has ended
     may have been there before the job.
     """
-    earliest = later(since, -RELEASED.total_seconds())
-    latest = later(since, WITHIN.total_seconds())
+    earliest = add_seconds(since, -RELEASED.total_seconds())
+    latest = add_seconds(since, WITHIN.total_seconds())
     nodes = set(job.nodes)
     found = [
         (other.start, other.id, other)

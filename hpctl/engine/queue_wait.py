@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.job_ids import find_task_ranges
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -52,4 +52,4 @@ def _count_waiting_siblings(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
             continue
         for tasks in find_task_ranges(other.array_task):
             waiting.update(tasks[:MOST_TASKS])
-    return len(waiting - {natural(job.array_task)} if job.array_task.isdecimal() else waiting)
+    return len(waiting - {parse_count(job.array_task)} if job.array_task.isdecimal() else waiting)

@@ -28,7 +28,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from hpctl.engine.config import Loop
+from hpctl.engine.config import LoopSection
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
@@ -59,16 +59,16 @@ class SinceReading(Struct, frozen=True):
     """The jobs that wait decide on capacity. A job's time to begin comes without a line."""
 
 
-def reading_due(since: SinceReading, pace: Loop) -> bool:
+def reading_due(since: SinceReading, pace: LoopSection) -> bool:
     """Return whether a cycle that no event woke has to read Slurm."""
     if since.busy or not since.followed:
         return True
     if since.news is ControllerNews.NONE and not since.sizes_capacity:
         return since.age_s >= max(pace.rest_s, pace.reconcile_s)
-    return since.age_s >= pace.reconcile_s or wakes(since)
+    return since.age_s >= pace.reconcile_s or wakes_loop(since)
 
 
-def wakes(since: SinceReading) -> bool:
+def wakes_loop(since: SinceReading) -> bool:
     """Return whether slurmctld's log ends the loop's sleep."""
     after_s = {ControllerNews.NODE: NODE_S, ControllerNews.JOB: JOB_S}
     return since.age_s >= after_s.get(since.news, math.inf)

@@ -14,15 +14,15 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.engine.gates import (
-    approved,
     correlated_since,
     count_partitions,
     find_kept_out,
+    is_approved,
     launch_failures,
 )
 from hpctl.engine.view import View, taken_away
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -34,7 +34,7 @@ SHOWN: Final = 4
 _ORDERED: Final = frozenset({Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE})
 
 
-class Slots(Struct):
+class RemedySlots(Struct):
     """What the remedies under way have taken of the budgets; grows as more are let through."""
 
     nodes: int = 0
@@ -50,23 +50,23 @@ class Slots(Struct):
     def add(self, rec: NodeRecovery, view: View) -> None:
         """Give one more recovery a slot."""
         self.holders.append(rec)
-        self._count(rec.node, view)
+        self._count_node(rec.node, view)
 
     def count_kept_out(self, view: View) -> None:
         """Count the nodes that are left closed."""
         for name in self.kept_out:
-            self._count(name, view)
+            self._count_node(name, view)
 
-    def _count(self, name: NodeName, view: View) -> None:
+    def _count_node(self, name: NodeName, view: View) -> None:
         node = view.scheduler.nodes.get(name)
         for partition in node.partitions if node is not None else ():
             self.by_partition[partition] = self.by_partition.get(partition, 0) + 1
 
 
-def count_slots(view: View, now: datetime) -> Slots:
+def count_slots(view: View, now: datetime) -> RemedySlots:
     """Count what is under way before any more remedies are let through."""
     state = view.state
-    slots = Slots(
+    slots = RemedySlots(
         nodes=len(view.scheduler.nodes),
         partition_nodes=count_partitions(view),
         kept_out=find_kept_out(view),
@@ -78,7 +78,7 @@ def count_slots(view: View, now: datetime) -> Slots:
             slots.add(rec, view)
     for rec in state.nodes.values():
         began = find_beginning(rec)
-        if began is not None and not rec.by and now < later(began, 3600):
+        if began is not None and not rec.by and now < add_seconds(began, 3600):
             slots.last_hour += 1
     return slots
 
@@ -95,11 +95,11 @@ def find_beginning(rec: NodeRecovery) -> datetime | None:
     return min(times, default=None)
 
 
-RemedyGate = Callable[[NodeRecovery, View, Slots, Policy, datetime], str | None]
+RemedyGate = Callable[[NodeRecovery, View, RemedySlots, Policy, datetime], str | None]
 
 
-def budget(
-    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+def check_budget(
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
 ) -> str | None:
     """Enough remedies are under way, by cluster, partition and hour."""
     b = policy.budgets
@@ -118,7 +118,7 @@ def budget(
     return None
 
 
-def _describe_holders(slots: Slots) -> str:
+def _describe_holders(slots: RemedySlots) -> str:
     """Say which recoveries and nodes take the slots."""
     parts = []
     holders, kept_out = slots.holders, sorted(slots.kept_out)
@@ -137,8 +137,8 @@ def _list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def offender(
-    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+def check_offender(
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
 ) -> str | None:
     """The node was recovered too often lately."""
     b = policy.budgets
@@ -149,7 +149,7 @@ def offender(
         if r.node == rec.node
         and r.id != rec.id
         and not (r.by or r.withdrawn)
-        and now < later(r.opened, b.offender_window_s)
+        and now < add_seconds(r.opened, b.offender_window_s)
     ]
     if len(earlier) < b.offender_recoveries:
         return None
@@ -157,8 +157,8 @@ def offender(
     return f"recovered {len(earlier)} times in {days:g} days: a repeat offender"
 
 
-def launch_breaker(
-    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+def check_launch_breaker(
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
 ) -> str | None:
     """The last remedied instances did not return."""
     b = policy.budgets
@@ -177,9 +177,9 @@ class RemedyGateRow(Struct, frozen=True):
 
 
 REMEDY_GATES: tuple[RemedyGateRow, ...] = (
-    RemedyGateRow("budget", budget),
-    RemedyGateRow("offender", offender),
-    RemedyGateRow("launch_breaker", launch_breaker),
+    RemedyGateRow("budget", check_budget),
+    RemedyGateRow("offender", check_offender),
+    RemedyGateRow("launch_breaker", check_launch_breaker),
 )
 
 
@@ -201,14 +201,14 @@ def find_held_remedies(view: View, policy: Policy, now: datetime) -> dict[Recove
     also those whose nodes are vacated and that a gate holds; the longest open goes first.
     """
     held = _find_correlated(view, policy, now)
-    waiting = [rec for rec in _open(view) if _asks_for_slot(rec, view, policy)]
+    waiting = [rec for rec in _list_open_recoveries(view) if _asks_for_slot(rec, view, policy)]
     waiting = [rec for rec in waiting if rec.id not in held]
     if not waiting:
         return held
     slots = count_slots(view, now)
     for rec in sorted(waiting, key=lambda rec: (rec.opened, rec.id)):
         found = None
-        if not approved(rec.node, view, policy, rec.opened):
+        if not is_approved(rec.node, view, policy, rec.opened):
             found = _find_gate(rec, view, slots, policy, now)
         if found is not None:
             held[rec.id] = found
@@ -227,7 +227,7 @@ def _find_correlated(view: View, policy: Policy, now: datetime) -> dict[Recovery
 
 
 def _find_gate(
-    rec: NodeRecovery, view: View, slots: Slots, policy: Policy, now: datetime
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
 ) -> HeldRemedy | None:
     for row in REMEDY_GATES:
         why = row.gate(rec, view, slots, policy, now)
@@ -236,7 +236,7 @@ def _find_gate(
     return None
 
 
-def _open(view: View) -> list[NodeRecovery]:
+def _list_open_recoveries(view: View) -> list[NodeRecovery]:
     """The open recoveries that may act: no admin's maintenance holds the node, and no flaw."""
     names = [n for n in view.state.open_nodes if n not in view.maintenance and not view.aside(n)]
     return [view.state.nodes[view.state.open_nodes[name]] for name in names]

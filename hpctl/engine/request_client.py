@@ -18,7 +18,7 @@ from hpctl.engine.journal.events import COMMANDS, RequestTaken
 from hpctl.engine.views import NodeRecoveryView
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def invoking_user() -> str:
         return str(uid)
 
 
-def ask(
+def ask_daemon(
     config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S, detail: str = ""
 ) -> RequestsView:
     """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
@@ -86,7 +86,7 @@ def ask(
             f"there is no journal at {journal}",
             "start the daemon first (hpctl daemon run), or name its file with --config",
         )
-    ids = {_send(config, verb, target, by, detail): target for target in targets}
+    ids = {_send_request(config, verb, target, by, detail): target for target in targets}
     with closing(open_reader(config)) as store:
         taken: dict[int, RequestTaken] = {}
         if wait_s > 0:
@@ -116,13 +116,13 @@ def ask(
     return RequestsView(tuple(rows))
 
 
-def _send(config: Config, verb: str, target: str, by: str, detail: str) -> int:
+def _send_request(config: Config, verb: str, target: str, by: str, detail: str) -> int:
     """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
     import http.client
 
     from hpctl.engine.adapters import open_reader
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import Head, ask_leader, explained
+    from hpctl.wire.heads import Head, ask_leader, explain_refusal
 
     heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
     if len(heads) > 1:
@@ -138,25 +138,25 @@ def _send(config: Config, verb: str, target: str, by: str, detail: str) -> int:
         )
     except (OSError, http.client.HTTPException, Unavailable) as error:
         asked = ", ".join(f"{head.host}:{head.port}" for head in heads)
-        return _leave(config, verb, target, by, f"{asked}: {error}", detail)
+        return _queue_request(config, verb, target, by, f"{asked}: {error}", detail)
     if status == http.client.OK:
         return int(json.loads(answer)["request"])
     if status == http.client.MISDIRECTED_REQUEST:
         raise Unavailable(
-            f"no head node leads at the moment: {explained(answer)}",
+            f"no head node leads at the moment: {explain_refusal(answer)}",
             "ask again in some seconds; `heads` in hpctl.yaml must name every head node",
         )
     if status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
-    raise HpctlError(f"the daemon refuses: {explained(answer)}")
+        raise Unavailable(f"the daemon cannot take the request: {explain_refusal(answer)}")
+    raise HpctlError(f"the daemon refuses: {explain_refusal(answer)}")
 
 
-def _leave(  # noqa: PLR0913 -- a request, and why it is left
+def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
     config: Config, verb: str, target: str, by: str, why: str, detail: str
 ) -> int:
     """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
     from hpctl.engine.adapters import open_writer
-    from hpctl.engine.wake import wake
+    from hpctl.engine.wake import wake_daemon
 
     journal = config.state_dir / "journal.db"
     # SQLite writes its log beside the database, so the directory counts as well.
@@ -169,29 +169,29 @@ def _leave(  # noqa: PLR0913 -- a request, and why it is left
         )
     with closing(open_writer(config)) as store:
         number = store.ask(verb, target, by, output.now(), detail=detail)
-        wake(config.state_dir)
+        wake_daemon(config.state_dir)
         return number
 
 
-def report(view: RequestsView, as_json: bool, waited: bool) -> None:
+def report_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
     """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
     if as_json:
         output.echo(output.to_json("requests", view))
     else:
         print_answers(view, waited)
     if any(r.answered and not r.ok for r in view.requests):
-        output.leave(Exit.PROBLEM)
+        output.exit_with(Exit.PROBLEM)
     if waited and any(not r.answered for r in view.requests):
-        output.leave(Exit.CANNOT_TELL)
+        output.exit_with(Exit.CANNOT_TELL)
 
 
 def print_answers(view: RequestsView, waited: bool) -> None:
     """Print what the daemon answered to each request, one line each."""
     for row in view.requests:
-        output.echo(_line(row, waited))
+        output.echo(_format_answer(row, waited))
 
 
-def _line(row: RequestView, waited: bool) -> str:
+def _format_answer(row: RequestView, waited: bool) -> str:
     what = f"{COMMANDS.get(row.verb, row.verb)} {row.target}".strip()
     if row.answered:
         return f"{what}: {row.answer or ('done' if row.ok else 'refused')}"
@@ -210,16 +210,16 @@ class JobHere(Struct, frozen=True):
     recoverable: bool
 
 
-def fate(job: JobHere, *, now: bool) -> str:
+def describe_job_fate(job: JobHere, *, now: bool) -> str:
     """A job on a node, and what becomes of it when an order takes the node away."""
     ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
     then = ends if now else "is waited for; --now requeues it"
     return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
 
 
-def hosts(target: str) -> tuple[str, ...]:
+def expand_target(target: str) -> tuple[str, ...]:
     """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
     try:
-        return expand(target)
+        return expand_hostlist(target)
     except HostlistError as error:
         raise click.UsageError(f"{target!r}: {error}") from error

@@ -32,12 +32,12 @@ from starlette.routing import Route
 
 from hpctl.engine.journal.store import Store
 from hpctl.engine.view import Request
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, RecoveryId
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Refusal, readable
+from hpctl.wire.authentication import IntakeSettings, Refusal, decode_body
 from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
@@ -53,7 +53,7 @@ OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
 
-class RequestDesk:
+class RequestHandler:
     """Takes requests in on the intake's threads (`take`) and hands them to the loop (`pending`).
 
     In a database that several hosts write to a row alone proves nothing, and the loop refuses it.
@@ -77,21 +77,21 @@ class RequestDesk:
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, asked: wire.Asked, uid: int, address: str) -> int:
+    def take(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """Store one request of a proved user on the host of that address; answers its number.
         Raises Refusal."""
-        if not (self._operator(uid) or self._owner(uid, asked)):
+        if not (self._is_operator(uid) or self._is_owner(uid, asked)):
             group = self._live.config.access.group or "no group yet (access.group)"
             raise Refusal(
                 403,
                 "forbidden_uid",
-                f"{_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
+                f"{_find_user_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
                 f"members of {group} and root may ask for everything,"
                 " a job's owner to approve or cancel what is done to that job",
             )
-        by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
+        by = asked.by if asked.by and uid in (0, os.geteuid()) else _find_user_name(uid)
         proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
-        said = _said(asked.target, asked.detail)
+        said = _join_detail(asked.target, asked.detail)
         with self._lock:
             self._check_pace(uid)
             try:
@@ -100,8 +100,8 @@ class RequestDesk:
                     asked.target,
                     by,
                     self._loop.clock.now(),
-                    lambda number: munge.encode(
-                        _sealed(number, asked.verb, said, by, proof), socket
+                    lambda number: munge.encode_credential(
+                        _make_proof_payload(number, asked.verb, said, by, proof), socket
                     ),
                     detail=asked.detail,
                 )
@@ -134,9 +134,12 @@ class RequestDesk:
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
-            fields, proof = _sealed(one.id, one.verb, _said(one.target, one.detail), one.by), b""
+            fields, proof = (
+                _make_proof_payload(one.id, one.verb, _join_detail(one.target, one.detail), one.by),
+                b"",
+            )
             try:
-                made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
+                made = munge.decode_credential(credentials.get(one.id, ""), self._munge_socket)
                 if made.uid in (0, os.geteuid()) and made.payload.startswith(fields):
                     proof = made.payload[len(fields) :]
             except munge.CredentialError as error:
@@ -146,7 +149,7 @@ class RequestDesk:
                 return
             self._proofs[one.id] = proof.decode(errors="replace")
 
-    def _operator(self, uid: int) -> bool:
+    def _is_operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
             return True
         group = self._live.config.access.group
@@ -158,12 +161,12 @@ class RequestDesk:
         except (KeyError, OSError):
             return False
 
-    def _owner(self, uid: int, asked: wire.Asked) -> bool:
+    def _is_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
         """Whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
         recovery = self._loop.memory.state.jobs.get(RecoveryId(asked.target))
-        number = recovery.attempt.job if recovery else JobId(natural(asked.target))
+        number = recovery.attempt.job if recovery else JobId(parse_count(asked.target))
         try:
             job = self._loop.observer.latest_slurm().jobs.get(number)
         except Unavailable:
@@ -174,36 +177,38 @@ class RequestDesk:
         now = self._loop.clock.monotonic()
         times = self._lately.setdefault(uid, deque(maxlen=PER_MINUTE))
         if len(times) == PER_MINUTE and now - times[0] <= 60:
-            raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
+            raise Refusal(
+                429, "too_many", f"{PER_MINUTE} requests of {_find_user_name(uid)} in a minute"
+            )
         times.append(now)
 
 
-def _said(target: str, detail: str) -> str:
+def _join_detail(target: str, detail: str) -> str:
     """A request's target and detail as its credential covers them."""
     return f"{target}\n{detail}" if detail else target
 
 
-def _sealed(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
+def _make_proof_payload(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
     """What the credential says that is kept with a request: first the request, then the proof."""
     return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
 
 
-def _name(uid: int) -> str:
+def _find_user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
 
 
-def route(
-    take: Callable[[wire.Asked, int, str], int],
+def make_route(
+    take: Callable[[wire.OperatorRequest, int, str], int],
     settings: IntakeSettings,
     registry: CollectorRegistry,
 ) -> Route:
-    """The route for the intake's application. `take`: a RequestDesk's, here or in the daemon."""
+    """The route for the intake's application. `take`: a RequestHandler's, here or in the daemon."""
 
     async def answer(body: bytes, credential: munge.Credential) -> bytes:
-        asked = readable(wire.read_request, body, "invalid_request")
+        asked = decode_body(wire.read_request, body, "invalid_request")
         address = str(credential.address)
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})

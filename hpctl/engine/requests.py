@@ -6,17 +6,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import tally
+from hpctl.engine.gates import count_tally
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, HoldNoted, RequestTaken, SignalSeen
-from hpctl.engine.kinds import AnswerRequest, Kind, Order
-from hpctl.engine.plan import decide
+from hpctl.engine.kinds import AnswerRequest, Order, RecoveryKind
+from hpctl.engine.plan import decide_candidate
 from hpctl.engine.view import Candidate, Request, View
 from hpctl.toolkit.bounds import EARLIEST
-from hpctl.toolkit.hostlist import expand
+from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.pause import OF_PARTITION, Pause, PauseAsked, find_active, read_asked
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -46,7 +46,7 @@ ORDERS: dict[str, Order] = {
 """The orders that concern every node, whatever kinds of recovery there are."""
 
 
-def collect_orders(kinds: Sequence[Kind]) -> Mapping[str, Order]:
+def collect_orders(kinds: Sequence[RecoveryKind]) -> Mapping[str, Order]:
     """Return every order that an operator may give, by the request's verb."""
     orders = dict(ORDERS)
     for kind in kinds:
@@ -57,7 +57,7 @@ def collect_orders(kinds: Sequence[Kind]) -> Mapping[str, Order]:
 NO_ANSWERS: Final[Mapping[str, AnswerRequest]] = {}
 
 
-def collect_answers(kinds: Sequence[Kind]) -> Mapping[str, AnswerRequest]:
+def collect_answers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest]:
     """Return what answers the requests of the kinds, by verb."""
     found: dict[str, AnswerRequest] = {}
     for kind in kinds:
@@ -65,7 +65,7 @@ def collect_answers(kinds: Sequence[Kind]) -> Mapping[str, AnswerRequest]:
     return found
 
 
-def take(  # noqa: PLR0913 -- pure: all that decides is an argument
+def take_request(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: View,
     policy: Policy,
@@ -79,11 +79,11 @@ def take(  # noqa: PLR0913 -- pure: all that decides is an argument
     if request.verb in answers and request.proof:
         ok, answer, events = answers[request.verb](request, view, policy, now)
     else:
-        ok, answer, events = _answer(request, view, policy, now, orders)
-    return [*events, _taken(request, now, answer, ok)]
+        ok, answer, events = _answer_request(request, view, policy, now, orders)
+    return [*events, _make_answer(request, now, answer, ok)]
 
 
-def _taken(request: Request, now: datetime, answer: str, ok: bool) -> RequestTaken:
+def _make_answer(request: Request, now: datetime, answer: str, ok: bool) -> RequestTaken:
     by = request.by or "operator"
     return RequestTaken(
         now, request.id, request.verb, request.target, by, answer, ok, request.proof
@@ -95,7 +95,7 @@ def _pause_or_lift(request: Request, view: View, now: datetime) -> RequestTaken:
     try:
         asked = read_asked(request.detail)
     except ValueError as error:
-        return _taken(request, now, str(error), False)
+        return _make_answer(request, now, str(error), False)
     scope = asked.scope
     if request.verb == "pause":
         why_not = _refuse_pause(asked, view, now)
@@ -103,7 +103,7 @@ def _pause_or_lift(request: Request, view: View, now: datetime) -> RequestTaken:
     else:
         why_not = _refuse_lifting(scope, view, now)
         answer = why_not or _lifting_answer(scope, view, now)
-    taken = replace(_taken(request, now, answer, not why_not), target=scope)
+    taken = replace(_make_answer(request, now, answer, not why_not), target=scope)
     return replace(taken, why=asked.why, until=asked.until) if taken.ok else taken
 
 
@@ -114,7 +114,7 @@ def _refuse_pause(asked: PauseAsked, view: View, now: datetime) -> str:
     known = view.scheduler.nodes
     if asked.partition and not any(asked.partition in node.partitions for node in known.values()):
         return f"Slurm knows no partition {asked.partition!r} with nodes"
-    missing = [name for name in expand(asked.nodes) if NodeName(name) not in known]
+    missing = [name for name in expand_hostlist(asked.nodes) if NodeName(name) not in known]
     return f"Slurm knows no node {missing[0]!r}" if missing else ""
 
 
@@ -134,10 +134,10 @@ def _refuse_lifting(scope: str, view: View, now: datetime) -> str:
     active = find_active(view.state.pauses, now)
     if any(pause.scope == scope for pause in active):
         return ""
-    named = set() if scope.startswith(OF_PARTITION) else {*expand(scope)}
+    named = set() if scope.startswith(OF_PARTITION) else {*expand_hostlist(scope)}
     if any(not named.isdisjoint(pause.nodes) for pause in active):
         return ""
-    wider = [f"{pause.text} (`{pause.lifting}`)" for pause in active]
+    wider = [f"{pause.text} (`{pause.lift_command}`)" for pause in active]
     what = Pause(scope, "", EARLIEST).what
     return f"no pause of {what} is open; open: {'; '.join(wider) or 'none'}"
 
@@ -149,7 +149,7 @@ def _lifting_answer(scope: str, view: View, now: datetime) -> str:
     return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
-def taken(  # noqa: PLR0913 -- pure: all that decides is an argument
+def take_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: View,
     policy: Policy,
@@ -158,31 +158,36 @@ def taken(  # noqa: PLR0913 -- pure: all that decides is an argument
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """`take` inside a wall: a request that raises is answered so, and is not asked again."""
-    events = walled(
-        "request", request.target, lambda r: take(r, view, policy, now, orders, answers), request
+    events = isolate_call(
+        "request",
+        request.target,
+        lambda r: take_request(r, view, policy, now, orders, answers),
+        request,
     )
-    if not isinstance(events, Flaw):
+    if not isinstance(events, InconsistentState):
         return events
     answer = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
     by = request.by or "operator"
     return [RequestTaken(now, request.id, request.verb, request.target, by, answer, False)]
 
 
-def _answer(
+def _answer_request(
     request: Request, view: View, policy: Policy, now: datetime, orders: Mapping[str, Order]
 ) -> tuple[bool, str, Sequence[Event]]:
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
     if request.verb == "approve":
-        return _approve(request, view, policy)
+        return _approve_target(request, view, policy)
     if request.verb == "cancel":
-        return _cancel(request, view, now)
+        return _cancel_recovery(request, view, now)
     if request.verb in orders:
-        return _order(request, view, policy, now, orders[request.verb])
+        return _place_order(request, view, policy, now, orders[request.verb])
     return False, f"no such request: {request.verb!r}", []
 
 
-def _approve(request: Request, view: View, policy: Policy) -> tuple[bool, str, Sequence[Event]]:
+def _approve_target(
+    request: Request, view: View, policy: Policy
+) -> tuple[bool, str, Sequence[Event]]:
     hold = view.state.holds.get(request.target)
     if hold is None:
         held = ", ".join(sorted(view.state.holds)) or "nothing"
@@ -193,7 +198,9 @@ def _approve(request: Request, view: View, policy: Policy) -> tuple[bool, str, S
     return True, f"approved for {hours:g} h; {hold.gate} is waved", []
 
 
-def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Sequence[Event]]:
+def _cancel_recovery(
+    request: Request, view: View, now: datetime
+) -> tuple[bool, str, Sequence[Event]]:
     rid = RecoveryId(request.target)
     rid = view.state.open_nodes.get(NodeName(request.target), rid)
     why = f"cancelled by {request.by or 'an operator'}"
@@ -216,7 +223,7 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
     return False, f"no open recovery {request.target!r}", []
 
 
-def _order(
+def _place_order(
     request: Request, view: View, policy: Policy, now: datetime, order: Order
 ) -> tuple[bool, str, Sequence[Event]]:
     name = NodeName(request.target)
@@ -236,7 +243,9 @@ def _order(
     by = request.by or "operator"
     generation = generation_for(request.verb, name, view)
     candidate = Candidate(generation, node, fault, now, f"asked for by {by}", by=by)
-    decision = decide(candidate, view, tally(view, [candidate], policy, now), policy, now)
+    decision = decide_candidate(
+        candidate, view, count_tally(view, [candidate], policy, now), policy, now
+    )
     if isinstance(decision, HoldNoted):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]

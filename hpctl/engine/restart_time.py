@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hpctl.engine.view import View
-from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import StepKind, last_step
@@ -34,7 +34,7 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
     if view.scheduler.oldest_slurmd >= RUNS_APART_SINCE:
         return EARLIEST
     ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
-    return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
+    return add_seconds(add_seconds(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
 
 
 def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
@@ -42,7 +42,7 @@ def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
 
     A run that may outlive its node has ended whenever its supervisor ended it.
     """
-    if rec.supervised or rec.crippled:
+    if rec.supervised or rec.has_lost_node:
         return
     cause = view.state.nodes.get(rec.cause)
     down = last_step(cause.steps, StepKind.DOWN) if cause else None
@@ -60,5 +60,7 @@ def find_put_off(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> datet
     """
     if job is None or job.eligible is None or job.eligible <= now or not job.put_off:
         return None
-    backs_off = rec.start_at is not None and job.eligible <= later(rec.start_at, BACKOFF_SLACK_S)
+    backs_off = rec.start_at is not None and job.eligible <= add_seconds(
+        rec.start_at, BACKOFF_SLACK_S
+    )
     return None if backs_off else job.eligible

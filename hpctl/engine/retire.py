@@ -25,7 +25,7 @@ from hpctl.engine.journal.events import (
     RequestTaken,
 )
 from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.kinds import Kind
+from hpctl.engine.kinds import RecoveryKind
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.change import Change, is_window
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
@@ -88,26 +88,26 @@ class Retired(Struct, frozen=True):
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 
 
-def retire(
-    state: State, before: datetime, living: Collection[JobId], kinds: Sequence[Kind]
+def find_retired(
+    state: State, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
 ) -> Retired:
     """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     instances = [pair for kind in kinds for pair in kind.pair_instances(state)]
-    links, known = _links(state, instances), dict(_all(state))
-    stays = _reached(_needed(state, before, living, instances), links)
+    links, known = _find_links(state, instances), dict(_list_all(state))
+    stays = _find_linked(_find_needed(state, before, living, instances), links)
     ended: dict[RecoveryId, datetime] = {}
     for rid in known:
         if rid not in stays and rid not in ended:
             # One time for what belongs together: it moves, and is deleted, together.
-            whole = _reached((rid,), links)
+            whole = _find_linked((rid,), links)
             ended |= dict.fromkeys(whole, max(known[one].since for one in whole))
     kept = {state.jobs[rid].attempt.job for rid in stays if rid in state.jobs}
     return Retired(state, before, ended, frozenset(kept.union(living)))
 
 
-def _reached(
+def _find_linked(
     first: Iterable[RecoveryId], links: Mapping[RecoveryId, Sequence[RecoveryId]]
 ) -> set[RecoveryId]:
     """These, and all that is linked with them over any number of links."""
@@ -120,17 +120,17 @@ def _reached(
     return found
 
 
-def _all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | Change]]:
+def _list_all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | Change]]:
     yield from state.nodes.items()
     yield from state.jobs.items()
     yield from state.changes.items()
 
 
-def _needed(
+def _find_needed(
     state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
 ) -> Iterator[RecoveryId]:
     """What stays for its own sake."""
-    for rid, rec in _all(state):
+    for rid, rec in _list_all(state):
         if not rec.ended or rec.since >= before:
             yield rid
     # Old evidence opens no new recovery of it, and a person may still have to see to it.
@@ -144,7 +144,9 @@ def _needed(
     yield from (added for added, removed in instances if removed is None)
 
 
-def _links(state: State, instances: Sequence[InstancePair]) -> dict[RecoveryId, list[RecoveryId]]:
+def _find_links(
+    state: State, instances: Sequence[InstancePair]
+) -> dict[RecoveryId, list[RecoveryId]]:
     """What would be told, or counted, wrongly without the other."""
     pairs = [(rid, job.cause) for rid, job in state.jobs.items()]
     pairs += [(rid, c.opened.cause) for rid, c in state.changes.items() if c.opened.cause]

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import Kind
-from hpctl.engine.retire import retire, window_s
+from hpctl.engine.kinds import RecoveryKind
+from hpctl.engine.retire import find_retired, window_s
 from hpctl.faults.catalogue import Rules
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -35,7 +35,7 @@ class Retirement:
     """For the loop's thread, between two cycles: nobody reads its state then."""
 
     def __init__(
-        self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[Kind]
+        self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[RecoveryKind]
     ) -> None:
         """Nothing is due within the first FIRST_S seconds."""
         self._store, self._memory, self._clock = store, memory, clock
@@ -52,15 +52,15 @@ class Retirement:
             return
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
-        before = later(now, -window_s(policy, rules))
-        retired = retire(self._memory.state, before, slurm.jobs, self._kinds)
+        before = add_seconds(now, -window_s(policy, rules))
+        retired = find_retired(self._memory.state, before, slurm.jobs, self._kinds)
         moved = self._store.retire(retired.over, MOST)
         self._moved += moved
         if moved >= MOST:
             # There may be more: memory of too much does no harm meanwhile.
             self._due = self._clock.monotonic() + AGAIN_S
             return
-        self._store.forget(later(now, -86400.0 * keep_days))
+        self._store.forget(add_seconds(now, -86400.0 * keep_days))
         if self._moved:
             self._memory.reread()
             log.info("retired=%d", self._moved)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import Flaw, each
-from hpctl.vocabulary.policy_file import PolicyFile, from_json, merged
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.policy_file import PolicyFile, from_json, merge_policies
 from hpctl.vocabulary.registration import Ruled, read_comment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
@@ -21,13 +21,13 @@ class RunPolicies:
         self._layers = layers
         self._known: dict[tuple[str, str], Ruled] = {}
 
-    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[Flaw]]:
+    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[InconsistentState]]:
         """The policy of every job that registered."""
 
         def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
             return job.id, self.ruled(job)
 
-        found, flaws = each("policy", view.jobs.values(), lambda job: job.id, one)
+        found, flaws = isolate_each("policy", view.jobs.values(), lambda job: job.id, one)
         return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
     def ruled(self, job: SlurmJob) -> Ruled | None:
@@ -40,14 +40,14 @@ class RunPolicies:
             return None
         if len(self._known) >= _KEPT:
             self._known.clear()
-        ruled = self._known[key] = self._merged(job.partition, registered.policy)
+        ruled = self._known[key] = self._merge_layers(job.partition, registered.policy)
         return ruled
 
-    def _merged(self, partition: str, own: Mapping[str, object]) -> Ruled:
+    def _merge_layers(self, partition: str, own: Mapping[str, object]) -> Ruled:
         files = self._layers(partition)
         try:
             mine = from_json(own)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            return Ruled(merged(files), f"its own policy is not used: {reason}")
-        return Ruled(merged([*files, mine]))
+            return Ruled(merge_policies(files), f"its own policy is not used: {reason}")
+        return Ruled(merge_policies([*files, mine]))

@@ -21,7 +21,7 @@ from hpctl.engine.out_of_service import (
     show_state,
 )
 from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.timeline import headline
+from hpctl.engine.timeline import write_headline
 from hpctl.engine.untreated import (
     UntreatedNode,
     await_untreated,
@@ -31,9 +31,9 @@ from hpctl.engine.untreated import (
 from hpctl.engine.world import World, cloud_says, find_holds, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
 from hpctl.faults.reachability import CHECKS, left_alone, sign_of
-from hpctl.faults.slurm_reasons import advise
+from hpctl.faults.slurm_reasons import advise_operator
 from hpctl.toolkit import output, view_copy
-from hpctl.toolkit.bounds import later, span
+from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
@@ -45,10 +45,10 @@ from hpctl.toolkit.declared_view import (
     Lines,
     Section,
 )
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.hostlist import fold_shown
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, GOOD, WARN, ago, counted, joined, styled
+from hpctl.toolkit.tables import BAD, GOOD, WARN, format_age, format_counts, join_texts, style_text
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
@@ -165,23 +165,23 @@ class FactsView(Struct, frozen=True):
 def _daemon_text(view: StatusView) -> Text:
     daemon, now = view.daemon, view.as_of
     if daemon is None:
-        return styled("never ran here", WARN)
-    text = styled("alive" if daemon.alive else "SILENT", GOOD if daemon.alive else BAD)
+        return style_text("never ran here", WARN)
+    text = style_text("alive" if daemon.alive else "SILENT", GOOD if daemon.alive else BAD)
     text.append(f" (pid {daemon.pid} on {daemon.host}, hpctl {daemon.version}", "default")
-    text.append(f"; leads for {ago(daemon.started, now).removesuffix(' ago')}", "default")
+    text.append(f"; leads for {format_age(daemon.started, now).removesuffix(' ago')}", "default")
     text.append(f", epoch {daemon.epoch}", "default")
-    text.append(f"; heartbeat {ago(daemon.heartbeat, now)}", "default")
+    text.append(f"; heartbeat {format_age(daemon.heartbeat, now)}", "default")
     text.append(f", last cycle {daemon.last_cycle_s * 1000:.0f} ms)", "default")
     return text
 
 
 def _standbys_text(view: StatusView) -> Text:
     """One line for each."""
-    return joined("\n", [_standby_text(one) for one in view.standbys])
+    return join_texts("\n", [_standby_text(one) for one in view.standbys])
 
 
 def _standby_text(one: StandbyView) -> Text:
-    text = styled("LOST", BAD) if one.is_lost else styled("ready", GOOD)
+    text = style_text("LOST", BAD) if one.is_lost else style_text("ready", GOOD)
     lag = f"{one.behind} events and {one.silent_s:.1f} s behind"
     text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}; {lag})", "default")
     return text
@@ -189,21 +189,21 @@ def _standby_text(one: StandbyView) -> Text:
 
 def _total_text(view: StatusView) -> Text:
     total = view.nodes.slurm_total
-    return styled("unknown", WARN) if total is None else styled(str(total))
+    return style_text("unknown", WARN) if total is None else style_text(str(total))
 
 
 def _states_text(view: StatusView) -> Text | str:
     nodes = view.nodes
-    return "" if nodes.slurm_total is None else counted(nodes.by_state)
+    return "" if nodes.slurm_total is None else format_counts(nodes.by_state)
 
 
 def _ages_text(view: StatusView) -> Text:
     facts, now = view.facts, view.as_of
-    text = styled(_slurm_age(facts.slurm_as_of, now))
+    text = style_text(_slurm_age(facts.slurm_as_of, now))
     text.append(f"; {facts.agents} agents")
     if facts.agents:
-        text.append(f", heard {ago(facts.newest_report, now)}")
-        text.append(f" (longest: {ago(facts.oldest_report, now)})")
+        text.append(f", heard {format_age(facts.newest_report, now)}")
+        text.append(f" (longest: {format_age(facts.oldest_report, now)})")
     if facts.agents_silent:
         text.append(f", {facts.agents_silent} silent", WARN)
     return text
@@ -212,7 +212,7 @@ def _ages_text(view: StatusView) -> Text:
 def _slurm_age(as_of: datetime | None, now: datetime) -> str:
     if as_of is None:
         return "Slurm unreadable"
-    return f"Slurm read {ago(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
+    return f"Slurm read {format_age(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
 
 
 def _is_quiet(view: StatusView) -> bool:
@@ -266,7 +266,7 @@ class StatusView(Struct, frozen=True):
                 ),
                 Fact("nodes", _total_text),
                 Fact("  in Slurm", _states_text),
-                Fact("  health", lambda view: counted(view.nodes.by_condition)),
+                Fact("  health", lambda view: format_counts(view.nodes.by_condition)),
                 Fact("facts", _ages_text),
             )
         ),
@@ -299,7 +299,7 @@ class StatusView(Struct, frozen=True):
         return leave_out_shown(self.problems, shown)
 
 
-def seen(config: Config) -> StatusView:
+def read_status_once(config: Config) -> StatusView:
     """Look once at everything that the screen tells of."""
     return read_status(WorldReader(config, recent=True))
 
@@ -315,7 +315,7 @@ def read_status(reader: WorldReader) -> StatusView:
 
 def status_view(w: World) -> StatusView:
     """The screen as a value."""
-    nodes, jobs = views.chosen(w.state, ended=False, since=None)
+    nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
     handed_over = tuple(find_handed_over(w))
     closed = find_out_of_service(w)
     return StatusView(
@@ -324,7 +324,9 @@ def status_view(w: World) -> StatusView:
         mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
         paused_by=whole.by if (whole := find_whole(w.state.pauses, w.now)) else "",
         stopped=w.stopped,
-        daemon=view_copy.copied(DaemonView, w.daemon, alive=w.daemon_alive) if w.daemon else None,
+        daemon=view_copy.copy_view(DaemonView, w.daemon, alive=w.daemon_alive)
+        if w.daemon
+        else None,
         nodes=_counts(w),
         facts=_facts(w),
         node_recoveries=tuple(views.node_recovery_view(rec, _waits(w, rec)) for rec in nodes),
@@ -345,7 +347,7 @@ def status_view(w: World) -> StatusView:
 def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
     """The standbys, and how long each has been silent."""
     silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
-    return tuple(view_copy.copied(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
+    return tuple(view_copy.copy_view(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
 
 
 def _changes(w: World) -> list[Change | NodeRecovery]:
@@ -389,7 +391,7 @@ def _counts(w: World) -> NodeCounts:
 
 def _facts(w: World) -> FactsView:
     heard = [h.last_heard for h in w.health.values()]
-    awaited = w.now - span(w.policy.ages.report_s)
+    awaited = w.now - clamp_duration(w.policy.ages.report_s)
     stopped = {n.name for n in w.slurm.nodes.values() if n.powered_down} if w.slurm else set()
     silent = sum(h.last_heard < awaited for name, h in w.health.items() if name not in stopped)
     return FactsView(
@@ -405,9 +407,9 @@ def _facts(w: World) -> FactsView:
 def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Account]) -> list[str]:
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
-    nodes, jobs = views.chosen(w.state, ended=False, since=None)
+    nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
     found += [_describe_open(w, rec) for rec in nodes]
-    found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
+    found += [f"{write_headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
     shown = dict(_out_of_reach(w)) | seen_at
@@ -417,7 +419,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
     found += [_describe_untreated(one) for one in untreated]
     known.update(one.name for one in untreated)
     found += [_describe_closed(one) for one in closed if one.node.name not in known and one.problem]
-    found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
+    found += [f"{why}: hpctl explain {job}" for job, why in _list_restarting_jobs(w)]
     found += _find_completing(w)
     found += _find_held(w)
     for name, hold in sorted(w.state.holds.items()):
@@ -434,7 +436,9 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
         found.append(w.full_disk)
     for one in standby_views(w.standbys, w.now):
         if one.is_lost:
-            silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
+            silent = (
+                f"the standby on {one.host} has been silent for {format_duration(one.silent_s)}"
+            )
             found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found
 
@@ -443,7 +447,7 @@ def _describe_open(w: World, rec: NodeRecovery) -> str:
     """Say what is treated, where that stands, and what it waits for."""
     waits = _waits(w, rec)
     waits = f"Waits for {waits}." if waits else ""
-    parts = [headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
+    parts = [write_headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
     return " ".join(filter(None, parts))
 
 
@@ -492,7 +496,7 @@ def _failed_by_itself(job: SlurmJob) -> bool:
     return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
 
 
-def _restarting(w: World) -> list[tuple[JobId, str]]:
+def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
     """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
     That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
@@ -504,7 +508,7 @@ def _restarting(w: World) -> list[tuple[JobId, str]]:
             continue
         job_now = w.slurm.jobs.get(job) if w.slurm else None
         runs = job_now is not None and job_now.running and job_now.restarts == last.restarts
-        late = w.now > later(reports[-1].at, w.policy.job.supervisor_grace_s)
+        late = w.now > add_seconds(reports[-1].at, w.policy.job.supervisor_grace_s)
         if not runs or late:
             continue
         if job not in w.state.open_jobs:
@@ -540,7 +544,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
 
 def _advice(node: SlurmNode) -> str:
     """What a person does about a node that Slurm closed by itself, after what is wrong with it."""
-    advice = advise(node)
+    advice = advise_operator(node)
     return f"; {advice}" if advice else ""
 
 
@@ -553,7 +557,7 @@ def _unknowns(w: World) -> list[str]:
         last = f"the last was {w.daemon.host} (pid {w.daemon.pid})"
         found.append(f"{since}; {last}: systemctl status hpctl-daemon, on every head node")
     elif not w.daemon_alive:
-        silent = duration((w.now - w.daemon.heartbeat).total_seconds())
+        silent = format_duration((w.now - w.daemon.heartbeat).total_seconds())
         found.append(
             f"the daemon on {w.daemon.host} (pid {w.daemon.pid}) has been silent for {silent}: "
             "systemctl status hpctl-daemon"
@@ -563,7 +567,7 @@ def _unknowns(w: World) -> list[str]:
     return found
 
 
-def verdict(view: StatusView) -> Exit:
+def choose_exit_code(view: StatusView) -> Exit:
     """A problem that is known outweighs what is not known."""
     if view.problems:
         return Exit.PROBLEM

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import JobId, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -48,10 +48,10 @@ def find_test_job(rec: NodeRecovery) -> JobId | None:
     step = last_step(rec.steps, StepKind.TEST)
     if step is None or step.target != name_of(rec) or not step.accepted or step.outcome is None:
         return None
-    return JobId(natural(step.outcome.detail))
+    return JobId(parse_count(step.outcome.detail))
 
 
-def left(rec: NodeRecovery) -> str:
+def find_left_reservation(rec: NodeRecovery) -> str:
     """The reservation that a recovery may have left behind as it ended; "" where it did not."""
     before = [move.phase for move in rec.trail[-2:-1]]
     stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]

@@ -30,11 +30,11 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.node_deadlines import deadline_of as node_deadline
-from hpctl.engine.node_history import unasked
-from hpctl.toolkit.bounds import later
+from hpctl.engine.node_history import advise_service_order
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.toolkit.durations import duration
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.durations import format_duration
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary import change as vocabulary_change
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import (
@@ -51,13 +51,13 @@ from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, 
 from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
-from hpctl.vocabulary.trouble import Kind as TroubleKind
+from hpctl.vocabulary.trouble import TroubleKind
 
 Subject = NodeRecovery | JobRecovery | Change
 """What has a timeline."""
 
 
-class Mark(StrEnum):
+class TimelineMark(StrEnum):
     """What kind of line it is, for whoever colors it."""
 
     DECIDED = "decided"
@@ -68,12 +68,12 @@ class Mark(StrEnum):
     DONE = "done"
 
 
-class Line(Struct, frozen=True):
+class TimelineLine(Struct, frozen=True):
     """One sentence and when it became true."""
 
     at: datetime
     text: str
-    mark: Mark
+    mark: TimelineMark
 
 
 class Awaited(Struct, frozen=True):
@@ -84,64 +84,67 @@ class Awaited(Struct, frozen=True):
     otherwise: str = ""
 
 
-NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
-    NodeSignal.CORDON_SEEN: ("Drained {node}", Mark.SAW),
-    NodeSignal.JOBS_GONE: ("No jobs left on {node}", Mark.SAW),
-    NodeSignal.REMEDY_ALLOWED: ("Remedy may begin", Mark.DECIDED),
-    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", Mark.SAW),
-    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
-    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
-    NodeSignal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
-    NodeSignal.INSTANCE_GONE: ("The instance of {node} was deleted", Mark.DONE),
-    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
-    NodeSignal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
-    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
-    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
-    NodeSignal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
-    NodeSignal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
-    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
-    NodeSignal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
-    NodeSignal.TEST_ASKS_REPLACE: ("{node} failed its test, needs a replacement", Mark.TROUBLE),
-    NodeSignal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
-    NodeSignal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
-    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
-    NodeSignal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
-    NodeSignal.MAINTENANCE_BEGAN: ("Maintenance of {node}, the recovery waits", Mark.WAITS),
-    NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", Mark.SAW),
-    NodeSignal.FAULT_FOUND: ("{node} is faulty after the maintenance", Mark.TROUBLE),
-    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
+NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
+    NodeSignal.CORDON_SEEN: ("Drained {node}", TimelineMark.SAW),
+    NodeSignal.JOBS_GONE: ("No jobs left on {node}", TimelineMark.SAW),
+    NodeSignal.REMEDY_ALLOWED: ("Remedy may begin", TimelineMark.DECIDED),
+    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", TimelineMark.SAW),
+    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", TimelineMark.SAW),
+    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", TimelineMark.SAW),
+    NodeSignal.REJOINED: ("{node} rejoined the cluster", TimelineMark.SAW),
+    NodeSignal.INSTANCE_GONE: ("The instance of {node} was deleted", TimelineMark.DONE),
+    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", TimelineMark.TROUBLE),
+    NodeSignal.RESET_SEEN: ("GPU of {node} reset", TimelineMark.SAW),
+    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", TimelineMark.TROUBLE),
+    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", TimelineMark.DECIDED),
+    NodeSignal.TEST_PASSED: ("{node} passed its test", TimelineMark.SAW),
+    NodeSignal.TEST_FAILED: ("{node} failed its test", TimelineMark.TROUBLE),
+    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", TimelineMark.TROUBLE),
+    NodeSignal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", TimelineMark.TROUBLE),
+    NodeSignal.TEST_ASKS_REPLACE: (
+        "{node} failed its test, needs a replacement",
+        TimelineMark.TROUBLE,
+    ),
+    NodeSignal.UNTESTED: ("The test of {node} came to no result", TimelineMark.TROUBLE),
+    NodeSignal.UNRESERVED: ("{node} left its test's reservation", TimelineMark.SAW),
+    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", TimelineMark.TROUBLE),
+    NodeSignal.RETURN_SEEN: ("Resumed {node}", TimelineMark.DONE),
+    NodeSignal.MAINTENANCE_BEGAN: ("Maintenance of {node}, the recovery waits", TimelineMark.WAITS),
+    NodeSignal.MAINTENANCE_ENDED: ("End of the maintenance of {node}", TimelineMark.SAW),
+    NodeSignal.FAULT_FOUND: ("{node} is faulty after the maintenance", TimelineMark.TROUBLE),
+    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", TimelineMark.SAW),
     NodeSignal.REPLACE_ASKED: (
         "HyperPod's health agent requested replacement of {node}",
-        Mark.DECIDED,
+        TimelineMark.DECIDED,
     ),
-    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", Mark.DONE),
-    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", Mark.TROUBLE),
-    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", Mark.TROUBLE),
-    NodeSignal.NODE_GONE: ("Slurm has no node {node} any more", Mark.DONE),
-    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", Mark.DONE),
-    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", TimelineMark.DONE),
+    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", TimelineMark.TROUBLE),
+    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", TimelineMark.TROUBLE),
+    NodeSignal.NODE_GONE: ("Slurm has no node {node} any more", TimelineMark.DONE),
+    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", TimelineMark.DONE),
+    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
 }
 
 
-JOB_TEXTS: Final[dict[JobSignal, tuple[str, Mark]]] = {
-    JobSignal.SUPERVISED: ("Left {job} to its supervisor", Mark.DECIDED),
-    JobSignal.EXCISED: ("{job} continues without the bad node", Mark.SAW),
-    JobSignal.WENT_ON: ("{job} recovered by itself", Mark.DONE),
-    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", Mark.DECIDED),
-    JobSignal.STOP_WANTED: ("Stopping {job}", Mark.DECIDED),
-    JobSignal.SAVE_OVER: ("Grace period to save ended", Mark.SAW),
-    JobSignal.QUEUED: ("Requeued {job}", Mark.SAW),
-    JobSignal.STARTED: ("Released {job} to start", Mark.SAW),
-    JobSignal.RUNNING_SEEN: ("{job} restarted", Mark.SAW),
-    JobSignal.PROVED: ("{job} resumed", Mark.DONE),
-    JobSignal.FINISHED: ("{job} completed", Mark.DONE),
-    JobSignal.HELD: ("Held {job} for its owner", Mark.TROUBLE),
-    JobSignal.FAILED_AGAIN: ("{job} failed again", Mark.TROUBLE),
-    JobSignal.REFUSED: ("{job} cannot be restarted", Mark.TROUBLE),
-    JobSignal.GONE: ("Recovery of {job} canceled", Mark.DONE),
-    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", Mark.DONE),
-    JobSignal.DEADLINE: ("Timed out, left to the job's owner", Mark.TROUBLE),
-    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineMark]]] = {
+    JobSignal.SUPERVISED: ("Left {job} to its supervisor", TimelineMark.DECIDED),
+    JobSignal.EXCISED: ("{job} continues without the bad node", TimelineMark.SAW),
+    JobSignal.WENT_ON: ("{job} recovered by itself", TimelineMark.DONE),
+    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", TimelineMark.DECIDED),
+    JobSignal.STOP_WANTED: ("Stopping {job}", TimelineMark.DECIDED),
+    JobSignal.SAVE_OVER: ("Grace period to save ended", TimelineMark.SAW),
+    JobSignal.QUEUED: ("Requeued {job}", TimelineMark.SAW),
+    JobSignal.STARTED: ("Released {job} to start", TimelineMark.SAW),
+    JobSignal.RUNNING_SEEN: ("{job} restarted", TimelineMark.SAW),
+    JobSignal.PROVED: ("{job} resumed", TimelineMark.DONE),
+    JobSignal.FINISHED: ("{job} completed", TimelineMark.DONE),
+    JobSignal.HELD: ("Held {job} for its owner", TimelineMark.TROUBLE),
+    JobSignal.FAILED_AGAIN: ("{job} failed again", TimelineMark.TROUBLE),
+    JobSignal.REFUSED: ("{job} cannot be restarted", TimelineMark.TROUBLE),
+    JobSignal.GONE: ("Recovery of {job} canceled", TimelineMark.DONE),
+    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", TimelineMark.DONE),
+    JobSignal.DEADLINE: ("Timed out, left to the job's owner", TimelineMark.TROUBLE),
+    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
 }
 
 
@@ -210,7 +213,7 @@ _OBSERVED: Final = "nothing, mode observe records decisions and takes no action"
 _CLOSED: Final = "nothing, this recovery is closed"
 
 
-def sentence(start: str, why: str = "") -> str:
+def format_sentence(start: str, why: str = "") -> str:
     """`start: why.`, with one full stop."""
     text = f"{start}: {why}" if why else start
     return text if text.endswith((".", "!", "?")) else text + "."
@@ -244,7 +247,7 @@ def ladder_text(ladder: tuple[Remedy, ...]) -> str:
     return ", then ".join(REMEDIES[rung] for rung in ladder)
 
 
-def lines(subject: Subject, state: State) -> tuple[Line, ...]:
+def build_timeline(subject: Subject, state: State) -> tuple[TimelineLine, ...]:
     """The whole timeline, oldest first; on equal times, steps before what they caused."""
     steps = [_step_line(step, subject) for step in subject.steps]
     moves = [_move_line(subject, move, state) for move in subject.trail]
@@ -252,23 +255,31 @@ def lines(subject: Subject, state: State) -> tuple[Line, ...]:
     return (_opened_line(subject), *sorted(rest, key=lambda line: line.at))
 
 
-def _opened_line(subject: Subject) -> Line:
+def _opened_line(subject: Subject) -> TimelineLine:
     if isinstance(subject, Change):
         about = subject.opened
-        return Line(about.at, sentence(change_text(about), about.why), Mark.DECIDED)
+        return TimelineLine(
+            about.at, format_sentence(change_text(about), about.why), TimelineMark.DECIDED
+        )
     if isinstance(subject, NodeRecovery) and subject.of_capacity:
-        return Line(subject.opened, sentence(removal_text(subject), subject.why), Mark.DECIDED)
+        return TimelineLine(
+            subject.opened,
+            format_sentence(removal_text(subject), subject.why),
+            TimelineMark.DECIDED,
+        )
     if isinstance(subject, NodeRecovery):
         asked = f", requested by {subject.by}" if subject.by else ""
         ladder = ladder_text(subject.ladder[subject.rung :])
         plan = f"opened recovery of {subject.node} ({subject.rule}{asked}): {ladder}"
         text = f"{subject.meaning}; {plan}" if subject.meaning else plan
-        return Line(subject.opened, sentence(text[0].upper() + text[1:]), Mark.DECIDED)
+        return TimelineLine(
+            subject.opened, format_sentence(text[0].upper() + text[1:]), TimelineMark.DECIDED
+        )
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
     start = job if subject.of_no_fault or _at_limit(subject) else start
-    return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
+    return TimelineLine(subject.opened, format_sentence(start, subject.why), TimelineMark.DECIDED)
 
 
 def _at_limit(rec: JobRecovery) -> bool:
@@ -276,7 +287,7 @@ def _at_limit(rec: JobRecovery) -> bool:
     return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
-def _move_line(subject: Subject, move: Trail, state: State) -> Line:
+def _move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
     """A move into another phase."""
     if isinstance(subject, Change):
         about = subject.opened
@@ -284,14 +295,22 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
         if vocabulary_change.is_window(subject):
             what = f"maintenance window {about.group}"
             if move.signal == ChangeSignal.GONE:
-                return Line(move.at, sentence(f"End of {what}", move.why), Mark.DONE)
+                return TimelineLine(
+                    move.at, format_sentence(f"End of {what}", move.why), TimelineMark.DONE
+                )
         text = CHANGE_TEXTS[ChangeSignal(move.signal)].format(what=what)
-        ends = {"done": Mark.DONE, "cancelled": Mark.DONE, "failed": Mark.TROUBLE}
-        return Line(move.at, sentence(text, move.why), ends.get(move.phase, Mark.SAW))
+        ends = {
+            "done": TimelineMark.DONE,
+            "cancelled": TimelineMark.DONE,
+            "failed": TimelineMark.TROUBLE,
+        }
+        return TimelineLine(
+            move.at, format_sentence(text, move.why), ends.get(move.phase, TimelineMark.SAW)
+        )
     if isinstance(subject, NodeRecovery):
         text, mark = NODE_TEXTS[NodeSignal(move.signal)]
         if move.signal == NodeSignal.JOBS_GONE:
-            text = _evicted(subject, state)
+            text = _describe_eviction(subject, state)
         text = text.format(node=subject.node)
     else:
         text, mark = JOB_TEXTS[JobSignal(move.signal)]
@@ -300,10 +319,10 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
         text = text.format(job=f"job {subject.shown}")
         text = text[0].upper() + text[1:]
     why = "" if move.signal in _SELF_EVIDENT else move.why
-    return Line(move.at, sentence(text, why), mark)
+    return TimelineLine(move.at, format_sentence(text, why), mark)
 
 
-def _evicted(rec: NodeRecovery, state: State) -> str:
+def _describe_eviction(rec: NodeRecovery, state: State) -> str:
     count = sum(j.cause == rec.id and not j.let_run for j in state.jobs.values())
     if not count:
         return NODE_TEXTS[NodeSignal.JOBS_GONE][0]
@@ -322,44 +341,46 @@ def _target(step: StepRecord | StepStarted, subject: Subject) -> str:
     return step.target
 
 
-def _step_line(step: StepRecord, subject: Subject) -> Line:
+def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
     """A step and its outcome."""
     after = ""
     if step.resolved is not None:
         after = f" after {(step.resolved - step.started).total_seconds():.2f} s"
-    mark = Mark.DID
+    mark = TimelineMark.DID
     if step.in_doubt or (step.outcome and step.outcome.kind is OutcomeKind.REJECTED):
-        mark = Mark.TROUBLE
+        mark = TimelineMark.TROUBLE
     order = _step_text(step.kind, _target(step, subject), step.attempt)
-    return Line(step.started, f"{order}: {outcome_text(step.outcome)}{after}.", mark)
+    return TimelineLine(step.started, f"{order}: {outcome_text(step.outcome)}{after}.", mark)
 
 
-def report_line(event: JobReported, shown: str = "") -> Line:
+def report_line(event: JobReported, shown: str = "") -> TimelineLine:
     """A report of a job's supervisor or script. `shown`: the job's id as its owner writes it."""
     report = event.report
     job = f"Job {shown or report.job}"
     who = f"Supervisor of job {shown or report.job}"
     if report.trouble is None and report.why:
-        return Line(event.at, sentence(f"{job} reported", report.why), Mark.SAW)
+        return TimelineLine(
+            event.at, format_sentence(f"{job} reported", report.why), TimelineMark.SAW
+        )
     if report.trouble is None:
-        return Line(event.at, f"{job} reported that it runs.", Mark.SAW)
+        return TimelineLine(event.at, f"{job} reported that it runs.", TimelineMark.SAW)
     if report.tells_cause:
-        text = sentence(f"{job} reported {report.trouble.kind}", report.trouble.why)
-        return Line(event.at, text, Mark.TROUBLE)
+        text = format_sentence(f"{job} reported {report.trouble.kind}", report.trouble.why)
+        return TimelineLine(event.at, text, TimelineMark.TROUBLE)
     did = f"requests a {report.wish}" if report.wish else f"took action {report.action}"
     what = f"{report.trouble.why}; {did}" + (f" ({report.why})" if report.why else "")
-    text = sentence(f"{who} reported {report.trouble.kind}", what)
-    return Line(event.at, text, Mark.TROUBLE)
+    text = format_sentence(f"{who} reported {report.trouble.kind}", what)
+    return TimelineLine(event.at, text, TimelineMark.TROUBLE)
 
 
 def change_text(event: ChangeOpened) -> str:
     """What a change of capacity was decided to be."""
     match event.kind:
-        case vocabulary_change.Kind.ADD:
+        case vocabulary_change.ChangeKind.ADD:
             return f"Growing group {event.group} by {event.count} to {event.size}"
-        case vocabulary_change.Kind.BURN_IN:
+        case vocabulary_change.ChangeKind.BURN_IN:
             return f"Testing idle {event.node}"
-        case vocabulary_change.Kind.MAINTENANCE:
+        case vocabulary_change.ChangeKind.MAINTENANCE:
             return _window_text(event)
         case _:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
@@ -368,7 +389,8 @@ def change_text(event: ChangeOpened) -> str:
 def _window_text(event: ChangeOpened) -> str:
     times = [f"{at:%Y-%m-%d %H:%M:%S} UTC" for at in (event.start, event.end) if at is not None]
     by = f" by {event.by}" if event.by else ""
-    return f"Maintenance window {event.group}{by} of {fold(event.nodes)}, {' to '.join(times)}"
+    nodes = fold_hostlist(event.nodes)
+    return f"Maintenance window {event.group}{by} of {nodes}, {' to '.join(times)}"
 
 
 def removal_text(rec: NodeRecovery) -> str:
@@ -380,7 +402,7 @@ def removal_text(rec: NodeRecovery) -> str:
 
 def event_line(  # noqa: C901, PLR0912 -- one case for each event
     event: Event, state: State
-) -> Line | None:
+) -> TimelineLine | None:
     """One journal event as a line, for a live narration; `state` has the event folded in.
 
     A step is told when it starts and again only where its outcome is not a plain acceptance.
@@ -394,36 +416,38 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
         case StepStarted():
             target = _target(event, subject_of(event.recovery, state))
             text = _step_text(event.step, target, event.attempt)
-            return Line(event.at, text + ".", Mark.DID)
+            return TimelineLine(event.at, text + ".", TimelineMark.DID)
         case StepResolved():
             if event.outcome.kind is OutcomeKind.ACCEPTED:
                 return None
             text = f"Outcome of {event.step}: {outcome_text(event.outcome)}"
-            return Line(event.at, sentence(text), Mark.TROUBLE)
+            return TimelineLine(event.at, format_sentence(text), TimelineMark.TROUBLE)
         case HoldNoted():
             start = f"Blocked {event.shown} ({event.rule}) by gate {event.gate}"
-            return Line(event.at, sentence(start, event.why), Mark.WAITS)
+            return TimelineLine(event.at, format_sentence(start, event.why), TimelineMark.WAITS)
         case HoldLifted():
-            return Line(event.at, f"No longer blocked: {event.target}.", Mark.SAW)
+            return TimelineLine(event.at, f"No longer blocked: {event.target}.", TimelineMark.SAW)
         case RequestTaken():
             command = COMMANDS.get(event.verb, event.verb)
             asked = f"{event.by or 'An operator'} requested {command} {event.target}".rstrip()
-            mark = Mark.DID if event.ok else Mark.TROUBLE
+            mark = TimelineMark.DID if event.ok else TimelineMark.TROUBLE
             why = f" ({event.why})" if event.why else ""
             if event.verb == PAUSE_ENDED:
-                return Line(event.at, sentence(event.answer), Mark.SAW)
-            return Line(event.at, sentence(asked, event.answer + why), mark)
+                return TimelineLine(event.at, format_sentence(event.answer), TimelineMark.SAW)
+            return TimelineLine(event.at, format_sentence(asked, event.answer + why), mark)
         case JobReported():
             return report_line(event)
         case ConfigurationTaken():
-            return Line(event.at, f"Configuration loaded from {event.by}'s file.", Mark.SAW)
+            return TimelineLine(
+                event.at, f"Configuration loaded from {event.by}'s file.", TimelineMark.SAW
+            )
         case ClockSet():
             way = "forward" if event.by_s > 0 else "back"
             text = f"The clock was set {way} by {abs(event.by_s):.0f} s; open recoveries follow it."
-            return Line(event.at, text, Mark.SAW)
+            return TimelineLine(event.at, text, TimelineMark.SAW)
         case DaemonStarted():
             started = f"Daemon {event.version} started on {event.host}, mode {event.mode}."
-            return Line(event.at, started, Mark.SAW)
+            return TimelineLine(event.at, started, TimelineMark.SAW)
 
 
 def subject_of(recovery: RecoveryId, state: State) -> Subject:
@@ -433,18 +457,18 @@ def subject_of(recovery: RecoveryId, state: State) -> Subject:
     return state.changes.get(recovery) or state.jobs[recovery]
 
 
-def headline(subject: Subject) -> str:
+def write_headline(subject: Subject) -> str:
     """The subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, Change):
-        what = sentence(title(subject), subject.opened.why)
+        what = format_sentence(write_title(subject), subject.opened.why)
         return _change_headline(subject, what, subject.phase, subject.opened.at)
     if isinstance(subject, NodeRecovery) and subject.of_capacity:
-        what = sentence(title(subject), subject.why)
+        what = format_sentence(write_title(subject), subject.why)
         return _change_headline(subject, what, phase_of_removal(subject), subject.opened)
-    return f"{title(subject)}. {standing(subject)}"
+    return f"{write_title(subject)}. {describe_phase(subject)}"
 
 
-def title(subject: Subject) -> str:
+def write_title(subject: Subject) -> str:
     """Name the subject by its node or job and by its fault, in words."""
     if isinstance(subject, Change):
         return change_text(subject.opened)
@@ -481,10 +505,10 @@ def _change_headline(
     end = "canceled" if phase is ChangePhase.CANCELLED else str(phase)
     seconds = (change.since - began).total_seconds()
     why = change.trail[-1].why if change.trail else ""
-    return f"{what} {sentence(f'{end.capitalize()} after {duration(seconds)}', why)}"
+    return f"{what} {format_sentence(f'{end.capitalize()} after {format_duration(seconds)}', why)}"
 
 
-def standing(rec: NodeRecovery | JobRecovery) -> str:
+def describe_phase(rec: NodeRecovery | JobRecovery) -> str:
     """Say in which phase a recovery is, or how it ended."""
     last = rec.trail[-1].why if rec.trail else ""
     if not rec.ended:
@@ -492,12 +516,12 @@ def standing(rec: NodeRecovery | JobRecovery) -> str:
     seconds = (rec.since - rec.opened).total_seconds()
     noted = isinstance(rec, JobRecovery) and bool(rec.note)
     ends = {
-        "returned": f"Back in service after {duration(seconds)}.",
-        "resumed": _resumed(rec),
-        "escalated": sentence("Escalated to on-call", last),
-        "gave_up": sentence(_gave_up(rec), last),
-        "held": sentence("Held", last),
-        "cancelled": sentence("Noted" if noted else "Canceled", last),
+        "returned": f"Back in service after {format_duration(seconds)}.",
+        "resumed": _describe_resume(rec),
+        "escalated": format_sentence("Escalated to on-call", last),
+        "gave_up": format_sentence(_gave_up(rec), last),
+        "held": format_sentence("Held", last),
+        "cancelled": format_sentence("Noted" if noted else "Canceled", last),
     }
     return ends[rec.phase]
 
@@ -507,13 +531,13 @@ def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
     return "Failed again, which opens another recovery" if again else "Gave up"
 
 
-def _resumed(rec: NodeRecovery | JobRecovery) -> str:
+def _describe_resume(rec: NodeRecovery | JobRecovery) -> str:
     """How long until it ran again; the time in which it proved itself is not waiting."""
     for move in rec.trail:
         if move.signal == JobSignal.WENT_ON:
-            return sentence("Recovered by its supervisor", move.why)
+            return format_sentence("Recovered by its supervisor", move.why)
         if move.signal == JobSignal.RUNNING_SEEN:
-            return f"Running again after {duration((move.at - rec.opened).total_seconds())}."
+            return f"Running again after {format_duration((move.at - rec.opened).total_seconds())}."
     return "Completed without a restart."
 
 
@@ -529,23 +553,32 @@ _JOB_WAITS: Final[dict[JobPhase, str]] = {
 
 
 _CHANGE_WAITS: Final = {
-    (vocabulary_change.Kind.ADD, ChangePhase.OPEN): "SageMaker to accept the order",
-    (vocabulary_change.Kind.ADD, ChangePhase.ARRIVING): "the new instances to run and join Slurm",
-    (vocabulary_change.Kind.BURN_IN, ChangePhase.OPEN): "slurmctld to take the test's job",
+    (vocabulary_change.ChangeKind.ADD, ChangePhase.OPEN): "SageMaker to accept the order",
     (
-        vocabulary_change.Kind.BURN_IN,
+        vocabulary_change.ChangeKind.ADD,
+        ChangePhase.ARRIVING,
+    ): "the new instances to run and join Slurm",
+    (vocabulary_change.ChangeKind.BURN_IN, ChangePhase.OPEN): "slurmctld to take the test's job",
+    (
+        vocabulary_change.ChangeKind.BURN_IN,
         ChangePhase.TESTING,
     ): "the test to end, or a user's job to wait",
-    (vocabulary_change.Kind.BURN_IN, ChangePhase.LEAVING): "slurmctld to end the test's job",
-    (vocabulary_change.Kind.SPARES, ChangePhase.OPEN): "the reservation to hold these nodes",
-    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.OPEN): "slurmctld to create the reservation",
-    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.SCHEDULED): "the window to begin",
-    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.BEGUN): "the window to end",
-    (vocabulary_change.Kind.MAINTENANCE, ChangePhase.ENDING): "slurmctld to delete the reservation",
+    (vocabulary_change.ChangeKind.BURN_IN, ChangePhase.LEAVING): "slurmctld to end the test's job",
+    (vocabulary_change.ChangeKind.SPARES, ChangePhase.OPEN): "the reservation to hold these nodes",
+    (
+        vocabulary_change.ChangeKind.MAINTENANCE,
+        ChangePhase.OPEN,
+    ): "slurmctld to create the reservation",
+    (vocabulary_change.ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED): "the window to begin",
+    (vocabulary_change.ChangeKind.MAINTENANCE, ChangePhase.BEGUN): "the window to end",
+    (
+        vocabulary_change.ChangeKind.MAINTENANCE,
+        ChangePhase.ENDING,
+    ): "slurmctld to delete the reservation",
 }
 
 
-def awaited(subject: Subject, policy: Policy) -> Awaited:
+def find_awaited(subject: Subject, policy: Policy) -> Awaited:
     """What happens next. Where it is closed: what, if anything, a person should do."""
     if isinstance(subject, Change):
         return _change_awaited(subject, policy)
@@ -609,14 +642,14 @@ def _remedying_waits(rec: NodeRecovery, policy: Policy) -> str:
     if rec.remedy is Remedy.DELETE:
         return f"SageMaker to list instance {rec.generation.instance} no more"
     boot = "a report from a new boot under this node's name"
-    return "; ".join(filter(None, [boot, unasked(rec, policy)]))
+    return "; ".join(filter(None, [boot, advise_service_order(rec, policy)]))
 
 
 def _remedy(rec: NodeRecovery, policy: Policy) -> str:
     order = f"{REMEDIES[rec.remedy]} instance {rec.generation.instance}"
     if rec.by or rec.remedied:
         return f"SageMaker to accept the order: {order}"
-    ripe = later(rec.opened, policy.node.remedy_after_s)
+    ripe = add_seconds(rec.opened, policy.node.remedy_after_s)
     window = f"the correlation window until {ripe:%H:%M:%S} UTC"
     return f"{window}, in which other nodes may report the same fault; then: {order}"
 
@@ -629,7 +662,7 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
         what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
-    until = later(rec.since, job_deadline_s(rec.phase, policy))
+    until = add_seconds(rec.since, job_deadline_s(rec.phase, policy))
     return Awaited(what, until, "leaves the job to its owner")
 
 

@@ -7,14 +7,14 @@ from msgspec import Struct, field
 
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.state import State
-from hpctl.toolkit.bounds import span
+from hpctl.toolkit.bounds import clamp_duration
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw
-from hpctl.vocabulary.job_recovery import JobRecovery, Wish
+from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
 from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -59,7 +59,7 @@ class Candidate(Struct, frozen=True):
         return bool(self.by)
 
 
-class Reading(StrEnum):
+class ReadScope(StrEnum):
     """How much of Slurm was read for a view."""
 
     WHOLE = "whole"
@@ -83,7 +83,7 @@ class View(Struct, frozen=True):
     """Why a node, or an instance id, is joined to nothing where that is not plain."""
     current: bool = True
     """Slurm can be read. Where not, nothing moves: unknown is never drained."""
-    reading: Reading = Reading.WHOLE
+    reading: ReadScope = ReadScope.WHOLE
     """What of it was read for this very view."""
     able_since: datetime | None = None
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
@@ -117,7 +117,7 @@ class View(Struct, frozen=True):
     """The codes of RequeueExit, after which Slurm itself requeues a job, as far as it is known."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
-    flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    flaws: Mapping[str, InconsistentState] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
 
@@ -149,12 +149,12 @@ def jobs_on(
     return found
 
 
-def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
+def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     """Whether a fact is young enough to be acted on.
 
     One from the future is not: the clock was set back, and nobody knows how old it is.
     """
-    return abs(now - as_of) <= span(max_age_s)
+    return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
 def taken_away(node: NodeName, view: View) -> bool:
@@ -164,14 +164,14 @@ def taken_away(node: NodeName, view: View) -> bool:
     return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)
 
 
-def urgent(cause: NodeRecovery, view: View) -> bool:
+def is_urgent(cause: NodeRecovery, view: View) -> bool:
     """Whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
     if cause.of_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
     return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
 
 
-def judged(node: NodeName, view: View) -> Assessment | None:
+def find_assessment(node: NodeName, view: View) -> Assessment | None:
     """The assessment of a node; HEALTHY where it is heard and nothing is held against it."""
     held = view.assessments.get(node)
     health = view.health.get(node)
@@ -194,7 +194,7 @@ def script_first(rec: JobRecovery, view: View) -> bool:
     return node is not None and node.responding and not node.down
 
 
-def headless(job: SlurmJob, view: View) -> bool:
+def is_headless(job: SlurmJob, view: View) -> bool:
     """A job that runs on without its batch script, because that script's node was lost.
 
     Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
@@ -210,6 +210,8 @@ def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
     """The newest trouble or wish that was told of this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report
-        if report.restarts == restarts and (report.trouble or report.wish is not Wish.NONE):
+        if report.restarts == restarts and (
+            report.trouble or report.wish is not RequestedAction.NONE
+        ):
             return event
     return None

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import HoldNoted, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.timeline import change_text, headline, removal_text
+from hpctl.engine.timeline import change_text, removal_text, write_headline
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
@@ -22,9 +22,9 @@ from hpctl.toolkit.declared_view import (
     Since,
     state_column,
 )
-from hpctl.toolkit.hostlist import fold
-from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.hostlist import fold_hostlist
+from hpctl.toolkit.tables import BAD, DIM, WARN, join_texts, style_text
+from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary.change import Change, is_window, kind_of_removal, phase_of_removal
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -104,8 +104,8 @@ def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
         refused = s.outcome == "rejected"
         again = f"#{s.attempt}" if s.attempt > 1 else ""
         tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
-        parts.append(styled(f"{s.kind}{again}{tail}", style))
-    return joined(" ", parts) if parts else styled("-", DIM)
+        parts.append(style_text(f"{s.kind}{again}{tail}", style))
+    return join_texts(" ", parts) if parts else style_text("-", DIM)
 
 
 class NodeRecoveryView(Struct, frozen=True):
@@ -290,7 +290,7 @@ class PauseView(Struct, frozen=True):
 
 def pause_view(pause: Pause) -> PauseView:
     """Show a pause."""
-    return copied(PauseView, pause, lift=pause.lifting)
+    return copy_view(PauseView, pause, lift=pause.lift_command)
 
 
 LEFT_OUT = Line(
@@ -375,7 +375,7 @@ def window_view(window: Change, state: State) -> WindowView:
     return WindowView(
         id=about.group,
         phase=str(window.phase),
-        nodes=fold(about.nodes),
+        nodes=fold_hostlist(about.nodes),
         count=len(about.nodes),
         start=about.start,
         end=about.end,
@@ -383,7 +383,7 @@ def window_view(window: Change, state: State) -> WindowView:
         own=about.own,
         why=about.why,
         last=window.trail[-1].why if window.trail else "",
-        waits=fold(waits),
+        waits=fold_hostlist(waits),
     )
 
 
@@ -428,18 +428,18 @@ def step_view(step: StepRecord) -> StepView:
     """A step as shown."""
     got = step.outcome
     answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
-    return copied(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
+    return copy_view(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
 
 
 def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
     """A node recovery as shown. `waits`: the job that it waits for, in words."""
-    return copied(
+    return copy_view(
         NodeRecoveryView,
         rec,
         instance=rec.generation.instance,
         boot=rec.generation.boot,
         logical_id=rec.logical_id or "",
-        headline=headline(rec),
+        headline=write_headline(rec),
         steps=tuple(map(step_view, rec.steps)),
         moves=rec.trail,
         waits=waits,
@@ -449,14 +449,14 @@ def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
 def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
     """A job recovery as shown."""
     cause = state.nodes.get(rec.cause)
-    return copied(
+    return copy_view(
         JobRecoveryView,
         rec,
         job=rec.attempt.job,
         submit=rec.attempt.submit,
         restarts=rec.attempt.restarts,
         cause_rule=cause.rule if cause else "",
-        headline=headline(rec),
+        headline=write_headline(rec),
         steps=tuple(map(step_view, rec.steps)),
         moves=rec.trail,
         trouble=trouble_view(rec.trouble),
@@ -466,18 +466,18 @@ def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
 
 def trouble_view(trouble: Trouble | None) -> TroubleView | None:
     """A trouble as shown."""
-    return copied(TroubleView, trouble, node=trouble.node or "") if trouble else None
+    return copy_view(TroubleView, trouble, node=trouble.node or "") if trouble else None
 
 
 def job_report_view(row: JobReported) -> JobReportView:
     """A supervisor's report as shown."""
     trouble = trouble_view(row.report.trouble)
-    return copied(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
+    return copy_view(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
 
 
 def hold_view(hold: HoldNoted) -> HoldView:
     """A hold as shown."""
-    return copied(HoldView, hold, since=hold.at)
+    return copy_view(HoldView, hold, since=hold.at)
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
@@ -487,7 +487,7 @@ def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
     return since < now - timedelta(seconds=RECENT_S)
 
 
-def chosen(
+def choose_recoveries(
     state: State, *, ended: bool, since: datetime | None
 ) -> tuple[list[NodeRecovery], list[JobRecovery]]:
     """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
@@ -495,14 +495,14 @@ def chosen(
 
     Newest first: what somebody looks for happened lately.
     """
-    nodes = [r for r in state.nodes.values() if not r.of_capacity and _wanted(r, ended, since)]
-    jobs = [r for r in state.jobs.values() if _wanted(r, ended, since)]
+    nodes = [r for r in state.nodes.values() if not r.of_capacity and _is_wanted(r, ended, since)]
+    jobs = [r for r in state.jobs.values() if _is_wanted(r, ended, since)]
     nodes.sort(key=lambda r: (r.opened, r.id), reverse=True)
     jobs.sort(key=lambda r: (r.opened, r.id), reverse=True)
     return nodes, jobs
 
 
-def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None) -> bool:
+def _is_wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None) -> bool:
     if since is not None:
         return rec.since >= since
     return ended or not rec.ended

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.state import State
 from hpctl.faults.hma_marks import mark_of
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -62,7 +62,7 @@ def find_waiting_jobs(
         if number in state.open_jobs or (job is not None and job.running):
             continue
         held = rec.phase is JobPhase.HELD and job is not None and _is_held(job)
-        expires = later(rec.since, GAVE_UP_SHOWN_S)
+        expires = add_seconds(rec.since, GAVE_UP_SHOWN_S)
         if held or (rec.phase is JobPhase.GAVE_UP and now < expires):
             found.append(WaitingJob(number, rec.since, rec.phase))
     return sorted(found, key=lambda one: (one.since, one.job))

@@ -102,7 +102,7 @@ class WakeLimiter:
         timer.start()
 
 
-def wake(state_dir: Path) -> bool:
+def wake_daemon(state_dir: Path) -> bool:
     """Poke the daemon of a state directory. False when nobody listens; never blocks."""
     try:
         fd = os.open(state_dir / FIFO_NAME, os.O_WRONLY | os.O_NONBLOCK)

@@ -18,8 +18,8 @@ from hpctl.engine.maintenance import find_maintenance
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
 from hpctl.vocabulary.hang import Standstill
-from hpctl.vocabulary.instance_join import Joined
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.instance_join import InstanceJoin
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy
 
@@ -45,14 +45,14 @@ class World(Struct, frozen=True):
     slurm_error: str = ""
     cloud: cloud_facts.ProviderView | None = None
     cloud_error: str = ""
-    joined: Joined = field(default_factory=Joined)
+    joined: InstanceJoin = field(default_factory=InstanceJoin)
     """Which of the cloud's instances stands for which node."""
     candidates: tuple[Candidate, ...] = ()
     """What the last cycle decided on. Offline: the nodes that the facts call faulty and that no
     recovery treats."""
     holds: tuple[HoldNoted, ...] = ()
     """What the last cycle blocked, and why then; none offline."""
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
     """What the last cycle could not handle; none offline."""
     still: Mapping[identity.JobId, Standstill] = field(default_factory=dict)
     """The running jobs of which nothing works; none offline."""
@@ -100,11 +100,11 @@ class World(Struct, frozen=True):
         )
 
 
-def present(
+def find_present_nodes(
     state: State,
     health: Mapping[identity.NodeName, model.Health],
     slurm: slurm_facts.SchedulerView | None,
-    joined: Joined,
+    joined: InstanceJoin,
     recent: datetime,
 ) -> Mapping[identity.NodeName, model.Health]:
     """The health of the nodes without those that slurmctld does not know, nor the cloud where it
@@ -146,12 +146,12 @@ def find_holds(w: World) -> dict[str, HoldNoted]:
 
 def known_nodes(w: World) -> list[identity.NodeName]:
     """Every node that anybody has a word for, in order."""
-    from hpctl.engine.instance_resolver import natural
+    from hpctl.engine.instance_resolver import make_natural_key
 
     names = set(w.health) | {r.node for r in w.state.nodes.values() if not r.of_capacity}
     if w.slurm is not None:
         names = set(w.slurm.nodes) | set(w.health)
-    return sorted(names, key=natural)
+    return sorted(names, key=make_natural_key)
 
 
 _AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
@@ -170,9 +170,9 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
     status = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
     if instance.status is not cloud_facts.InstanceStatus.FAILURE:
         return status
-    from hpctl.sagemaker.failure_causes import understand
+    from hpctl.sagemaker.failure_causes import explain_node_failure
 
-    trouble = understand(instance.message)
+    trouble = explain_node_failure(instance.message)
     return f"{status} This means: {trouble.meaning}. Fix: {trouble.fix}"
 
 

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from hpctl import __version__
 from hpctl.engine import world_wire as wire
 from hpctl.engine.journal.state import State
-from hpctl.engine.world import World, present
+from hpctl.engine.world import World, find_present_nodes
 from hpctl.engine.world_wire import AnswerHead, AnswerSource, AnswerVersion, Records, WorldPart
-from hpctl.toolkit.bounds import span
+from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.instance_join import Joined
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.instance_join import InstanceJoin
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -68,7 +68,7 @@ class WorldClient:
             WorldPart.PLACEMENT: placement,
         }
         parts = [part for part in WorldPart if wanted.get(part, True)]
-        with _reported(self._path):
+        with _raise_no_world(self._path):
             head, about = self._fetch(parts)
             if self._world is None or self._world.number != head.number or self._of != parts:
                 self._world, self._of = self._put_together(head, parts, at), parts
@@ -79,7 +79,7 @@ class WorldClient:
     def read_slurm(self) -> SchedulerView | None:
         """What the daemon read of Slurm last, and nothing else; None where it cannot read Slurm.
         Raises NoWorld."""
-        with _reported(self._path):
+        with _raise_no_world(self._path):
             _, about = self._fetch([WorldPart.SLURM])
             if about.slurm_trouble:
                 return None
@@ -88,13 +88,13 @@ class WorldClient:
     def read_state(self, *, history: bool) -> State:
         """What the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
-        with _reported(self._path):
+        with _raise_no_world(self._path):
             self._fetch(parts)
             return wire.state_of(self._records(parts))
 
     def read_heard(self) -> list[NodeName]:
         """The nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
-        with _reported(self._path):
+        with _raise_no_world(self._path):
             self._fetch([WorldPart.HEALTH])
             heard: list[Health] = self._found[WorldPart.HEALTH].get("health", [])
             return [health.generation.node for health in heard]
@@ -114,17 +114,17 @@ class WorldClient:
             limit = struct.pack("ll", READ_S, 0)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            with wire.address(self._path) as name:
+            with wire.shorten_address(self._path) as name:
                 line.connect(name)
             line.sendall(wire.ask_bytes(parts, self._tokens))
-            size = int.from_bytes(_received(line, wire.HEAD_BYTES, until), "big")
-            raw = _received(line, size, until)
+            size = int.from_bytes(_receive_bytes(line, wire.HEAD_BYTES, until), "big")
+            raw = _receive_bytes(line, size, until)
             said = msgspec.msgpack.decode(raw, type=AnswerVersion)
             if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
                 raise NoWorld(f"the daemon is hpctl {said.version}, this is {__version__}")
             head = msgspec.msgpack.decode(raw, type=AnswerHead)
             size = sum(length for part in head.parts for _, length in part.frames or ())
-            return head, _received(line, size, until)
+            return head, _receive_bytes(line, size, until)
 
     def _check(self, head: AnswerHead) -> AnswerSource:
         """What an answer says in any case. Raises NoWorld where it has no world of now."""
@@ -163,7 +163,7 @@ class WorldClient:
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
+def _raise_no_world(path: Path) -> Iterator[None]:
     """Raise NoWorld for whatever may go wrong between a reader and the daemon's socket."""
     try:
         yield
@@ -179,7 +179,7 @@ def _reported(path: Path) -> Iterator[None]:
         raise NoWorld(f"the daemon's world cannot be read: {error}") from None
 
 
-def _received(line: socket.socket, size: int, until: float) -> memoryview:
+def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:
     """So many bytes. Raises EOFError, OSError."""
     buffer = memoryview(bytearray(size))
     have = 0
@@ -196,15 +196,15 @@ def _received(line: socket.socket, size: int, until: float) -> memoryview:
 def world_of(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
     """The world that records amount to. Raises KeyError, IndexError."""
     slurm = wire.slurm_of(found) if "slurm" in found and not about.slurm_trouble else None
-    cloud, joined = None, Joined()
+    cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
         told: wire.CloudHead = found["cloud"][0]
         instances = found.get("instance", [])
         cloud = replace(told.provider, instances={i.id: i for i in instances})
-        joined = Joined({i.node: i for i in instances if i.node is not None}, told.unjoined)
-    recent = at - span(about.policy.ages.silent_s)
+        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, told.unjoined)
+    recent = at - clamp_duration(about.policy.ages.silent_s)
     heard = {health.generation.node: health for health in found.get("health", ())}
-    health = present(state, heard, slurm, joined, recent)
+    health = find_present_nodes(state, heard, slurm, joined, recent)
     flaws = tuple(found.get("flaw", ()))
     placed: list[wire.PlacementFacts] = found.get("placement", [])
     assessed = {one.generation.node: one for one in found.get("assessment", ())}
@@ -235,7 +235,7 @@ def world_of(about: AnswerSource, state: State, found: Records, at: datetime) ->
 def _all_assessed(
     health: Mapping[NodeName, Health],
     assessed: Mapping[NodeName, Assessment],
-    flaws: tuple[Flaw, ...],
+    flaws: tuple[InconsistentState, ...],
 ) -> dict[NodeName, Assessment]:
     """The assessments, those of plainly healthy nodes too, which are not sent."""
     flawed = {flaw.target for flaw in flaws if flaw.where == "assess"}

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import Corrupt, State, replay
+from hpctl.engine.journal.state import Corrupt, State, replay_events
 from hpctl.engine.kill_switch import stop_reason
-from hpctl.engine.maintenance import flagged
-from hpctl.engine.world import World, present
+from hpctl.engine.maintenance import is_in_maintenance
+from hpctl.engine.world import World, find_present_nodes
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from hpctl.vocabulary import cloud_facts, slurm_facts
-from hpctl.vocabulary.instance_join import Joined
+from hpctl.vocabulary.instance_join import InstanceJoin
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
@@ -40,7 +40,7 @@ _watched: dict[tuple[int, int, datetime], float] = {}
 """Since when this process has seen an old row of the lease unchanged, by the monotonic clock."""
 
 
-class Followed:
+class JournalMemory:
     """Memory of a journal that is read again and again, each time from where the last time ended.
 
     With `since` without the job recoveries that ended, and what supervisors reported, before it;
@@ -64,7 +64,12 @@ class Followed:
 
 
 def read_offline(
-    config: Config, at: datetime, journal: Followed, *, slurm: bool = False, cloud: bool = False
+    config: Config,
+    at: datetime,
+    journal: JournalMemory,
+    *,
+    slurm: bool = False,
+    cloud: bool = False,
 ) -> World:
     """Read the store, and live where asked: Slurm and the cloud, side by side. Of the journal only
     what is new to `journal` is read.
@@ -75,23 +80,23 @@ def read_offline(
     from hpctl.engine.adapters import make_provider, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(attempt, slurm, lambda: _read_slurm(make_scheduler(config)))
-        instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
+        nodes = pool.submit(try_to_ask, slurm, lambda: _read_slurm(make_scheduler(config)))
+        instances = pool.submit(try_to_ask, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
-            world = stored(config, store, journal.state, at)
-        return judged(world, config, nodes.result(), instances.result())
+            world = read_stored_world(config, store, journal.state, at)
+        return assess_world(world, config, nodes.result(), instances.result())
 
 
 def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
     """Slurm now, with its reservations where a node bears their flag. Raises Unavailable."""
     view = scheduler.view()
-    if not any(map(flagged, view.nodes.values())):
+    if not any(map(is_in_maintenance, view.nodes.values())):
         return view
     return replace(view, reservations=scheduler.reservations())
 
 
-def stored(config: Config, store: JournalReader, state: State, at: datetime) -> World:
+def read_stored_world(config: Config, store: JournalReader, state: State, at: datetime) -> World:
     """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
     shared = config.database_url is not None
     return World(
@@ -101,13 +106,13 @@ def stored(config: Config, store: JournalReader, state: State, at: datetime) -> 
         cluster=config.cluster.name,
         stopped=stop_reason(config.kill_switch),
         health=store.health(),
-        daemon=leader(store, at, wait=shared),
+        daemon=read_leader(store, at, wait=shared),
         standbys=tuple(store.standbys()),
         shared=shared,
     )
 
 
-def judged(
+def assess_world(
     world: World,
     config: Config,
     slurm: tuple[slurm_facts.SchedulerView | None, str],
@@ -117,22 +122,24 @@ def judged(
     from hpctl.engine.adapters import make_rules
     from hpctl.engine.instance_resolver import joined_now
     from hpctl.engine.plan import node_candidates
-    from hpctl.faults.assess import assess
-    from hpctl.faults.health import standing
+    from hpctl.faults.assess import assess_health
+    from hpctl.faults.health import drop_dismissed
     from hpctl.faults.reachability import with_marks_and_reach
 
     (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
-    at, state, joined = world.now, world.state, Joined()
+    at, state, joined = world.now, world.state, InstanceJoin()
     if cloud_view is not None:
         cloud_view, joined = joined_now(cloud_view, slurm_view)
-    rules = _patient(make_rules(config), config)
-    health = present(state, world.health, slurm_view, joined, at - rules.silent_after)
-    health = {node: standing(known, state.returned.get(node)) for node, known in health.items()}
+    rules = _extend_silence(make_rules(config), config)
+    health = find_present_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
+    health = {
+        node: drop_dismissed(known, state.returned.get(node)) for node, known in health.items()
+    }
     health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
     world = replace(
         world,
         health=health,
-        assessments={node: assess(known, rules, at) for node, known in health.items()},
+        assessments={node: assess_health(known, rules, at) for node, known in health.items()},
         slurm=slurm_view,
         slurm_error=slurm_error,
         cloud=cloud_view,
@@ -143,7 +150,7 @@ def judged(
     return replace(world, candidates=tuple(found))
 
 
-def leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
     """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts,
     once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()
@@ -161,16 +168,16 @@ def leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | No
     return info
 
 
-def _patient(rules: Rules, config: Config) -> Rules:
+def _extend_silence(rules: Rules, config: Config) -> Rules:
     """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
     lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
-def fold(events: Iterable[Event]) -> State:
+def fold_events(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
     with _consistent():
-        return replay(events)
+        return replay_events(events)
 
 
 @contextmanager
@@ -184,7 +191,7 @@ def _consistent() -> Iterator[None]:
         ) from error
 
 
-def attempt(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+def try_to_ask(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
     """What Slurm or the cloud answers; None, with why, where it was not asked or cannot answer."""
     if not wanted:
         return None, "not asked"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpctl.engine.config import Config
-    from hpctl.engine.world_offline import Followed
+    from hpctl.engine.world_offline import JournalMemory
     from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 
 
@@ -34,7 +34,7 @@ class WorldReader:
         ago."""
         self._config, self._recent = config, recent
         self._client = WorldClient(config)
-        self._journal: Followed | None = None
+        self._journal: JournalMemory | None = None
 
     def read(
         self,
@@ -68,18 +68,18 @@ class WorldReader:
                 )
             except NoWorld as reason:
                 why = str(reason)
-        from hpctl.engine.world_offline import Followed, read_offline
+        from hpctl.engine.world_offline import JournalMemory, read_offline
 
         if past:
-            journal = Followed(None, past=True)
+            journal = JournalMemory(None, past=True)
         else:
-            journal = self._journal or Followed(at - LATELY if self._recent else None)
+            journal = self._journal or JournalMemory(at - LATELY if self._recent else None)
             self._journal = journal
         world = read_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
         return replace(world, computed=why)
 
 
-def gather(
+def gather_world(
     config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
 ) -> World:
     """Read the world once; see `WorldReader.read`."""
@@ -108,7 +108,7 @@ def read_reservations(config: Config) -> Mapping[str, Reservation]:
 def read_live(config: Config, at: datetime) -> World:
     """Read journal, Slurm and the cloud now, whatever the daemon knows: before an order that
     destroys. Raises as `WorldReader.read`."""
-    from hpctl.engine.world_offline import Followed, read_offline
+    from hpctl.engine.world_offline import JournalMemory, read_offline
 
-    world = read_offline(config, at, Followed(None), slurm=True, cloud=True)
+    world = read_offline(config, at, JournalMemory(None), slurm=True, cloud=True)
     return replace(world, computed="what an order would destroy is read live")

@@ -40,11 +40,11 @@ from hpctl.engine.world_wire import (
     WorldFrame,
     WorldPart,
     WorldRequest,
-    address,
-    frames,
+    encode_frames,
     head_bytes,
     history_begins,
     history_size,
+    shorten_address,
     socket_path,
 )
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -100,7 +100,7 @@ class _Encoded(Struct):
         return tuple((kind, len(data)) for kind, data in self.frames or ())
 
 
-class _Client(Struct):
+class _ReaderConnection(Struct):
     """One connection. `out` is what is left of its answer; None: it has not asked yet."""
 
     connection: socket.socket
@@ -134,7 +134,7 @@ class WorldServer:
         self._waiting = self._stopping = False
         self._listener: socket.socket | None = None
         self._selector = selectors.DefaultSelector()
-        self._clients: dict[int, _Client] = {}
+        self._clients: dict[int, _ReaderConnection] = {}
         self._encode_after = 0.0
         self._encoding_s = 0.0
         self._access: tuple[int, int] | None = None
@@ -146,7 +146,7 @@ class WorldServer:
     def start(self) -> None:
         """Listen from now on."""
         try:
-            self._listener = self._listen()
+            self._listener = self._open_socket()
         except OSError as error:
             log.error("trouble=nobody can read the world at %s: %s", self._path, error)
             return
@@ -198,11 +198,11 @@ class WorldServer:
         own = {name: dict(value) for name, value in values.items() if isinstance(value, dict)}
         self._copy = replace(state, **own)
 
-    def _listen(self) -> socket.socket:
+    def _open_socket(self) -> socket.socket:
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            with address(self._path) as name:
+            with shorten_address(self._path) as name:
                 listener.bind(name)
                 self._keep_access()
                 listener.listen(MOST)
@@ -276,7 +276,7 @@ class WorldServer:
         else:
             self._read(client)
 
-    def _try_to_answer(self, client: _Client, now: float) -> None:
+    def _try_to_answer(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request; one that cannot be answered costs that reader alone."""
         try:
             self._answer(client, now)
@@ -312,7 +312,7 @@ class WorldServer:
             if not self._make_room(uid):
                 connection.close()
                 continue
-            client = _Client(connection, uid, time.monotonic() + REQUEST_S)
+            client = _ReaderConnection(connection, uid, time.monotonic() + REQUEST_S)
             self._clients[connection.fileno()] = client
             self._selector.register(connection, selectors.EVENT_READ)
             self._read(client)
@@ -322,7 +322,7 @@ class WorldServer:
         which does not read its answer."""
         others = list(self._clients.values())
         own = [client for client in others if client.uid == uid]
-        if not trusted(uid) and len(own) >= MOST_OF_USER:
+        if not is_trusted(uid) and len(own) >= MOST_OF_USER:
             others = own
         elif len(others) < MOST:
             return True
@@ -334,7 +334,7 @@ class WorldServer:
         self._drop((idle or slow)[0])
         return True
 
-    def _read(self, client: _Client) -> None:
+    def _read(self, client: _ReaderConnection) -> None:
         """Take what has come of the request."""
         try:
             some = client.connection.recv(REQUEST_BYTES + HEAD_BYTES + 1)
@@ -360,7 +360,7 @@ class WorldServer:
         # Nothing more is read of it; that it is gone shows when it is written to.
         self._selector.unregister(client.connection)
 
-    def _answer(self, client: _Client, now: float) -> None:
+    def _answer(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request, unless it has to wait for a newer world or for its turn."""
         ask, offered = client.ask, self._offered
         assert ask is not None
@@ -439,7 +439,7 @@ class WorldServer:
         began = time.thread_time()
         cycle = offered.cycle
         decided = CycleDecisions(cycle.candidates, cycle.holds, cycle.flaws)
-        encoded = list(frames(part, offered.view, decided, offered.since))
+        encoded = list(encode_frames(part, offered.view, decided, offered.since))
         spent = time.thread_time() - began
         self._encoding_s += spent
         self._encode_after = max(self._encode_after, time.monotonic()) + (SHARE - 1) * spent
@@ -449,7 +449,7 @@ class WorldServer:
                 self._drop(client)
         return encoded
 
-    def _write(self, client: _Client) -> None:
+    def _write(self, client: _ReaderConnection) -> None:
         out = client.out
         assert out is not None
         try:
@@ -466,7 +466,7 @@ class WorldServer:
         else:
             self._drop(client)
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: _ReaderConnection) -> None:
         fd = client.connection.fileno()
         if self._clients.pop(fd, None) is None:
             return
@@ -486,7 +486,7 @@ def _cloud_trouble(cycle: CycleResult) -> str:
     return cycle.cloud_trouble
 
 
-def trusted(uid: int) -> bool:
+def is_trusted(uid: int) -> bool:
     """Whether a user may have every connection: root and the daemon's own."""
     return uid in (0, os.geteuid())
 

@@ -30,7 +30,7 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
 from hpctl.vocabulary.hang import Standstill
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -134,7 +134,7 @@ class SlurmHead(Struct, frozen=True):
     """A view of Slurm without its nodes and jobs."""
 
     as_of: datetime
-    flaws: tuple[Flaw, ...]
+    flaws: tuple[InconsistentState, ...]
     booted: datetime | None
     confirmed: datetime | None = None
     reservations: tuple[Reservation, ...] | None = None
@@ -166,7 +166,7 @@ KINDS: Final[dict[str, Any]] = {
     "assessment": Assessment,
     "candidate": Candidate,
     "hold": HoldNoted,
-    "flaw": Flaw,
+    "flaw": InconsistentState,
     "still": Standstill,
     "slurm": SlurmHead,
     "node": SlurmNode,
@@ -182,7 +182,7 @@ Records = Mapping[str, list[Any]]
 """The records of an answer, by kind."""
 
 
-def frames(
+def encode_frames(
     part: WorldPart, view: View, decided: CycleDecisions, since: datetime
 ) -> Iterator[WorldFrame]:
     """Encode one part, frame by frame. HISTORY is what was over before `since`."""
@@ -197,7 +197,7 @@ class CycleDecisions(Struct, frozen=True):
 
     candidates: tuple[Candidate, ...] = ()
     holds: tuple[HoldNoted, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
 
 
 def _records(
@@ -208,11 +208,11 @@ def _records(
         case WorldPart.STATE:
             yield "node_recovery", state.nodes.values()
             yield "change", state.changes.values()
-            yield "job_recovery", (r for r in state.jobs.values() if not _over(r, since))
+            yield "job_recovery", (r for r in state.jobs.values() if not _is_over(r, since))
             yield "report", (r for r in _reports(state) if r.at >= since)
             yield "rest", [_rest_of(state)]
         case WorldPart.HISTORY:
-            yield "older_job_recovery", (r for r in state.jobs.values() if _over(r, since))
+            yield "older_job_recovery", (r for r in state.jobs.values() if _is_over(r, since))
             yield "older_report", (r for r in _reports(state) if r.at < since)
         case WorldPart.HEALTH:
             yield "health", view.health.values()
@@ -244,11 +244,11 @@ def history_begins(at: datetime) -> datetime:
 
 def history_size(state: State, since: datetime) -> tuple[int, int]:
     """How many job recoveries and reports are HISTORY; these never change, only their number."""
-    jobs = sum(_over(rec, since) for rec in state.jobs.values())
+    jobs = sum(_is_over(rec, since) for rec in state.jobs.values())
     return jobs, sum(report.at < since for report in _reports(state))
 
 
-def _over(rec: JobRecovery, since: datetime) -> bool:
+def _is_over(rec: JobRecovery, since: datetime) -> bool:
     return rec.ended and rec.since < since
 
 
@@ -351,7 +351,7 @@ def slurm_of(found: Records) -> SchedulerView:
 
 
 @contextmanager
-def address(path: Path) -> Iterator[str]:
+def shorten_address(path: Path) -> Iterator[str]:
     """A name for a socket's path that fits into its address, which is 108 bytes. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -28,15 +28,15 @@ from hpctl.faults.incidents import (
     SXID,
     XID,
     Incident,
-    evidence,
+    are_one_event,
+    collect_evidence,
     finding_order,
     incidents_of,
-    repeated,
-    together,
+    is_repeated,
 )
 from hpctl.faults.reachability import CHECKS as REACH
 from hpctl.faults.table import DRIVERS
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
 from hpctl.vocabulary.model import Finding, Health, Verdict
@@ -89,7 +89,7 @@ _LINE_CONFIRMED = RuleId("kernel-driver-unknown-confirmed")
 _JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
 
 
-class _Case(Struct, frozen=True):
+class _FaultCase(Struct, frozen=True):
     """An incident, the row that speaks for it, and when that row may be believed."""
 
     incident: Incident
@@ -102,7 +102,7 @@ class _Case(Struct, frozen=True):
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
-def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
+def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
     """What the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
@@ -118,20 +118,20 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     incidents = incidents_of(health.findings)
     if not silent and not incidents:
         return _in_service(health, (), ())
-    cases = _cases(incidents, rules)
+    cases = _list_cases(incidents, rules)
     pending = [c for c in cases if not c.settled(now)]
     until = min((c.settled_at for c in pending), default=None)
     proven = [c for c in cases if c.settled(now) and c.fault.urgency is not Urgency.NONE]
     if proven:
-        return _faulty(health, proven, incidents, rules, until)
+        return _assess_faulty(health, proven, incidents, rules, until)
     spoken = [c for c in pending if c.incident.check not in REACH]
     if spoken or (pending and not silent):
-        return _suspect(health, spoken or pending, incidents, until)
+        return _assess_suspect(health, spoken or pending, incidents, until)
     if silent:
-        return replace(_silent(health, rules, now, incidents), until=until)
+        return replace(_assess_silent(health, rules, now, incidents), until=until)
     watched = [c for c in cases if c.fault.rule in rules.watched]
     if watched:
-        return _suspect(health, watched, incidents, None)
+        return _assess_suspect(health, watched, incidents, None)
     return _in_service(health, cases, incidents)
 
 
@@ -142,7 +142,7 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
     """
     now = max(finding.last for finding in findings) + SETTLED
     here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
-    return assess(Health(here, now, findings), rules, now)
+    return assess_health(Health(here, now, findings), rules, now)
 
 
 def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
@@ -150,7 +150,7 @@ def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass
 
     What `assess` goes by, without its waits: for whoever asks what one line means by itself.
     """
-    faults = {c.fault.rule: c.fault for c in _cases(incidents_of(findings), rules)}
+    faults = {c.fault.rule: c.fault for c in _list_cases(incidents_of(findings), rules)}
     return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
 
 
@@ -159,12 +159,12 @@ def _all_ok(health: Health) -> bool:
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
-def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
+def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]:
     """The rows that stand after companions and the driver's word have been heard."""
     drivers = _driver_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
     xids = {(i.code, i.device): i for i in incidents if i.check == XID}
-    cases: list[_Case] = []
+    cases: list[_FaultCase] = []
     covered: dict[int, list[FaultClass]] = {}
     for incident in incidents:
         if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
@@ -174,40 +174,44 @@ def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
             continue
         fault = rules.classes[rule]
         mine = [words[d] for d in {incident.device, ""} if d in words]
-        driver = _authority(incident, drivers, mine, rules.fold) if rule in rules.follows else None
+        driver = (
+            _find_driver_incident(incident, drivers, mine, rules.fold)
+            if rule in rules.follows
+            else None
+        )
         if driver is not None:
             covered.setdefault(driver, []).append(fault)
         else:
-            cases.append(_case(incident, fault))
+            cases.append(_make_case(incident, fault))
     for number, (incident, rule) in enumerate(drivers):
         faults = covered.get(number, [])
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
-        cases.append(_case(incident, rules.classes[rule], _covering(faults)))
+        cases.append(_make_case(incident, rules.classes[rule], _covering(faults)))
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
     signs = [case.incident for case in cases if _is_sign(case, rules)]
     for incident in unknown_lines:
-        confirmed = any(_confirms(sign, incident, rules.fold) for sign in signs)
+        confirmed = any(_confirms_hardware(sign, incident, rules.fold) for sign in signs)
         rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
-        cases.append(_case(incident, rules.classes[rule]))
+        cases.append(_make_case(incident, rules.classes[rule]))
     return cases
 
 
-def _is_sign(case: _Case, rules: Rules) -> bool:
+def _is_sign(case: _FaultCase, rules: Rules) -> bool:
     """Whether a case by itself makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
-def _confirms(sign: Incident, lines: Incident, fold: timedelta) -> bool:
+def _confirms_hardware(sign: Incident, lines: Incident, fold: timedelta) -> bool:
     """Whether a sign is about the hardware of unknown driver lines, within `fold` of them."""
-    if not together(sign, lines, fold):
+    if not are_one_event(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
     return any(sign.check.startswith(_CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
-def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:
-    return _Case(incident, fault, later(incident.first, fault.settle_s), note)
+def _make_case(incident: Incident, fault: FaultClass, note: str = "") -> _FaultCase:
+    return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
 
 
 def _covering(faults: Sequence[FaultClass]) -> str:
@@ -225,7 +229,7 @@ def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]
     return found
 
 
-def _authority(
+def _find_driver_incident(
     incident: Incident,
     drivers: Sequence[tuple[Incident, RuleId]],
     mine: Iterable[int],
@@ -258,37 +262,37 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
     if incident.check != XID:
         return _check_rule(incident, rules)
     code = incident.code
-    if code in ("171", "172") and _near("48", incident, xids, rules):
+    if code in ("171", "172") and _belongs_to_event("48", incident, xids, rules):
         return None
-    if code == "163" and _cancelled(incident, xids):
+    if code == "163" and _is_cancelled(incident, xids):
         return None
-    if code == "48" and _near("94", incident, xids, rules):
+    if code == "48" and _belongs_to_event("94", incident, xids, rules):
         return _CONTAINED
     if code in NVLINK5_CODES:
-        return _strongest(
+        return _pick_strongest(
             {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
     if code == "74" and all(lost_nothing(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     again = RuleId(f"{rule}-repeat")
-    if again in rules.classes and repeated(
+    if again in rules.classes and is_repeated(
         incident, rules.classes[again].escalate_window_s, rules.apart
     ):
         return again
     return xid_rule(code, "")
 
 
-def _near(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
+def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
     """Whether an Xid of that code belongs to the same event."""
     if incident.device:
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
     else:
         found = [other for (its, _), other in xids.items() if its == code]
-    return any(other and together(incident, other, rules.fold) for other in found)
+    return any(other and are_one_event(incident, other, rules.fold) for other in found)
 
 
-def _cancelled(incident: Incident, xids: _Xids) -> bool:
+def _is_cancelled(incident: Incident, xids: _Xids) -> bool:
     """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
     again = xids.get(("162", incident.device))
     return again is not None and again.last >= incident.last
@@ -317,13 +321,13 @@ def rank_fault(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
     return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
 
 
-def _strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
+def _pick_strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
     return max(names, key=lambda name: rank_fault(rules.classes[name], rules))
 
 
-def _faulty(
+def _assess_faulty(
     health: Health,
-    proven: Sequence[_Case],
+    proven: Sequence[_FaultCase],
     incidents: Sequence[Incident],
     rules: Rules,
     until: datetime | None,
@@ -337,15 +341,18 @@ def _faulty(
         Condition.FAULTY,
         case.incident.first,
         fault=case.fault,
-        findings=evidence([c.incident for c in same], incidents),
+        findings=collect_evidence([c.incident for c in same], incidents),
         why=_case_text(case, len(same) - 1),
         until=until,
         also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
 
 
-def _suspect(
-    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident], until: datetime | None
+def _assess_suspect(
+    health: Health,
+    cases: Sequence[_FaultCase],
+    incidents: Sequence[Incident],
+    until: datetime | None,
 ) -> Assessment:
     # Unknown lines are there only because of another sign, which is what a person should read.
     signs = [c for c in cases if c.incident.check != DRIVER] or cases
@@ -357,13 +364,13 @@ def _suspect(
         health.generation,
         Condition.SUSPECT,
         min(c.incident.first for c in signs),
-        findings=evidence([c.incident for c in cases], incidents),
+        findings=collect_evidence([c.incident for c in cases], incidents),
         why=f"{_case_text(case, len(cases) - 1)}; {doing}",
         until=until,
     )
 
 
-def _silent(
+def _assess_silent(
     health: Health, rules: Rules, now: datetime, incidents: Sequence[Incident]
 ) -> Assessment:
     seconds = (now - health.last_heard).total_seconds()
@@ -371,13 +378,13 @@ def _silent(
         health.generation,
         Condition.UNKNOWN,
         health.last_heard + rules.silent_after,
-        findings=evidence(incidents, ()),
+        findings=collect_evidence(incidents, ()),
         why=f"agent-silent: nothing heard from the agent for {seconds:.0f} s",
     )
 
 
 def _in_service(
-    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident]
+    health: Health, cases: Sequence[_FaultCase], incidents: Sequence[Incident]
 ) -> Assessment:
     unknown = tuple(
         sorted((f for f in health.findings if f.verdict is Verdict.UNKNOWN), key=finding_order)
@@ -397,12 +404,12 @@ def _in_service(
         health.generation,
         _HEALTHY,
         health.last_heard,
-        findings=evidence(incidents, ()) + unknown,
+        findings=collect_evidence(incidents, ()) + unknown,
         why=f"{why}; the node stays in service" if why else "",
     )
 
 
-def _case_text(case: _Case, more: int) -> str:
+def _case_text(case: _FaultCase, more: int) -> str:
     incident = case.incident
     where = f" on {incident.device}" if incident.device else ""
     name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)

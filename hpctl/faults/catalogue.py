@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.faults.table import ROWS, FaultRow
-from hpctl.toolkit.bounds import span
+from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import Override
@@ -66,7 +66,7 @@ class Rules(Struct, frozen=True):
     apart: timedelta = timedelta(seconds=300)
 
 
-def _source(row: FaultRow) -> str:
+def _name_source(row: FaultRow) -> str:
     guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
     source = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
     return f"{source}; hpctl differs: {row.differs}" if row.differs else source
@@ -76,7 +76,9 @@ def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:
     urgency, ladder = _TREATMENTS[row.treatment]
     if row.ladder:
         ladder = tuple(Remedy[name] for name in row.ladder.split())
-    return FaultClass(rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _source(row))
+    return FaultClass(
+        rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _name_source(row)
+    )
 
 
 SHIPPED: Mapping[RuleId, FaultClass] = MappingProxyType(
@@ -94,7 +96,7 @@ _FOLLOWS = frozenset(
 )
 
 
-def _overridden(default: FaultClass, change: Override) -> FaultClass:
+def _apply_override(default: FaultClass, change: Override) -> FaultClass:
     names = change.__struct_fields__
     mine = replace(default, **{n: v for n in names if (v := getattr(change, n)) is not None})
     if not mine.ladder:
@@ -111,7 +113,7 @@ def _overridden(default: FaultClass, change: Override) -> FaultClass:
     return mine
 
 
-def _default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
+def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
     """What an override starts from: the shipped row, or a site's own that does nothing yet."""
     if rule in SHIPPED:
         return SHIPPED[rule]
@@ -125,7 +127,7 @@ def _default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
     raise UnknownRuleError(rule, tuple(difflib.get_close_matches(rule, others, n=3)), missing)
 
 
-def rules(
+def build_rules(
     overrides: Mapping[RuleId, Override] | None = None, *, silent_after_s: float = 20.0
 ) -> Rules:
     """The shipped table with a site's overrides and its own rules, which come last.
@@ -137,7 +139,7 @@ def rules(
     changes = dict(overrides or {})
     classes = dict(SHIPPED)
     for rule, change in changes.items():
-        classes[rule] = _overridden(_default(rule, changes), change)
+        classes[rule] = _apply_override(_find_default(rule, changes), change)
     decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
     return Rules(
         classes=MappingProxyType(classes),
@@ -145,5 +147,5 @@ def rules(
         follows=_FOLLOWS - decided,
         watched=_WATCHED,
         overrides=MappingProxyType(changes),
-        silent_after=span(silent_after_s),
+        silent_after=clamp_duration(silent_after_s),
     )

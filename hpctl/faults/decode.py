@@ -12,7 +12,7 @@ import re
 from msgspec import Struct
 
 from hpctl.faults.table import ROWS, FaultRow
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.identity import RuleId
 
 NVLINK5_CODES = frozenset({"144", "145", "146", "147", "148", "149", "150"})
@@ -58,31 +58,31 @@ class NvLink5(Struct, frozen=True):
     blame: str
 
 
-def unnamed(text: str) -> str:
+def strip_process_name(text: str) -> str:
     """A driver's line without the name of the process that it names."""
     return _NAME.sub(r"\1", text, count=1)
 
 
-def severity(text: str) -> bool | None:
+def parse_severity(text: str) -> bool | None:
     """True where the text says Fatal, False where it says only Non-fatal, None if neither."""
     found = [m["no"] is None for m in _SEVERITY.finditer(text)]
     return any(found) if found else None
 
 
-def link(text: str) -> int | None:
+def parse_link(text: str) -> int | None:
     """The NVLink number that the text names first."""
     found = _LINK.search(text)
-    return natural(found[1]) if found else None
+    return parse_count(found[1]) if found else None
 
 
-def part(code: str, text: str) -> str:
+def parse_gpu_part(code: str, text: str) -> str:
     """Return the part of the GPU that an Xid names: the link of an Xid 74, nothing for others.
 
     Xid 13 names a GPC and a TPC, but the place says nothing: on a healthy H200 every exception of
     different programs stood at GPC 1, TPC 4, where the driver puts small kernels.
     """
     if code == "74":
-        number = link(text)
+        number = parse_link(text)
         return "" if number is None else f"link {number}"
     return ""
 
@@ -108,8 +108,8 @@ def decode_nvlink5(text: str) -> NvLink5:
         reason = (intr >> 20) & 0x3F
     return NvLink5(
         unit=name,
-        fatal=severity(text),
-        link=link(text),
+        fatal=parse_severity(text),
+        link=parse_link(text),
         intr_info=intr,
         error_status=registers[1] if len(registers) > 1 else None,
         reason=reason,
@@ -123,7 +123,7 @@ def nvlink5_rule(code: str, text: str) -> RuleId:
     `text` is the agent's detail, or the line where that is empty. What says neither fatal nor a
     known unit stays with the undecoded row of its code.
     """
-    line = decode_nvlink5(unnamed(text))
+    line = decode_nvlink5(strip_process_name(text))
     if code == "149":
         return RuleId(_netir(line))
     if code == "145" and not line.fatal:
@@ -195,7 +195,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     Where the text says non-fatal and the table treats the node, a person has to look.
     """
     rule = RuleId(f"sxid-{code}")
-    fatal = severity(text)
+    fatal = parse_severity(text)
     if fatal is True:
         return rule if acts else RuleId("sxid-fatal")
     if fatal is False:

@@ -46,15 +46,15 @@ def reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding |
     return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
 
 
-def uncleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def drop_cleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings without those that a reset has cleared since: of its GPUs, seen before it."""
     resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
     if not resets:
         return findings
-    return tuple(f for f in findings if not any(_cleared(f, reset) for reset in resets))
+    return tuple(f for f in findings if not any(_is_cleared(f, reset) for reset in resets))
 
 
-def _cleared(finding: Finding, reset: Finding) -> bool:
+def _is_cleared(finding: Finding, reset: Finding) -> bool:
     of_gpu = finding.check.startswith(_OF_GPUS) and finding.check != RESET_CHECK
     before = finding.last < reset.first and finding.clears is not Clears.OPERATOR
     return of_gpu and before and finding.device in reset.evidence.split()
@@ -63,7 +63,7 @@ def _cleared(finding: Finding, reset: Finding) -> bool:
 Key = tuple[str, str, str, str, str]
 
 
-def key(finding: Finding) -> Key:
+def make_finding_key(finding: Finding) -> Key:
     """What makes two findings the same one, seen again."""
     return (finding.check, finding.device, finding.code, finding.detail, finding.job)
 
@@ -83,82 +83,84 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     what is too much (`bounded`). Counts are the agent's own.
     """
     findings = tuple(_not_later(f, heard) for f in report.findings)
-    reported = {key(f) for f in findings}
+    reported = {make_finding_key(f) for f in findings}
     if known is None or known.generation != report.generation:
         kept = _outlives_boot(known, report)
-        fresh = Health(report.generation, heard, uncleared(_merged(kept, findings)))
-        return bounded(fresh, reported), True
-    folded = {key(f): f for f in known.findings if _still_known(f, reported)}
-    new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
+        fresh = Health(report.generation, heard, drop_cleared(_merge_findings(kept, findings)))
+        return bound_findings(fresh, reported), True
+    folded = {make_finding_key(f): f for f in known.findings if _still_known(f, reported)}
+    new = any(
+        f.clears is Clears.GONE and make_finding_key(f) not in reported for f in known.findings
+    )
     unknown: set[Key] = set()
     for finding in findings:
-        before = folded.get(key(finding))
+        before = folded.get(make_finding_key(finding))
         if before is None:
-            folded[key(finding)] = finding
-            unknown.add(key(finding))
+            folded[make_finding_key(finding)] = finding
+            unknown.add(make_finding_key(finding))
         elif finding != before:
             new |= finding.verdict is not before.verdict
-            folded[key(finding)] = replace(
+            folded[make_finding_key(finding)] = replace(
                 finding,
                 first=min(before.first, finding.first),
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    health = Health(known.generation, heard, uncleared(tuple(folded.values())))
-    health = bounded(health, reported)
-    return health, new or any(key(f) in unknown for f in health.findings)
+    health = Health(known.generation, heard, drop_cleared(tuple(folded.values())))
+    health = bound_findings(health, reported)
+    return health, new or any(make_finding_key(f) in unknown for f in health.findings)
 
 
 _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
 """The finding that says that a node told more; `count`: the most that were left out at once."""
 
 
-def bounded(health: Health, reported: Container[Key] = ()) -> Health:
+def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
     """The node with MOST_FINDINGS at most, and one that counts those that were dropped.
 
     A node that tells ever new things, by a broken check or by malice, must cost the others neither
     time nor memory. What fails is kept first, of that what the agent still tells, then what only an
     operator clears, then the newest: a flood hides nothing that fails and is still told.
     """
-    others = [f for f in health.findings if key(f) != _DROPPED]
+    others = [f for f in health.findings if make_finding_key(f) != _DROPPED]
     if len(others) <= MOST_FINDINGS:
         return health
 
     def rank(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
         fails, lasting = f.verdict is Verdict.FAIL, f.clears is Clears.OPERATOR
-        return (fails, key(f) in reported, lasting, f.last, key(f))
+        return (fails, make_finding_key(f) in reported, lasting, f.last, make_finding_key(f))
 
     others.sort(key=rank, reverse=True)
     dropped, at = len(others) - MOST_FINDINGS, health.last_heard
     check, _, _, detail, _ = _DROPPED
     note = Finding(check, Verdict.WARN, at, at, detail=detail, count=dropped)
-    for before in (f for f in health.findings if key(f) == _DROPPED):
+    for before in (f for f in health.findings if make_finding_key(f) == _DROPPED):
         note = replace(note, first=before.first, count=max(before.count, dropped))
     return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 
 def _still_known(finding: Finding, reported: set[Key]) -> bool:
-    name = key(finding)
+    name = make_finding_key(finding)
     if name in reported:
         return True
     together = (*name[:-1], "") in reported
     return finding.clears is not Clears.GONE and not (finding.job and together)
 
 
-def standing(health: Health, returned: datetime | None) -> Health:
+def drop_dismissed(health: Health, returned: datetime | None) -> Health:
     """What still counts of a node that an operator gave back with `hpctl undrain` at that time.
 
     A finding that only an operator clears is dismissed from then on, however often its check
     still sees it: the agent goes on to report what it saw, and a condition that lasts is no news.
     It counts again where it says something else, or began anew, after a restart above all.
     """
-    if returned is None or not any(_dismissed(f, returned) for f in health.findings):
+    if returned is None or not any(_is_dismissed(f, returned) for f in health.findings):
         return health
-    kept = tuple(f for f in health.findings if not _dismissed(f, returned))
+    kept = tuple(f for f in health.findings if not _is_dismissed(f, returned))
     return replace(health, findings=kept)
 
 
-def _dismissed(finding: Finding, returned: datetime) -> bool:
+def _is_dismissed(finding: Finding, returned: datetime) -> bool:
     return finding.clears is Clears.OPERATOR and finding.first <= returned
 
 
@@ -168,9 +170,11 @@ def _outlives_boot(known: Health | None, report: Report) -> tuple[Finding, ...]:
     return tuple(f for f in known.findings if f.clears is Clears.OPERATOR)
 
 
-def _merged(kept: tuple[Finding, ...], reported: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    names = {key(f) for f in reported}
-    return (*(f for f in kept if key(f) not in names), *reported)
+def _merge_findings(
+    kept: tuple[Finding, ...], reported: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    names = {make_finding_key(f) for f in reported}
+    return (*(f for f in kept if make_finding_key(f) not in names), *reported)
 
 
 def _not_later(finding: Finding, heard: datetime) -> Finding:

@@ -44,7 +44,7 @@ def mark_in(reason: str) -> str:
     return mark if mark in MARKS else ""
 
 
-def spent(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Whether what a mark asks for was done since: a boot, or where it is known another instance.
 
     slurmctld's clock and the node's, both in whole seconds.
@@ -81,8 +81,8 @@ def with_marks(
         if known is None:
             who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
             known = Health(who, seen)
-        code = SPENT if spent(node, instance) else MARKS[mark]
-        finding = _finding(node, mark, code, seen)
+        code = SPENT if is_spent(node, instance) else MARKS[mark]
+        finding = _make_finding(node, mark, code, seen)
         found[name] = replace(known, findings=(*known.findings, finding))
     return found
 
@@ -92,7 +92,7 @@ _WITHIN: Final = timedelta(microseconds=999_999)
 node back takes the old mark off."""
 
 
-def _finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
+def _make_finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
     at = node.reason_at + _WITHIN if node.reason_at else seen
     state = "+".join([node.state, *sorted(node.flags)])
     evidence = f"State={state} Reason={node.reason}"

@@ -7,8 +7,8 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from hpctl.faults.decode import part
-from hpctl.toolkit.bounds import span
+from hpctl.faults.decode import parse_gpu_part
+from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.model import TEST, Finding, Verdict
 
 XID = "kernel.xid"
@@ -75,14 +75,14 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
     ]
 
 
-def together(a: Incident, b: Incident, fold: timedelta) -> bool:
+def are_one_event(a: Incident, b: Incident, fold: timedelta) -> bool:
     """Whether two incidents can be one event: same device (or one names none), close in time."""
     if a.device != b.device and a.device and b.device:
         return False
     return b.first - a.last <= fold and a.first - b.last <= fold
 
 
-def repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
+def is_repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     """Seen twice on the same part within the window, and by more than one job or burst.
 
     Of an error that is mostly the application's (Xid 13, 31), the same job having it again
@@ -92,14 +92,16 @@ def repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     """
     parts: dict[str, list[Finding]] = {}
     for finding in incident.findings:
-        place = part(incident.code, f"{finding.detail} {finding.evidence}")
+        place = parse_gpu_part(incident.code, f"{finding.detail} {finding.evidence}")
         parts.setdefault(place, []).append(finding)
-    window = span(window_s)
+    window = clamp_duration(window_s)
     by_job = incident.check == XID and incident.code in _APPLICATIONS
-    return any(_again(findings, window, apart, by_job=by_job) for findings in parts.values())
+    return any(
+        _hits_part_again(findings, window, apart, by_job=by_job) for findings in parts.values()
+    )
 
 
-def _again(
+def _hits_part_again(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
     """Whether one part of a device was hit again: by another job, or after another time."""
@@ -118,7 +120,7 @@ def _two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
     )
 
 
-def evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
+def collect_evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
     """The findings of the incidents that decided, then those of their devices' others."""
     devices = {incident.device for incident in main} | {""}
     chosen = {id(f): f for incident in main for f in incident.findings}

@@ -78,7 +78,7 @@ def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
     return "" if node.responding else "slurm.silent"
 
 
-def answers(node: SlurmNode | None, instance: Instance | None) -> bool:
+def is_reachable(node: SlurmNode | None, instance: Instance | None) -> bool:
     """Whether Slurm and the cloud reach a node, closed or not."""
     running = instance is None or instance.status is InstanceStatus.RUNNING
     return node is not None and node.responding and not node.down and running
@@ -119,12 +119,14 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
             since = before.get((known.generation, sign), now)
         signs[known.generation, sign] = since = since or slurm.as_of
         found[name] = replace(
-            known, findings=(*known.findings, _finding(sign, node, instance, since))
+            known, findings=(*known.findings, _make_finding(sign, node, instance, since))
         )
     return found, signs
 
 
-def _finding(sign: str, node: SlurmNode, instance: Instance | None, since: datetime) -> Finding:
+def _make_finding(
+    sign: str, node: SlurmNode, instance: Instance | None, since: datetime
+) -> Finding:
     check, _, code = sign.partition(".")
     evidence = f"State={'+'.join([node.state, *sorted(node.flags)])} Reason={node.reason}"
     if check == "cloud" and instance is not None:

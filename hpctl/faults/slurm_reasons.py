@@ -70,7 +70,7 @@ def find_closed(node: SlurmNode | None) -> FaultRow | None:
     return row if row is not None and row in list_closed() else None
 
 
-def advise(node: SlurmNode) -> str:
+def advise_operator(node: SlurmNode) -> str:
     """Say what a person does about a node that Slurm closed by itself; "" for another node."""
     row = find_closed(node)
     if row is None:

@@ -91,13 +91,13 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     def rules(self) -> tuple[RuleId, ...]:
         """The ids of its rules: one, or one for each number."""
         if not self.code:
-            return (RuleId(stem(self.check)),)
+            return (RuleId(make_rule_prefix(self.check)),)
         return tuple(rule_id(self.check, code) for code in self.codes)
 
     @property
     def codes(self) -> tuple[str, ...]:
         """Its codes one by one."""
-        return tuple(expand(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
+        return tuple(expand_numbers(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
 
     @property
     def suspect(self) -> bool:
@@ -176,17 +176,17 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     words: tuple[str, ...] = ()
 
 
-def stem(check: str) -> str:
+def make_rule_prefix(check: str) -> str:
     """What the rule ids of a check begin with."""
     return _STEMS.get(check) or check.replace(".", "-")
 
 
 def rule_id(check: str, code: str) -> RuleId:
     """The id of the rule for a code of a check."""
-    return RuleId(f"{stem(check)}-{code}")
+    return RuleId(f"{make_rule_prefix(check)}-{code}")
 
 
-def expand(numbers: str) -> Iterator[str]:
+def expand_numbers(numbers: str) -> Iterator[str]:
     """The numbers in `11 25 39-41`."""
     for low, high in _RANGE.findall(numbers):
         yield from map(str, range(int(low), int(high or low) + 1))
@@ -201,7 +201,7 @@ _QUOTED_COLUMNS = ("line", "heads", "words", "checks", "reason")
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
-def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Each row of a file's tables: the heading that it stands under, and its cells by column."""
     title, columns = "", list[str]()
     for line in (pkgutil.get_data(__package__, f"{name}.md") or b"").decode().splitlines():
@@ -215,7 +215,7 @@ def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield title, dict(zip(columns, cells, strict=True))
 
 
-def _options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
+def _parse_options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
     """`own` is a flag, `seen=2/3` two numbers."""
     for option in text.split(", ") if text else ():
         name, given, value = option.partition("=")
@@ -247,11 +247,11 @@ class _Tables(Struct):
     benign: list[BenignLine] = field(default_factory=list)
 
 
-def _read() -> _Tables:
+def _read_tables() -> _Tables:
     """Read the files. What is misspelled or incomplete raises."""
     tables = _Tables()
     limits: dict[str, dict[str, Limit]] = {}
-    for title, cells in (line for name in _FILES for line in _lines(name)):
+    for title, cells in (line for name in _FILES for line in _read_rows(name)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
             limits[check][name] = convert(cells, Limit, strict=False)
@@ -265,7 +265,7 @@ def _read() -> _Tables:
         if "fragment" in cells:
             FRAGMENTS[cells["fragment"]] = cells["stands for"].strip("`")
             continue
-        options = dict(_options(cells.pop("options")))
+        options = dict(_parse_options(cells.pop("options")))
         row = {**options, **_with_lists(cells)}
         if "treatment" in row:
             tables.faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
@@ -276,7 +276,7 @@ def _read() -> _Tables:
     return tables
 
 
-_TABLES = _read()
+_TABLES = _read_tables()
 SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = tuple(
     (title, tuple(rows)) for title, rows in _TABLES.faults.items()
 )

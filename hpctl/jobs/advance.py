@@ -8,7 +8,7 @@ from msgspec import Struct
 from hpctl.engine.job_deadlines import deadline_s
 from hpctl.engine.queue_wait import is_queued
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_put_off
-from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import (
     BEFORE_STOP,
@@ -16,16 +16,16 @@ from hpctl.vocabulary.job_recovery import (
     JobRecovery,
     JobReport,
     JobSignal,
-    Wish,
+    RequestedAction,
 )
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import (
     Case,
     Do,
-    Look,
     Move,
     Next,
     Repeat,
+    RequeueInterval,
     StepKind,
     Wait,
     answer_text,
@@ -33,7 +33,7 @@ from hpctl.vocabulary.recovery import (
 )
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 
 
 class JobFacts(Struct, frozen=True):
@@ -83,11 +83,11 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     queued = facts.job is not None and rec.phase is JobPhase.STARTING and is_queued(facts.job, now)
     # Its turn in the queue may come in days, and a recovery that gave up could change nothing.
     since = now if queued else rec.since
-    deadline = later(since, deadline_s(rec.phase, policy, completing=completing))
+    deadline = add_seconds(since, deadline_s(rec.phase, policy, completing=completing))
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
-    over = _gone(rec, facts) or (None if rec.note else _ended(rec, facts))
+    over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
     return c.timed(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
@@ -95,7 +95,7 @@ _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PRO
 """Phases in which slurmctld has requeued the run, and may have died before it saved that."""
 
 
-def _gone(rec: JobRecovery, facts: JobFacts) -> Move | None:
+def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> Move | None:
     """Whether there is nothing left to treat."""
     job = facts.job
     if job is None:
@@ -105,10 +105,10 @@ def _gone(rec: JobRecovery, facts: JobFacts) -> Move | None:
     return None
 
 
-def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
+def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
     """Ends that may come in any phase, and a run that began, or came back, without our help."""
     job = facts.job
-    assert job is not None  # _gone has answered for a job that is gone
+    assert job is not None  # _detect_gone_job has answered for a job that is gone
     if job.state == "COMPLETED" and not job.completing:
         return Move(JobSignal.FINISHED, "the job completed")
     if job.state == "CANCELLED" and rec.action is Action.END:
@@ -118,7 +118,7 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
         return Move(JobSignal.FAILED_AGAIN, "it reached its time limit right after its restart")
     if job.state in ("CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED") and not at_limit:
         return Move(JobSignal.GONE, f"the job ended as {job.state}: this recovery does not apply")
-    disturbed = rec.crippled or _find_queued(rec) is not None
+    disturbed = rec.has_lost_node or _find_queued(rec) is not None
     if facts.called_off and job.running and rec.phase in BEFORE_STOP and not disturbed:
         return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
     later_run = job.restarts > rec.attempt.restarts
@@ -137,7 +137,7 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
 
 def _ended_at_limit(rec: JobRecovery, job: SlurmJob) -> bool:
     """Whether the run ended at the time limit that is treated."""
-    treated = rec.trouble is not None and rec.trouble.kind is Kind.TIME_LIMIT
+    treated = rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
     return treated and job.state == TIMED_OUT and job.restarts == rec.attempt.restarts
 
 
@@ -171,15 +171,15 @@ def _find_queued(rec: JobRecovery) -> datetime | None:
     return max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
 
 
-def _hit(c: _Case) -> Next:
+def _advance_hit(c: _Case) -> Next:
     if c.rec.lift:
-        return _lifting(c)
+        return _lift_exclusion(c)
     if c.rec.note:
-        return _noting(c)
+        return _note_preemption(c)
     if c.rec.hang:
-        return _hung(c)
+        return _advance_hung(c)
     if not c.facts.cordoned:
-        return c.wait("its node is not closed to new work yet", Look.SOON)
+        return c.wait("its node is not closed to new work yet", RequeueInterval.SOON)
     job = c.facts.job
     if c.rec.supervised and job is not None and job.running and not c.facts.headless:
         return Move(JobSignal.SUPERVISED, "its own supervisor restarts its step without the node")
@@ -190,7 +190,7 @@ def _hit(c: _Case) -> Next:
     return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
 
 
-def _lifting(c: _Case) -> Next:
+def _lift_exclusion(c: _Case) -> Next:
     """HIT by no fault: an exclusion has outlived its node's treatment."""
     job = c.facts.job
     left = set(job.excluded_by_hpctl).intersection(c.rec.lift) if job is not None else set()
@@ -200,36 +200,36 @@ def _lifting(c: _Case) -> Next:
     return c.take(StepKind.LIFT, str(job.id), JobSignal.REFUSED, cannot, nodes=c.rec.lift)
 
 
-def _noting(c: _Case) -> Next:
+def _note_preemption(c: _Case) -> Next:
     """HIT by no fault: another job preempted it, which its Comment is to tell."""
     job = c.facts.job
-    assert job is not None  # _gone has answered for a job that is gone
+    assert job is not None  # _detect_gone_job has answered for a job that is gone
     if c.rec.note in job.comment:
         return Move(JobSignal.CALLED_OFF, "Slurm starts it again")
     cannot = "slurmctld will not change its Comment"
     return c.take(StepKind.NOTE, str(job.id), JobSignal.CALLED_OFF, cannot, c.rec.note)
 
 
-def _hung(c: _Case) -> Next:
+def _advance_hung(c: _Case) -> Next:
     """HIT by no fault but its own standing still: its stacks first, then what the policy says."""
     job, killed = c.facts.job, c.last(StepKind.SIGNAL)
     if job is None or not job.running:
         ended = "`hangs: cancel` ended it" if killed else "it ended by itself"
         return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
-        return c.wait("it is being ended", Look.SOON)
+        return c.wait("it is being ended", RequeueInterval.SOON)
     if c.facts.works:
         return Move(JobSignal.CALLED_OFF, "it works again by itself")
     if not c.facts.hangs:
         # As after a restart: this daemon has not watched it for long enough yet.
         if c.now >= c.deadline:
             return Move(JobSignal.CALLED_OFF, "it was not seen to hang again")
-        return c.wait("whether it hangs still is not known yet", Look.SLOWLY)
-    dumped, late = c.last(StepKind.STACKS), later(c.rec.since, c.policy.hangs.dump_s)
+        return c.wait("whether it hangs still is not known yet", RequeueInterval.SLOWLY)
+    dumped, late = c.last(StepKind.STACKS), add_seconds(c.rec.since, c.policy.hangs.dump_s)
     if dumped is None:
         return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
     if dumped.outcome is None and c.now < late:
-        return Wait(late, "the stacks of its ranks are dumped", Look.SLOWLY)
+        return Wait(late, "the stacks of its ranks are dumped", RequeueInterval.SLOWLY)
     if c.rec.hang == "dump":
         dump = answer_text(dumped.outcome) if dumped.outcome else ""
         kept = f"stacks: {dump}" if dumped.accepted else f"its stacks could not be dumped ({dump})"
@@ -239,7 +239,7 @@ def _hung(c: _Case) -> Next:
     return Move(JobSignal.STOP_WANTED, "it hangs")
 
 
-def _excising(c: _Case) -> Next:
+def _advance_excising(c: _Case) -> Next:
     job = c.facts.job
     if job is None or not job.running:
         return Move(JobSignal.STOP_WANTED, "it did not outlive its node")
@@ -248,53 +248,55 @@ def _excising(c: _Case) -> Next:
     if c.facts.gone:
         return Move(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
     if c.facts.node_stops_it:
-        return c.wait("its node is about to be set DOWN", Look.SOON)
+        return c.wait("its node is about to be set DOWN", RequeueInterval.SOON)
     return Move(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
 
 
-def _watching(c: _Case) -> Next:
+def _advance_watching(c: _Case) -> Next:
     job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
         return Move(JobSignal.STOP_WANTED, "it stopped by itself")
     if c.facts.headless:
         return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
-    if report is not None and report.wish is Wish.REQUEUE:
+    if report is not None and report.wish is RequestedAction.REQUEUE:
         return Move(JobSignal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
     if report is not None:
         return Move(
             JobSignal.WENT_ON, report.why or f"its supervisor answered with {report.action}"
         )
-    grace = later(c.rec.since, c.policy.job.supervisor_grace_s)
+    grace = add_seconds(c.rec.since, c.policy.job.supervisor_grace_s)
     if c.now >= grace:
         silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
         return Move(JobSignal.STOP_WANTED, silence)
-    return Wait(grace, "its supervisor has a moment to restart its step", Look.SLOWLY)
+    return Wait(grace, "its supervisor has a moment to restart its step", RequeueInterval.SLOWLY)
 
 
-def _saving(c: _Case) -> Next:
+def _advance_saving(c: _Case) -> Next:
     if c.facts.job is None or not c.facts.job.running:
         return Move(JobSignal.SAVE_OVER, "the job ended while saving")
-    grace = later(c.rec.since, c.policy.job.save_grace_s)
+    grace = add_seconds(c.rec.since, c.policy.job.save_grace_s)
     if c.now >= grace:
         return Move(JobSignal.SAVE_OVER, "the grace to save is over")
     # A signal is felt each time: one in doubt counts as sent.
     if c.last(StepKind.SIGNAL) is None:
         return Do(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
-    return Wait(grace, f"the job saves ({c.rec.save_signal})", Look.SOON)
+    return Wait(grace, f"the job saves ({c.rec.save_signal})", RequeueInterval.SOON)
 
 
-def _stopping(c: _Case) -> Next:
+def _advance_stopping(c: _Case) -> Next:
     job = c.facts.job
-    assert job is not None  # _ended has answered for a job that is gone
+    assert job is not None  # _detect_end has answered for a job that is gone
     if c.rec.action is Action.END:
         return _giving_up(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
-        return c.wait(f"COMPLETING on {nodes}: requeueing now can crash slurmctld", Look.SOON)
+        return c.wait(
+            f"COMPLETING on {nodes}: requeueing now can crash slurmctld", RequeueInterval.SOON
+        )
     if job.state == "PENDING":
         return Move(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
-        return c.wait("its node is about to be set DOWN, which requeues it", Look.SOON)
+        return c.wait("its node is about to be set DOWN, which requeues it", RequeueInterval.SOON)
     goes_on = _goes_on(c.rec, c.facts)
     if goes_on:
         return Move(JobSignal.WENT_ON, goes_on)
@@ -307,8 +309,8 @@ def _giving_up(c: _Case) -> Next:
 
     Its dependents and who waits for it take CANCELLED for a failure.
     """
-    if _accepted(c, StepKind.CANCEL):
-        return c.wait("it is being cancelled", Look.SOON)
+    if _is_accepted(c, StepKind.CANCEL):
+        return c.wait("it is being cancelled", RequeueInterval.SOON)
     cannot = "slurmctld will not cancel it"
     return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
@@ -320,62 +322,66 @@ def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
     back, and no report helps a run that has lost its batch script.
     """
     job, report = facts.job, facts.report
-    its_own = rec.crippled or rec.trouble is not None
+    its_own = rec.has_lost_node or rec.trouble is not None
     if not its_own or facts.headless or job is None or not job.running:
         return ""
-    if report is None or report.wish is not Wish.NONE or not (report.trouble or report.why):
+    if (
+        report is None
+        or report.wish is not RequestedAction.NONE
+        or not (report.trouble or report.why)
+    ):
         return ""
     return report.why or f"its supervisor answered with {report.action}"
 
 
-def _released(c: _Case) -> Next:
-    return _holding(c) if c.rec.over_budget else _releasing(c)
+def _advance_released(c: _Case) -> Next:
+    return _hold_job(c) if c.rec.over_budget else _release_job(c)
 
 
-def _holding(c: _Case) -> Next:
+def _hold_job(c: _Case) -> Next:
     """RELEASED with a budget spent: held."""
-    if _accepted(c, StepKind.HOLD):
+    if _is_accepted(c, StepKind.HOLD):
         return Move(JobSignal.HELD, c.rec.over_budget)
-    return _order(c, StepKind.HOLD)
+    return _order_step(c, StepKind.HOLD)
 
 
-def _releasing(c: _Case) -> Next:
+def _release_job(c: _Case) -> Next:
     """RELEASED otherwise: started as soon as its last run has cleared."""
     wait_s = _backoff_s(c.rec, c.facts, c.now)
-    if _accepted(c, StepKind.START_NOW):
+    if _is_accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
         return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
     if c.facts.job is not None and c.facts.job.completing:
-        return c.wait("its last run is completing", Look.SOON)
+        return c.wait("its last run is completing", RequeueInterval.SOON)
     if put_off := _put_off_since(c):
         return Move(JobSignal.STARTED, put_off)
-    answer = _order(c, StepKind.START_NOW)
+    answer = _order_step(c, StepKind.START_NOW)
     if not isinstance(answer, Do):
         return answer
     # Its nodes kill a job that comes back in the second it was ended in. The order goes out before
     # that is over: a pass as the next second begins would miss one that waits for it.
     early_s = (c.facts.ready - c.now).total_seconds()
-    return _start(c, answer.attempt, answer.why, max(wait_s, early_s))
+    return _make_start(c, answer.attempt, answer.why, max(wait_s, early_s))
 
 
-def _order(c: _Case, kind: StepKind) -> Next:
+def _order_step(c: _Case, kind: StepKind) -> Next:
     """The step again, where its last attempt is of a phase before or may be repeated."""
     last, job = c.last(kind), str(c.rec.attempt.job)
     if last is not None and last.moves < len(c.rec.trail):
         return Do(kind, job, last.attempt + 1, c.rec.over_budget)
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
-        return c.wait("no longer pending", Look.SOON)
+        return c.wait("no longer pending", RequeueInterval.SOON)
     cannot = f"slurmctld will not {kind} it"
     return c.take(kind, job, JobSignal.REFUSED, cannot, c.rec.over_budget)
 
 
-def _accepted(c: _Case, kind: StepKind) -> bool:
+def _is_accepted(c: _Case, kind: StepKind) -> bool:
     """Whether slurmctld has accepted this step in this phase."""
     last = c.last(kind)
     return last is not None and last.moves == len(c.rec.trail) and last.accepted
 
 
-def _start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
+def _make_start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
     """A START_NOW with what the facts say of where, and how large."""
     job, facts = str(c.rec.attempt.job), c.facts
     return Do(
@@ -390,14 +396,14 @@ def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
     return max((rec.start_at - now).total_seconds(), 0.0)
 
 
-def _starting(c: _Case) -> Next:
+def _advance_starting(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY and not job.completing:
         return Move(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
-        return c.wait("its last run is completing", Look.SOON)
+        return c.wait("its last run is completing", RequeueInterval.SOON)
     later_start = _starts_later(c)
     if later_start is not None:
         return later_start
@@ -407,25 +413,27 @@ def _starting(c: _Case) -> Next:
     if (
         begin_delayed
         and last is not None
-        and c.now >= later(last.started, c.policy.job.step_retry_s)
+        and c.now >= add_seconds(last.started, c.policy.job.step_retry_s)
     ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
-            return _start(c, last.attempt + 1, "the delay came back")
-        return c.wait("Slurm keeps its begin delay; the job starts by itself", Look.SOON)
+            return _make_start(c, last.attempt + 1, "the delay came back")
+        return c.wait("Slurm keeps its begin delay; the job starts by itself", RequeueInterval.SOON)
     if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
-        missed = later(job.eligible, c.facts.pass_s)
+        missed = add_seconds(job.eligible, c.facts.pass_s)
         if c.now < missed:
-            return Wait(min(missed, c.deadline), "it starts with its begin time", Look.SOON)
+            return Wait(
+                min(missed, c.deadline), "it starts with its begin time", RequeueInterval.SOON
+            )
         # A pass that looked at the job before it was due called for no other.
-        return _start(c, last.attempt + 1, "no scheduling pass came with its begin time")
+        return _make_start(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None:
         # A job that needs every node, or this very one, would wait for ever without it.
-        ready = later(last.started, c.policy.job.step_retry_s)
+        ready = add_seconds(last.started, c.policy.job.step_retry_s)
         if c.now < ready:
-            return Wait(ready, "its excluded node is back", Look.SOON)
-        return _start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
+            return Wait(ready, "its excluded node is back", RequeueInterval.SOON)
+        return _make_start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
     waits = job.reason or job.state
     return c.wait(f"in the queue ({waits})", look=_in_queue(job))
 
@@ -433,7 +441,7 @@ def _starting(c: _Case) -> Next:
 def _starts_later(c: _Case) -> Next | None:
     """Return what to do of a job that is not to start yet; None where it is."""
     put_off = _put_off_since(c)
-    return c.wait(put_off, Look.SLOWLY) if put_off else _backing_off(c)
+    return c.wait(put_off, RequeueInterval.SLOWLY) if put_off else _backing_off(c)
 
 
 def _put_off_since(c: _Case) -> str:
@@ -455,19 +463,21 @@ def _backing_off(c: _Case) -> Next | None:
     over = job.eligible is not None and job.eligible <= c.now
     if (early and over) or last.attempt >= c.policy.job.step_attempts:
         return None
-    ready = later(last.started, c.policy.job.step_retry_s)
+    ready = add_seconds(last.started, c.policy.job.step_retry_s)
     if early and c.now < ready:
         return Wait(ready, "a node that it ran on is faulty: no backoff is called for")
     why = "no backoff for a fault of the hardware" if early else "its backoff is over"
-    return _start(c, last.attempt + 1, why)
+    return _make_start(c, last.attempt + 1, why)
 
 
-def _in_queue(job: SlurmJob) -> Look:
+def _in_queue(job: SlurmJob) -> RequeueInterval:
     """A job that waits for nodes may wait for hours; one that waits for the pass, not long."""
-    return Look.SOON if job.reason in ("", "None", "BeginTime") else Look.SLOWLY
+    return (
+        RequeueInterval.SOON if job.reason in ("", "None", "BeginTime") else RequeueInterval.SLOWLY
+    )
 
 
-def _proving(c: _Case) -> Next:
+def _advance_proving(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY:
@@ -479,22 +489,22 @@ def _proving(c: _Case) -> Next:
     if c.facts.asks:
         return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and job.configuring:
-        return c.wait("its nodes are being made ready (CONFIGURING)", Look.SLOWLY)
+        return c.wait("its nodes are being made ready (CONFIGURING)", RequeueInterval.SLOWLY)
     # slurmctld sets the start anew when nodes that it powered up for the job are ready.
     began = max(c.rec.since, job.start) if job.running and job.start else c.rec.since
-    proved = later(began, c.policy.job.prove_s)
+    proved = add_seconds(began, c.policy.job.prove_s)
     if job.running and c.now >= proved:
         return Move(JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
     return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
 
 
 _PHASES: Final = {
-    JobPhase.HIT: _hit,
-    JobPhase.EXCISING: _excising,
-    JobPhase.WATCHING: _watching,
-    JobPhase.SAVING: _saving,
-    JobPhase.STOPPING: _stopping,
-    JobPhase.RELEASED: _released,
-    JobPhase.STARTING: _starting,
-    JobPhase.PROVING: _proving,
+    JobPhase.HIT: _advance_hit,
+    JobPhase.EXCISING: _advance_excising,
+    JobPhase.WATCHING: _advance_watching,
+    JobPhase.SAVING: _advance_saving,
+    JobPhase.STOPPING: _advance_stopping,
+    JobPhase.RELEASED: _advance_released,
+    JobPhase.STARTING: _advance_starting,
+    JobPhase.PROVING: _advance_proving,
 }

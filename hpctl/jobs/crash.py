@@ -21,7 +21,13 @@ from msgspec.structs import replace
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
+from hpctl.vocabulary.trouble import (
+    EVIDENCE_CHARS,
+    UNSTARTED,
+    Trouble,
+    TroubleKind,
+    classify_start_failure,
+)
 
 SIGNATURE_CHARS: Final = 200
 MESSAGE_CHARS: Final = 120
@@ -57,7 +63,7 @@ _VARIES: Final = (
 )
 
 
-class Raised(Struct, frozen=True):
+class ParsedException(Struct, frozen=True):
     """An uncaught exception as a log shows it. `where` is `function (file)`: of the user's code
     where `own`, else of the library that raised."""
 
@@ -82,10 +88,10 @@ class Raised(Struct, frozen=True):
     @property
     def signature(self) -> str:
         """The same for the same error in another run."""
-        return f"{self.name} in {self.where}: {stable(self.message)}"[:SIGNATURE_CHARS]
+        return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
 
 
-def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
+def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
     """Every traceback that ends in an exception, each rank's lines read apart by their prefix."""
     begun: dict[str, int] = {}
     frames: dict[str, list[tuple[str, str]]] = {}
@@ -107,7 +113,7 @@ def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
                 first, path, at = unparsed.pop(stream)
                 where = f"line {at} ({path.rpartition('/')[2]})"
                 own = not _LIBRARY.search(path)
-                yield Raised(first, number, found[1], found[2].strip(), where, own)
+                yield ParsedException(first, number, found[1], found[2].strip(), where, own)
         elif found := _FRAME.match(text):
             frames[stream].append((found[1], found[2]))
             indented[stream] = True
@@ -117,12 +123,12 @@ def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
             found = _NAME.match(text)
             # Between the ranks of a log without prefixes, a line of another may come first.
             if found and (indented[stream] or _ERROR.match(found[1])):
-                where, own = _where(frames.pop(stream))
+                where, own = _find_innermost_frame(frames.pop(stream))
                 message = (found[2] or "").strip()
-                yield Raised(begun.pop(stream), number, found[1], message, where, own)
+                yield ParsedException(begun.pop(stream), number, found[1], message, where, own)
 
 
-def _where(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
+def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
     """The innermost frame of the user's own code, or else the innermost of all; and which it is."""
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     for path, function in reversed(own or frames):
@@ -130,14 +136,14 @@ def _where(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
     return "unknown place", False
 
 
-def stable(text: str) -> str:
+def mask_variable_parts(text: str) -> str:
     """A text without addresses, numbers, temporary paths and host addresses."""
     for pattern, instead in _VARIES:
         text = pattern.sub(instead, text)
     return " ".join(text.split())[:SIGNATURE_CHARS]
 
 
-def plain(text: str) -> str:
+def strip_control(text: str) -> str:
     """One line without colours and control characters."""
     bare = _COLOUR.sub("", text)
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
@@ -211,7 +217,7 @@ class PatternTier(IntEnum):
 class CrashPattern(Struct, frozen=True):
     """One wording of crash_patterns.yaml, which says what each field means."""
 
-    kind: Kind
+    kind: TroubleKind
     pattern: str
     says: str
     sample: str
@@ -226,7 +232,7 @@ class _Hit(Struct, frozen=True):
 
     line: int
     tier: PatternTier
-    kind: Kind
+    kind: TroubleKind
     why: str
     signature: str
     names_node: bool = True
@@ -242,7 +248,7 @@ class _Root(Struct, frozen=True):
     code: int | None = None
 
 
-def classify(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyword
+def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyword
     exit_code: int,
     tail: Sequence[str],
     *,
@@ -259,22 +265,22 @@ def classify(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyw
     ended, used where the log names none. `again`: another run or rank of this job was able to start
     its command. Never raises for odd text.
     """
-    lines = _bounded(tail)
+    lines = _bound_lines(tail)
     root = _first_observed(lines)
     code = _shell_code(exit_code)
-    trouble = Trouble(Kind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    hit = _best(lines)
+    trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
+    hit = _find_best_hit(lines)
     first = _Root(node or "", rank, code) if root.rank is None else root
-    if contract := _contract(policy, [code, root.code, *_srun_codes(lines)]):
+    if contract := _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)]):
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
     if code == 0 and not (hit and hit.tier is PatternTier.ORDER):
         why = "it ended with exit code 0 before its end"
-        return replace(trouble, kind=Kind.NO_PROGRESS, why=why, signature="exit 0")
+        return replace(trouble, kind=TroubleKind.NO_PROGRESS, why=why, signature="exit 0")
     if hit is None or hit.tier > PatternTier.CAUSE:
-        why = _unstarted([code, root.code], lines)
+        why = _explain_unstarted([code, root.code], lines)
         if why:
-            kind, reason = unstarted(why, again)
+            kind, reason = classify_start_failure(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
     if hit is not None and hit.tier is PatternTier.ECHO and _ended_alone(first, lines):
         consequence = hit.why
@@ -285,8 +291,8 @@ def classify(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyw
     elif hit is None or hit.tier is PatternTier.WRAPPER:
         code = root.code if root.code is not None else code
         # A launcher's exit code says no more than its own text; a signal does.
-        hit = _of_code(code) if hit is None or _signal(code) else hit
-    return _located(trouble, hit, lines, root, code)
+        hit = _of_code(code) if hit is None or _name_signal(code) else hit
+    return _add_location(trouble, hit, lines, root, code)
 
 
 def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
@@ -299,7 +305,7 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     if first.rank is None or first.code is None:
         return False
     code = _shell_code(first.code)
-    name = _signal(code)
+    name = _name_signal(code)
     if name not in _NO_ECHO and (name or not 1 < code < 128):
         return False
     rows = _rows_by_line(lines)
@@ -308,7 +314,9 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     return first.rank not in {rank_of(lines[number], launched=launched) for number in echoes}
 
 
-def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int) -> Trouble:
+def _add_location(
+    trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int
+) -> Trouble:
     """The trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
     evidence = "\n".join(lines[hit.begin : hit.line + 3])[-EVIDENCE_CHARS:] if line else ""
@@ -317,32 +325,34 @@ def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, cod
     )
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
-        return _behind(replace(located, why=hit.why, node=None, rank=None), lines)
+        return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = rank_of(line, launched=root.rank is not None)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
-    named = _first(_NODE, [line]) or (root.host if rank == root.rank else "")
+    named = _find_first_match(_NODE, [line]) or (root.host if rank == root.rank else "")
     if not named and not trouble.node:
-        named = _first(_SRUN_NODE, lines)
-    node = _name(named) or (trouble.node if same_place else None)
-    why = hit.why + _details(hit, lines)
+        named = _find_first_match(_SRUN_NODE, lines)
+    node = _shorten_host(named) or (trouble.node if same_place else None)
+    why = hit.why + _find_details(hit, lines)
     why = why if rank is None else f"rank {rank}: {why}"
-    return replace(located, why=why, node=node, rank=rank, device=_first(_DEVICE, [line]))
+    return replace(
+        located, why=why, node=node, rank=rank, device=_find_first_match(_DEVICE, [line])
+    )
 
 
-def _behind(trouble: Trouble, lines: Sequence[str]) -> Trouble:
+def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     """A network's trouble with the rank that is behind the others, where the lines show one.
 
     torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
     collectives than one that others wait in did not come to it: it hangs, and the network is well.
     """
-    if trouble.kind is not Kind.NETWORK:
+    if trouble.kind is not TroubleKind.NETWORK:
         return trouble
     missing = _did_not_come(lines)
     if missing is not None:
         why, rank = missing
-        return replace(trouble, kind=Kind.HANG, why=why, rank=rank, signature=NOT_COME)
+        return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
     oldest: dict[int, int] = {}
     for line in lines:
         if found := _TIMED_OUT.search(line):
@@ -407,19 +417,19 @@ _LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
 _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
-def _details(hit: _Hit, lines: Sequence[str]) -> str:
+def _find_details(hit: _Hit, lines: Sequence[str]) -> str:
     """What else the lines of an error say that its reader needs, for the end of a sentence."""
     block = lines[max(hit.begin, 0) : hit.line + 1]
-    if hit.kind in (Kind.GPU_MEMORY, Kind.HOST_MEMORY):
+    if hit.kind in (TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY):
         for line in block:
             if found := _ASKED_FOR.search(line):
                 free = f", {found[2]} free" if found[2] else ""
                 return f": it asked for {found[1]}{free}"
     elif hit.signature == MISUSED:
-        last = _first(_LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)])
+        last = _find_first_match(_LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)])
         return f": {last[:120]}" if last else ""
     elif INVALID_DEVICE in hit.signature:
-        asked = _first(_ASKED_DEVICE, block)
+        asked = _find_first_match(_ASKED_DEVICE, block)
         return f" (it asks for {asked})" if asked else ""
     elif "device-side assert" in hit.signature or "CUBLAS_STATUS" in hit.signature:
         for line in lines:
@@ -449,7 +459,7 @@ class GpuGrant(Struct, frozen=True):
     worked: bool = False
 
     @property
-    def hides(self) -> bool:
+    def hides_gpus(self) -> bool:
         """Whether CUDA_VISIBLE_DEVICES leaves no GPU: CUDA ignores its entries from the first
         invalid one on (CUDA C++ Programming Guide, "CUDA Environment Variables")."""
         if self.visible is None:
@@ -467,12 +477,12 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
     Where the job's environment hides the GPUs the cause is the user's: a crash that names no node.
     Else the node is suspect. Any other trouble is returned as it is.
     """
-    if INVALID_DEVICE in trouble.signature and trouble.kind is Kind.CRASH:
-        return replace(trouble, why=trouble.why + _given(grant))
+    if INVALID_DEVICE in trouble.signature and trouble.kind is TroubleKind.CRASH:
+        return replace(trouble, why=trouble.why + _describe_grant(grant))
     if trouble.signature != NO_GPU:
         return trouble
     hidden = ""
-    if grant.hides:
+    if grant.hides_gpus:
         hidden = f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
     elif grant.granted == 0 and not grant.worked:
         hidden = "the job has no GPUs: Slurm gave it none (sbatch --gpus-per-node=N asks for them)"
@@ -484,7 +494,7 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
         )
     if hidden:
         signature = "the environment hides the GPUs"
-        return replace(trouble, kind=Kind.CRASH, why=hidden, signature=signature, node=None)
+        return replace(trouble, kind=TroubleKind.CRASH, why=hidden, signature=signature, node=None)
     node = f"node {trouble.node}" if trouble.node else "the node"
     if not grant.granted:
         why = f"{trouble.why}: is CUDA_VISIBLE_DEVICES right, and does nvidia-smi answer on {node}?"
@@ -493,19 +503,19 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
     return replace(trouble, why=why)
 
 
-def _given(grant: GpuGrant) -> str:
+def _describe_grant(grant: GpuGrant) -> str:
     """What the program could have asked for."""
     given = f"; Slurm gave {grant.granted} a node" if grant.granted is not None else ""
     visible = f", CUDA_VISIBLE_DEVICES={grant.visible}" if grant.visible is not None else ""
     return f"{given}{visible}"
 
 
-def _bounded(tail: Sequence[str]) -> list[str]:
+def _bound_lines(tail: Sequence[str]) -> list[str]:
     """The last lines that count, one line each, without colours."""
     kept: list[str] = []
     left = TAIL_BYTES
     for text in reversed(tail[-TAIL_LINES:]):
-        line = plain(text[:LINE_CHARS])
+        line = strip_control(text[:LINE_CHARS])
         left -= len(line) + 1
         if left < 0:
             break
@@ -513,24 +523,26 @@ def _bounded(tail: Sequence[str]) -> list[str]:
     return kept[::-1]
 
 
-def _best(lines: Sequence[str]) -> _Hit | None:
+def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
     """The hit of the lowest tier, and of those the first, among what the run did not survive."""
     hits = [*_lines_that_explain(lines)]
-    lived_to = _survived(lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)})
+    lived_to = _find_survived_line(
+        lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)}
+    )
     fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
     return min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
 
 
 def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
     rows = _rows_by_line(lines)
-    raised = {one.line: one for one in tracebacks(lines)}
+    raised = {one.line: one for one in find_tracebacks(lines)}
     for number in sorted(rows.keys() | raised.keys()):
         row, error = rows.get(number), raised.get(number)
         begin = error.begin if error else number
         if row is not None and not (row.named and error):
-            text = stable(lines[number])
+            text = mask_variable_parts(lines[number])
             why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
-            if row.kind is Kind.DISK_FULL and (place := _FILE.search(lines[number])):
+            if row.kind is TroubleKind.DISK_FULL and (place := _FILE.search(lines[number])):
                 why = f"{row.says}: {place[1]}"
             if error is not None and error.own and row.tier is PatternTier.CAUSE:
                 why = f"{why}, in {error.where}"
@@ -538,7 +550,13 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
         elif error is not None and not error.echoes:
             yield _Hit(
-                number, PatternTier.CAUSE, Kind.CRASH, error.why, error.signature, True, begin
+                number,
+                PatternTier.CAUSE,
+                TroubleKind.CRASH,
+                error.why,
+                error.signature,
+                True,
+                begin,
             )
 
 
@@ -547,13 +565,15 @@ def crash_patterns() -> tuple[CrashPattern, ...]:
     text = files(__package__).joinpath("crash_patterns.yaml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = yaml.safe_load(text)
     return tuple(
-        CrashPattern(Kind(row.pop("kind")), tier=PatternTier[row.pop("tier", "CAUSE")], **row)
+        CrashPattern(
+            TroubleKind(row.pop("kind")), tier=PatternTier[row.pop("tier", "CAUSE")], **row
+        )
         for row in rows
     )
 
 
 @cache
-def _patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
+def _load_patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
     order = sorted(crash_patterns(), key=lambda row: (row.named, row.tier))
     return tuple((row, Pattern(row.pattern)) for row in order)
@@ -567,7 +587,7 @@ def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
         block += line.encode() + b"\n"
     found: dict[int, CrashPattern] = {}
     whole = bytes(block)
-    for row, pattern in _patterns():
+    for row, pattern in _load_patterns():
         for match in pattern.matches(whole):
             found.setdefault(bisect_right(starts, match.at) - 1, row)
     return found
@@ -580,7 +600,7 @@ _NOISE: Final = re.compile(
 )
 
 
-def _survived(lines: Sequence[str], trouble: set[int]) -> int:
+def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
     """The line up to which the run got over its errors: the last one of them, or 0."""
     ordinary, before, lived_to = 0, -1, 0
     for number, line in enumerate(lines):
@@ -613,39 +633,45 @@ def _first_observed(lines: Sequence[str]) -> _Root:
     )
 
 
-def _contract(policy: RunPolicy, codes: Sequence[int | None]) -> tuple[Kind, str, int] | None:
+def _match_exit_codes(
+    policy: RunPolicy, codes: Sequence[int | None]
+) -> tuple[TroubleKind, str, int] | None:
     """What one of the exit codes that mean something asks for."""
     for code in codes:
         if code is not None and code in policy.final_exit_codes:
-            return Kind.FINAL, f"exit code {code} asks not to be run again", code
+            return TroubleKind.FINAL, f"exit code {code} asks not to be run again", code
     for code in codes:
         if code is not None and code in policy.corruption_exit_codes:
-            return Kind.CORRUPTION, f"exit code {code}: results could not be reproduced", code
+            return (
+                TroubleKind.CORRUPTION,
+                f"exit code {code}: results could not be reproduced",
+                code,
+            )
     return None
 
 
-def _unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
+def _explain_unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
     """Why the command could not be started; empty where it could."""
     for code in codes:
         if code is not None and code in UNSTARTED:
             return f"{UNSTARTED[code]} (exit code {code})"
-    error = _first(_NOT_STARTED, lines)
+    error = _find_first_match(_NOT_STARTED, lines)
     return f"its command cannot be started: {error[:120]}" if error else ""
 
 
 def _of_code(code: int) -> _Hit:
-    name, kind = _signal(code), Kind.CRASH
+    name, kind = _name_signal(code), TroubleKind.CRASH
     if not name:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
     elif name in _DIED:
         why, signature = f"it died of {name}", name
     else:
         extra = ": no handler saved on it" if name in _SAVES else ""
-        why, signature, kind = f"it was killed by {name}{extra}", name, Kind.KILLED
+        why, signature, kind = f"it was killed by {name}{extra}", name, TroubleKind.KILLED
     return _Hit(-1, PatternTier.WRAPPER, kind, why, signature)
 
 
-def _signal(code: int) -> str:
+def _name_signal(code: int) -> str:
     """The name of the signal that an exit code stands for; empty for none."""
     try:
         return signal.Signals(code - 128).name if code > 128 else ""
@@ -664,7 +690,7 @@ def _srun_codes(lines: Sequence[str]) -> Iterator[int]:
             yield int(found[2])
 
 
-def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
+def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     """What the first line that matches captures."""
     for line in lines:
         if found := pattern.search(line):
@@ -672,7 +698,7 @@ def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     return ""
 
 
-def _name(host: str) -> NodeName | None:
+def _shorten_host(host: str) -> NodeName | None:
     """A host's short name, as Slurm calls nodes; None for an address."""
     if not host or re.fullmatch(r"[\d.:]+", host):
         return None

@@ -25,17 +25,17 @@ from hpctl.vocabulary.run_policy import (
     RunPolicy,
     Treatment,
 )
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class Past(Struct, frozen=True):
+class PastTrouble(Struct, frozen=True):
     """One trouble of the same job that was treated before, oldest first in a history."""
 
     trouble: Trouble
     action: Action
 
 
-class Means(Struct, frozen=True):
+class RestartMeans(Struct, frozen=True):
     """What is possible here and now.
 
     `process`: a launcher inside the step can restart its ranks, and all its nodes live. `step`:
@@ -60,7 +60,11 @@ class Means(Struct, frozen=True):
 
 
 def decide(
-    policy: RunPolicy, past: Sequence[Past], trouble: Trouble, means: Means, now: datetime
+    policy: RunPolicy,
+    past: Sequence[PastTrouble],
+    trouble: Trouble,
+    means: RestartMeans,
+    now: datetime,
 ) -> RunDecision:
     """The answer to one trouble, given what was done before. Total; time and history are values.
 
@@ -69,43 +73,45 @@ def decide(
     """
     treatment = policy.treatment(trouble.kind)
     fruitless = since_progress(policy, past, trouble)
-    rungs = _rungs(treatment, fruitless, trouble)
+    rungs = _list_rungs(treatment, fruitless, trouble)
     if rungs[0] in (Action.NONE, Action.NOTIFY):
-        return RunDecision(rungs[0], _line(trouble.why))
+        return RunDecision(rungs[0], _fold_line(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
-    tried = len(_restarts(fruitless))
+    tried = len(_list_restarts(fruitless))
     stops_at_once = rungs[0] in STOPS and not tried
     over = "" if stops_at_once else _over_budget(policy, past, fruitless, trouble, now)
     if over or rungs[0] in STOPS:
         times = f"{trouble.kind} {tried + 1} times without progress"
         reason = "" if stops_at_once else over or times
         action = policy.last_resort(trouble.kind) if over else rungs[0]
-        return _stop(action, reason, trouble, save_s)
-    for leave in _leaves(policy, past, trouble, means, now):
+        return _make_stop(action, reason, trouble, save_s)
+    for leave in _list_leaves(policy, past, trouble, means, now):
         for action in rungs:
-            if not _possible(action, policy, trouble, means, leave):
+            if not _is_possible(action, policy, trouble, means, leave):
                 continue
             if action in (Action.NONE, Action.NOTIFY):
-                return RunDecision(action, _line(trouble.why))
+                return RunDecision(action, _fold_line(trouble.why))
             return RunDecision(
                 action,
-                _line(f"{trouble.why} ({_spent(policy, past, fruitless, trouble, now)})"),
-                after_s=_wait(policy, treatment, fruitless, trouble),
+                _fold_line(
+                    f"{trouble.why} ({_describe_budget_use(policy, past, fruitless, trouble, now)})"
+                ),
+                after_s=_compute_wait(policy, treatment, fruitless, trouble),
                 exclude=leave.nodes,
-                size=_size(policy, means, leave) if action is Action.STEP else 0,
+                size=_choose_size(policy, means, leave) if action is Action.STEP else 0,
                 save_first_s=save_s,
             )
     short = Action.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return _stop(policy.last_resort(trouble.kind), why, trouble, save_s)
+    return _make_stop(policy.last_resort(trouble.kind), why, trouble, save_s)
 
 
-def _stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
+def _make_stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
     """The answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
     prefix = "hpctl: " if action is Action.HOLD else ""
     text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
-    return RunDecision(action, _line(f"{prefix}{text}"), save_first_s=save_s)
+    return RunDecision(action, _fold_line(f"{prefix}{text}"), save_first_s=save_s)
 
 
 def worth_growing(
@@ -126,7 +132,9 @@ def worth_growing(
     return saved_s > 0 and saved_s >= policy.grow_gain * restart_cost_s
 
 
-def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) -> tuple[Past, ...]:
+def since_progress(
+    policy: RunPolicy, past: Sequence[PastTrouble], trouble: Trouble
+) -> tuple[PastTrouble, ...]:
     """What was done since the run last got on, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
@@ -144,8 +152,8 @@ def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) ->
             on = one.step > step
         else:
             quiet = one.at - ran_from if ran_from else timedelta(0)
-            on = quiet.total_seconds() >= policy.proven_s and one.kind is not Kind.TIME_LIMIT
-        if on and one.kind is not Kind.NO_PROGRESS:
+            on = quiet.total_seconds() >= policy.proven_s and one.kind is not TroubleKind.TIME_LIMIT
+        if on and one.kind is not TroubleKind.NO_PROGRESS:
             since = index
         checkpoint = max(checkpoint, -1 if one.progress is None else one.progress)
         step = max(step, -1 if one.step is None else one.step)
@@ -154,7 +162,7 @@ def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) ->
     return tuple(past[since:])
 
 
-class _Leave(Struct, frozen=True):
+class _NodeExclusion(Struct, frozen=True):
     """Nodes to stay off: those proven bad, and those suspected, longest ago first."""
 
     certain: tuple[NodeName, ...]
@@ -165,11 +173,13 @@ class _Leave(Struct, frozen=True):
         return tuple(sorted((*self.certain, *self.suspected)))
 
 
-def _restarts(past: Sequence[Past]) -> list[Past]:
+def _list_restarts(past: Sequence[PastTrouble]) -> list[PastTrouble]:
     return [p for p in past if p.action in RESTARTS]
 
 
-def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) -> tuple[Action, ...]:
+def _list_rungs(
+    treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
+) -> tuple[Action, ...]:
     """What is left of the ladder, at least its last rung; then, where it never stops the job, what
     was tried."""
     ladder, at = treatment.ladder, 0
@@ -182,7 +192,7 @@ def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) ->
             continue
         if before.action in ladder[at:]:
             at = ladder.index(before.action, at) + 1
-    if trouble.kind is Kind.FINAL:
+    if trouble.kind is TroubleKind.FINAL:
         ladder = tuple(a for a in ladder if a not in RESTARTS) or (Action.NONE,)
     at = min(at, len(ladder) - 1)
     return ladder[at:] if ladder[-1] in STOPS else (*ladder[at:], *reversed(ladder[:at]))
@@ -190,16 +200,16 @@ def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) ->
 
 def _over_budget(
     policy: RunPolicy,
-    past: Sequence[Past],
-    fruitless: Sequence[Past],
+    past: Sequence[PastTrouble],
+    fruitless: Sequence[PastTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
     """Which budget forbids another restart, in words; empty for none."""
-    lately = _lately(policy, past, now)
+    lately = _count_recent_restarts(policy, past, now)
     if trouble.kind in UNPLANNED and lately >= policy.restarts:
-        return f"{lately} restarts in {_span(policy.window_s)}"
-    again = _restarts(fruitless)
+        return f"{lately} restarts in {_format_span(policy.window_s)}"
+    again = _list_restarts(fruitless)
     if policy.treatment(trouble.kind).hold_same:
         key = (trouble.kind, trouble.signature)
         same = 1 + sum((p.trouble.kind, p.trouble.signature) == key for p in again)
@@ -214,7 +224,7 @@ def _over_budget(
     return ""
 
 
-def unreachable(policy: RunPolicy) -> list[str]:
+def list_unreachable(policy: RunPolicy) -> list[str]:
     """What the treatments promise and the budgets never let happen, one line each."""
     found = []
     for kind, treatment in sorted(policy.treatments.items()):
@@ -234,7 +244,7 @@ def unreachable(policy: RunPolicy) -> list[str]:
     return found
 
 
-def _lately(policy: RunPolicy, past: Sequence[Past], now: datetime) -> int:
+def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: datetime) -> int:
     """Restarts in the window since the job was last stopped, planned ones not counted."""
     count = 0
     for p in past:
@@ -245,15 +255,19 @@ def _lately(policy: RunPolicy, past: Sequence[Past], now: datetime) -> int:
     return count
 
 
-def _leaves(
-    policy: RunPolicy, past: Sequence[Past], trouble: Trouble, means: Means, now: datetime
-) -> Iterator[_Leave]:
+def _list_leaves(
+    policy: RunPolicy,
+    past: Sequence[PastTrouble],
+    trouble: Trouble,
+    means: RestartMeans,
+    now: datetime,
+) -> Iterator[_NodeExclusion]:
     """The nodes to stay off; then, for a run that could not go on so, always one fewer.
 
     Who is proven bad is always among them. A suspicion ends with the window, or when the node
     was replaced or repaired.
     """
-    named: list[tuple[NodeName, Kind]] = []
+    named: list[tuple[NodeName, TroubleKind]] = []
     for p in past:
         old = (now - p.trouble.at).total_seconds() >= policy.window_s
         if p.trouble.node is not None and not old and p.trouble.node not in means.healed:
@@ -268,49 +282,53 @@ def _leaves(
     suspected = sorted((n for n in out if n not in certain), key=last.__getitem__)
     suspected = suspected[max(0, len(suspected) - policy.most_excluded) :]
     for dropped in range(len(suspected) + 1):
-        yield _Leave(certain, tuple(suspected[dropped:]))
+        yield _NodeExclusion(certain, tuple(suspected[dropped:]))
 
 
-def _possible(
-    action: Action, policy: RunPolicy, trouble: Trouble, means: Means, leave: _Leave
+def _is_possible(
+    action: Action, policy: RunPolicy, trouble: Trouble, means: RestartMeans, leave: _NodeExclusion
 ) -> bool:
     match action:
         case Action.PROCESS:
             return means.process and trouble.node not in leave.nodes
         case Action.STEP:
-            return means.step and _room(means, leave) >= _need(policy, means)
+            return means.step and _count_spare_nodes(means, leave) >= _count_needed_nodes(
+                policy, means
+            )
         case Action.REQUEUE:
             left = means.pool - len(leave.nodes)
-            enough = not means.pool or not leave.suspected or left >= _need(policy, means)
+            enough = (
+                not means.pool or not leave.suspected or left >= _count_needed_nodes(policy, means)
+            )
             return means.requeue and enough
         case Action.END | Action.HOLD:
             return False  # only by climbing there, or when nothing else is possible at all
     return True
 
 
-def _room(means: Means, leave: _Leave) -> int:
+def _count_spare_nodes(means: RestartMeans, leave: _NodeExclusion) -> int:
     """Healthy nodes of the allocation that are not left out."""
     if means.names:
         return len(set(means.names) - set(leave.nodes))
     return means.nodes - len(leave.nodes)
 
 
-def _need(policy: RunPolicy, means: Means) -> int:
+def _count_needed_nodes(policy: RunPolicy, means: RestartMeans) -> int:
     least = means.wanted if policy.nodes is None else min(means.wanted, policy.nodes[0])
     return max(1, least)
 
 
-def _size(policy: RunPolicy, means: Means, leave: _Leave) -> int:
-    room = _room(means, leave)
+def _choose_size(policy: RunPolicy, means: RestartMeans, leave: _NodeExclusion) -> int:
+    room = _count_spare_nodes(means, leave)
     most = means.wanted or room
     return min(room, most if policy.nodes is None else min(most, policy.nodes[1]))
 
 
-def _wait(
-    policy: RunPolicy, treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble
+def _compute_wait(
+    policy: RunPolicy, treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
 ) -> float:
     """Seconds before the restart. The jitter comes from the values, so replays agree."""
-    again = sum(policy.treatment(p.trouble.kind).backoff for p in _restarts(fruitless))
+    again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_restarts(fruitless))
     if not treatment.backoff or not again:
         return 0.0
     wait = policy.backoff.first_s
@@ -323,23 +341,23 @@ def _wait(
     return min(policy.backoff.cap_s, wait * (1 + JITTER * share))
 
 
-def _spent(
+def _describe_budget_use(
     policy: RunPolicy,
-    past: Sequence[Past],
-    fruitless: Sequence[Past],
+    past: Sequence[PastTrouble],
+    fruitless: Sequence[PastTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
     """How much of the budgets this restart uses up."""
-    again = len(_restarts(fruitless)) + 1
+    again = len(_list_restarts(fruitless)) + 1
     reason = f"restart {again} of {policy.without_progress} without progress"
     if trouble.kind not in UNPLANNED:
         return reason
-    lately = _lately(policy, past, now) + 1
-    return f"{reason}, {lately} of {policy.restarts} in {_span(policy.window_s)}"
+    lately = _count_recent_restarts(policy, past, now) + 1
+    return f"{reason}, {lately} of {policy.restarts} in {_format_span(policy.window_s)}"
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     """A length of time for a person: `24 h`."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= length and seconds % length == 0:
@@ -347,7 +365,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _line(text: str) -> str:
+def _fold_line(text: str) -> str:
     """One line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

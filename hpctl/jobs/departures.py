@@ -4,7 +4,7 @@ from datetime import datetime
 
 from hpctl.engine.preemption import RELEASED
 from hpctl.engine.view import View
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -26,9 +26,9 @@ def had_left(job: SlurmJob, node: NodeName, fault: datetime, view: View) -> bool
     """
     if is_noted_as_preempted(job, view):
         return True
-    if fault < later(job.submit, 1):
+    if fault < add_seconds(job.submit, 1):
         return False
-    since = later(job.submit, -RELEASED.total_seconds())
+    since = add_seconds(job.submit, -RELEASED.total_seconds())
     return any(
         _began_between(other, since, fault)
         for other in view.scheduler.jobs.values()

@@ -11,10 +11,10 @@ from typing import Final
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.view import View
-from hpctl.jobs.run_gates import RUN_GATES, Run
-from hpctl.toolkit.bounds import later
+from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.run_policy import Action, RunDecision
@@ -27,17 +27,17 @@ _LIFTED: Final = RuleId("run-lift")
 
 def lift_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
     """Return what opens for each pending job that hpctl keeps off a node without a cause any more.
     `taken`: the jobs that something is decided on already."""
 
-    def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
+    def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
-        return _lift(job, view, policy, now)
+        return _lift_exclusions(job, view, policy, now)
 
     waiting = [job for job in view.scheduler.jobs.values() if _may_be_lifted(job)]
-    found, flaws = each("plan", waiting, lambda job: job.id, one)
+    found, flaws = isolate_each("plan", waiting, lambda job: job.id, decide_job)
     return [decision for decision in found if decision is not None], flaws
 
 
@@ -45,17 +45,17 @@ def _may_be_lifted(job: SlurmJob) -> bool:
     return job.state == "PENDING" and bool(job.admin_comment) and not job.completing
 
 
-def _lift(
+def _lift_exclusions(
     job: SlurmJob, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
     kept = kept_out(job.id, view, policy)
-    nodes = [n for n in job.excluded_by_hpctl if n not in kept and serves(n, view)]
+    nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
     if not nodes or _tried_lately(job.id, view, now):
         return None
     why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
     answer = RunDecision(Action.NOTIFY, why)
     for gate in RUN_GATES:
-        shut = gate.gate(Run(job, answer), view, policy, now)
+        shut = gate.gate(GatedRun(job, answer), view, policy, now)
         if shut is not None:
             text = f"{why}; {shut}"
             return HoldNoted(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
@@ -78,7 +78,7 @@ def _lift(
 
 def _tried_lately(job: JobId, view: View, now: datetime) -> bool:
     return any(
-        rec.lift and rec.attempt.job == job and now < later(rec.since, LIFT_AGAIN_S)
+        rec.lift and rec.attempt.job == job and now < add_seconds(rec.since, LIFT_AGAIN_S)
         for rec in view.state.jobs.values()
     )
 
@@ -93,13 +93,13 @@ def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
     return {
         node
         for rec in mine
-        if now < later(rec.opened, window)
+        if now < add_seconds(rec.opened, window)
         for node in rec.exclude
         if not _another_since(node, rec.opened, view)
     }
 
 
-def serves(node: NodeName, view: View) -> bool:
+def is_in_service(node: NodeName, view: View) -> bool:
     """Whether a node is in service, its slurmd answers, and nothing treats it."""
     slurm = view.scheduler.nodes.get(node)
     if slurm is None or node in view.state.open_nodes:

@@ -1,12 +1,12 @@
 """What `hpctl explain` and the page say of a job that runs or has ended."""
 
 from hpctl.engine.explain_view import JobQuestion
-from hpctl.jobs.decide import Means, decide
+from hpctl.jobs.decide import RestartMeans, decide
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import why_ends_at_limit
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import TIMED_OUT
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
 def describe_crash(asked: JobQuestion) -> str:
@@ -14,9 +14,9 @@ def describe_crash(asked: JobQuestion) -> str:
     now, job = asked.world.now, asked.job
     if asked.world.policy.mode is Mode.OBSERVE:
         return "nothing: hpctl is in mode observe"
-    trouble = Trouble(Kind.CRASH, now, "a rank crashes", "now")
+    trouble = Trouble(TroubleKind.CRASH, now, "a rank crashes", "now")
     supervised = restart_of(asked.registered).has_supervisor
-    means = Means(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
+    means = RestartMeans(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
     answer = decide(asked.policy, (), trouble, means, now)
     return f"{answer.action} ({answer.why})"
 

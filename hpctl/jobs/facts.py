@@ -1,13 +1,13 @@
 """What the view says of one job under treatment: the facts that its recovery advances on."""
 
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
-from hpctl.engine.view import View, headless, jobs_on, last_report, script_first, urgent
+from hpctl.engine.view import View, is_headless, is_urgent, jobs_on, last_report, script_first
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.advance import JobFacts
-from hpctl.jobs.exclusions import can_spare, kept_out, serves
+from hpctl.jobs.exclusions import can_spare, is_in_service, kept_out
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, RequestedAction
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy, Unrecoverable
 from hpctl.vocabulary.reason import reason_owner
@@ -44,14 +44,14 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
         remedied=cause is not None and cause.phase is NodePhase.RETURNED and cause.remedied,
-        exclude=_excluded(rec, job, view),
-        forgive=_healed(rec, view, policy),
+        exclude=_list_excluded(rec, job, view),
+        forgive=_list_healed(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
-        headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
-        report=_report(rec, view),
-        asks=_asks(rec, job, view),
+        headless=job is not None and (job.batch_host in rec.bad_nodes or is_headless(job, view)),
+        report=_find_newest_report(rec, view),
+        asks=_find_requested_action(rec, job, view),
         hardware=any(view.state.is_treated(n) for n in rec.ran_on),
-        elastic=_elastic(rec, view),
+        elastic=_is_elastic(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
         works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
@@ -62,12 +62,12 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     )
 
 
-def _elastic(rec: JobRecovery, view: View) -> bool:
+def _is_elastic(rec: JobRecovery, view: View) -> bool:
     ruled = view.ruled.get(rec.attempt.job)
     return ruled is not None and ruled.policy.nodes is not None
 
 
-def _report(rec: JobRecovery, view: View) -> JobReport | None:
+def _find_newest_report(rec: JobRecovery, view: View) -> JobReport | None:
     """The newest that the supervisor of this very run told since the recovery opened."""
     for event in reversed(view.state.reports.get(rec.attempt.job, ())):
         if event.at < rec.opened:
@@ -77,12 +77,12 @@ def _report(rec: JobRecovery, view: View) -> JobReport | None:
     return None
 
 
-def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
+def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
     """What the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
     event = last_report(job.id, job.restarts, view)
-    if event is None or event.report.wish is Wish.NONE:
+    if event is None or event.report.wish is RequestedAction.NONE:
         return ""
     report = event.report
     why = report.trouble.why if report.trouble else report.why
@@ -91,7 +91,7 @@ def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
 
 def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
-    if not urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
+    if not is_urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
         return False
     if cause.of_maintenance or cause.node in view.maintenance:
         return False
@@ -104,7 +104,7 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     return all(j.recoverable for j in here if j.running)
 
 
-def _excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
+def _list_excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
     """Its bad nodes that are under treatment, and those that its policy leaves out; none where the
     job could not start without them.
 
@@ -114,7 +114,7 @@ def _excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeN
     treated = {n for n in rec.bad_nodes if view.state.is_treated(n)}
     under_treatment = {n for n in treated if not _is_dynamic(n, view)}
     exclude = under_treatment.union(rec.exclude)
-    if job is None or not can_spare(job, exclude, _least(rec, job, view), view):
+    if job is None or not can_spare(job, exclude, _count_least_nodes(rec, job, view), view):
         return ()
     return tuple(sorted(exclude))
 
@@ -124,7 +124,7 @@ def _is_dynamic(node: NodeName, view: View) -> bool:
     return slurm is not None and slurm.dynamic
 
 
-def _least(rec: JobRecovery, job: SlurmJob, view: View) -> int:
+def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     """How many nodes it needs at least: more than it ran on where its owner had shrunk it."""
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
@@ -132,7 +132,7 @@ def _least(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     return max(rec.nodes or len(rec.ran_on), job.wants)
 
 
-def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
+def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
     """Nodes that we excluded for this job earlier and that are back in service.
 
     Without this a job that runs for weeks would end up excluding every node that was ever
@@ -145,4 +145,4 @@ def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()
     kept = kept_out(rec.attempt.job, view, policy)
-    return tuple(sorted(n for n in ours if n not in kept and serves(n, view)))
+    return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))

@@ -47,7 +47,7 @@ def list_pids() -> list[int]:
     return sorted(int(name) for name in os.listdir(PROC) if name.isdecimal())
 
 
-def _cluster(env: Mapping[str, str]) -> str:
+def _read_cluster(env: Mapping[str, str]) -> str:
     """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
 
@@ -60,14 +60,14 @@ def of_this_cluster(env: Mapping[str, str]) -> bool:
     which each step's environment has, tells the clusters apart there. An agent is of no cluster,
     and its own SLURM_CONF need not be slurmd's.
     """
-    here, there = _cluster(os.environ), _cluster(env)
+    here, there = _read_cluster(os.environ), _read_cluster(env)
     if not here and "SLURM_STEP_ID" in os.environ:
         name = "SLURM_CONF"
         here, there = os.environ.get(name, ""), env.get(name, "")
     return here == there or not here or not there
 
 
-def catches(pid: int, number: int) -> bool:
+def has_handler(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal; false where it has ended."""
     try:
         status = (PROC / str(pid) / "status").read_text(errors="replace")

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
-from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
 from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View
 from hpctl.jobs import advance
@@ -16,9 +16,9 @@ from hpctl.jobs.launches import add_launches, find_launches, hold_launches
 from hpctl.jobs.plan import job_of, run_decisions
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.jobs.preemptions import preemption_decisions
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.policy import Policy
 
@@ -32,14 +32,14 @@ def advance_jobs(
     """What each open recovery of a job does next."""
     state = view.state
 
-    def job(rec: JobRecovery) -> Answer:
+    def answer_job(rec: JobRecovery) -> RecoveryAnswer:
         able_since = find_able_since(rec.id, view, now)
         facts = replace(job_facts(rec, view, policy), able_since=able_since)
         answer = advance.advance(rec, facts, policy, now)
-        return Answer(rec.id, answer, rec.attempt)
+        return RecoveryAnswer(rec.id, answer, rec.attempt)
 
     jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]
-    return each("advance", jobs, lambda rec: rec.attempt.job, job)
+    return isolate_each("advance", jobs, lambda rec: rec.attempt.job, answer_job)
 
 
 def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Plan:
@@ -64,10 +64,10 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
 
 
 def _jobs_of(
-    decisions: Sequence[JobRecoveryOpened | HoldNoted], flaws: Sequence[Flaw]
+    decisions: Sequence[JobRecoveryOpened | HoldNoted], flaws: Sequence[InconsistentState]
 ) -> set[JobId]:
     """The jobs that are decided on, or whose decision failed."""
-    return {job_of(d) for d in decisions} | {JobId(natural(flaw.target)) for flaw in flaws}
+    return {job_of(d) for d in decisions} | {JobId(parse_count(flaw.target)) for flaw in flaws}
 
 
-JOBS = Kind(advance=advance_jobs, plan=plan_jobs)
+JOBS = RecoveryKind(advance=advance_jobs, plan=plan_jobs)

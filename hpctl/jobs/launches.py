@@ -14,7 +14,7 @@ from typing import Final
 
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.view import View
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RuleId
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.recovery import StepKind, last_step
@@ -42,7 +42,7 @@ def find_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
     if not treated:
         return found
     for job in view.scheduler.jobs.values():
-        if not _waits(job, view):
+        if not _is_waiting(job, view):
             continue
         for rec, node in treated:
             if _failed_there(job, rec, node, view):
@@ -69,7 +69,7 @@ def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> It
         yield HoldNoted(now, str(job.id), GATE, why, RULE, known_as=job.shown)
 
 
-def _waits(job: SlurmJob, view: View) -> bool:
+def _is_waiting(job: SlurmJob, view: View) -> bool:
     """Whether a job waits that slurmctld may have requeued for its launch, seen on no node."""
     if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
         return False
@@ -87,8 +87,8 @@ def _failed_there(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View)
     prologs = [f.first for f in rec.findings if (f.check, f.code) == ("slurm", "prolog")]
     if job.launch_failed:
         early = min((f.first for f in rec.findings), default=rec.opened)
-        late = later(closed, _SLOW_S)
+        late = add_seconds(closed, _SLOW_S)
     else:
-        early = min(prologs, default=later(closed, -_RACE_S))
-        late = later(max(prologs, default=closed), _SOON_S)
-    return later(early, -1) <= job.submit <= late
+        early = min(prologs, default=add_seconds(closed, -_RACE_S))
+        late = add_seconds(max(prologs, default=closed), _SOON_S)
+    return add_seconds(early, -1) <= job.submit <= late

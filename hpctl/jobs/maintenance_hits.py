@@ -9,12 +9,12 @@ from typing import Final
 from hpctl.engine.view import View
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import RunCase
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 MAINTENANCE_SIGNATURE: Final = "faulty in maintenance"
 
@@ -39,7 +39,7 @@ def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCas
         if not _is_urgent(judged) or not _was_hit(job, judged.since, policy):
             continue
         why = f"its node {node}, which is in maintenance: {judged.why}"
-        trouble = Trouble(Kind.NODE, judged.since, why, MAINTENANCE_SIGNATURE, node=node)
+        trouble = Trouble(TroubleKind.NODE, judged.since, why, MAINTENANCE_SIGNATURE, node=node)
         return RunCase(job.attempt, trouble)
     return None
 
@@ -54,4 +54,4 @@ def _was_hit(job: SlurmJob, since: datetime, policy: Policy) -> bool:
         return True
     if job.state not in ENDED_BADLY:
         return False
-    return job.end is None or later(job.end, policy.job.ended_before_fault_s) >= since
+    return job.end is None or add_seconds(job.end, policy.job.ended_before_fault_s) >= since

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
-from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
 from hpctl.jobs.exclusions import can_spare, usable_nodes
 from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
 from hpctl.jobs.restart import restart_of
@@ -39,26 +39,26 @@ from hpctl.jobs.run_cases import (
     find_case,
     find_trouble,
 )
-from hpctl.jobs.run_gates import RUN_GATES, Run
-from hpctl.toolkit.bounds import later, natural
+from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import Flaw, each
-from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, Wish
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, RequestedAction
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.registration import Registration, Ruled, read_comment
 from hpctl.vocabulary.run_policy import STOPS, Action, RunDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
 """What is treated of jobs that did not register, too."""
 
 
-def history(
+def list_past_troubles(
     state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
-) -> tuple[Past, ...]:
+) -> tuple[PastTrouble, ...]:
     """The troubles of a job that were treated, oldest first; of those told, the ones before
     `before`. A wish counts once, as the recovery that granted it, and what was told twice, because
     the answer was lost, counts once. `now`: the trouble that is decided on, which is not past."""
@@ -67,57 +67,59 @@ def history(
         for r in state.jobs.values()
         if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
-    counted = {_identity(r.trouble) for r in recoveries} | {_identity(now)}
+    counted = {_strip_progress(r.trouble) for r in recoveries} | {_strip_progress(now)}
     runs = {r.attempt.restarts for r in recoveries}
-    found = [Past(find_trouble(r), find_action(r)) for r in recoveries]
+    found = [PastTrouble(find_trouble(r), find_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
         if event.report.tells_cause and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
-        told = _identity(trouble)
+        told = _strip_progress(trouble)
         if trouble is None or told in counted or (before is not None and event.at >= before):
             continue
         counted.add(told)
-        found.append(Past(trouble, event.report.action))
+        found.append(PastTrouble(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 
 
-def _identity(trouble: Trouble | None) -> Trouble | None:
+def _strip_progress(trouble: Trouble | None) -> Trouble | None:
     """A trouble without the progress, which the daemon adds to one that a script told."""
     return None if trouble is None else replace(trouble, progress=None)
 
 
 def run_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
     """What becomes of every run that went wrong. `taken`: jobs that a node's fault explains."""
 
-    def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
+    def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
         registered = read_comment(job.comment)
         case = find_hit_in_maintenance(job, view, policy) or find_case(job, view, now)
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
-            return _hung(job, hang, view, policy, now)
-        if case is None or _treated(case, view):
+            return _decide_hang(job, hang, view, policy, now)
+        if case is None or _is_treated(case, view):
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
-        return _decision(_failed_run(job, registered, case, view), view, policy, now)
+        return _decide_run(_failed_run(job, registered, case, view), view, policy, now)
 
-    found, flaws = each("plan", view.scheduler.jobs.values(), lambda job: job.id, one)
+    found, flaws = isolate_each(
+        "plan", view.scheduler.jobs.values(), lambda job: job.id, decide_job
+    )
     return sorted((one for one in found if one is not None), key=job_of), flaws
 
 
 def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
     """The job that a decision about a run is about."""
     if isinstance(decision, HoldNoted):
-        return JobId(natural(decision.target))
+        return JobId(parse_count(decision.target))
     return decision.attempt.job
 
 
-def _treated(case: RunCase, view: View) -> bool:
+def _is_treated(case: RunCase, view: View) -> bool:
     """Whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
@@ -129,7 +131,7 @@ def _treated(case: RunCase, view: View) -> bool:
     return any(
         r.attempt.job == attempt.job
         and r.attempt.restarts >= attempt.restarts
-        and (r.since > later(attempt.submit, -86400) or r.trouble == case.trouble)
+        and (r.since > add_seconds(attempt.submit, -86400) or r.trouble == case.trouble)
         and not r.let_run
         and not _cut_short(r, case)
         for r in view.state.jobs.values()
@@ -138,8 +140,8 @@ def _treated(case: RunCase, view: View) -> bool:
 
 def _cut_short(rec: JobRecovery, case: RunCase) -> bool:
     """Whether a recovery was canceled because the run reached its time limit meanwhile."""
-    at_limit = case.trouble.kind is Kind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
-    return at_limit and (rec.trouble is None or rec.trouble.kind is not Kind.TIME_LIMIT)
+    at_limit = case.trouble.kind is TroubleKind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
+    return at_limit and (rec.trouble is None or rec.trouble.kind is not TroubleKind.TIME_LIMIT)
 
 
 class _FailedRun(Struct, frozen=True):
@@ -158,37 +160,39 @@ def _failed_run(
     return _FailedRun(job, case, "; ".join(filter(None, (flaw, note))))
 
 
-def _decision(
+def _decide_run(
     run: _FailedRun, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted:
     job, case, notes = run.job, run.case, run.notes
     ruled = view.ruled.get(job.id, Ruled())
     rule = RuleId(f"run-{case.trouble.kind}")
 
-    def hold(gate: str, why: str) -> HoldNoted:
+    def make_hold(gate: str, why: str) -> HoldNoted:
         said = f"{why} ({notes})" if notes else why
         return HoldNoted(now, str(job.id), gate, said, rule, known_as=job.shown)
 
     code = case.trouble.exit_code
     if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
-        return hold("asked_not_to", f"exit code {code}: it asked not to be run again")
+        return make_hold("asked_not_to", f"exit code {code}: it asked not to be run again")
     if not job.recoverable:
         cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
         reason = f"{case.trouble.why}; {cannot}; {job.advice_unrecoverable}"
-        return hold("not_recoverable", reason)
-    answer = _settled(_answer(job, case, ruled.policy, view, now), case, policy, now)
+        return make_hold("not_recoverable", reason)
+    answer = _delay_restart(_choose_answer(job, case, ruled.policy, view, now), case, policy, now)
     if answer.action is Action.END and job.state in ENDED_BADLY:
-        return hold(ENDED_GATE, f"it is not restarted and stays {job.state}: {answer.why}")
+        return make_hold(ENDED_GATE, f"it is not restarted and stays {job.state}: {answer.why}")
     if answer.action not in (Action.REQUEUE, *STOPS):
-        return hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
+        return make_hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
-        why = gate.gate(Run(job, answer), view, policy, now)
+        why = gate.gate(GatedRun(job, answer), view, policy, now)
         if why is not None:
-            return hold(gate.name, why)
-    return _opened(run, answer, view, now)
+            return make_hold(gate.name, why)
+    return _open_recovery(run, answer, view, now)
 
 
-def _opened(run: _FailedRun, answer: RunDecision, view: View, now: datetime) -> JobRecoveryOpened:
+def _open_recovery(
+    run: _FailedRun, answer: RunDecision, view: View, now: datetime
+) -> JobRecoveryOpened:
     job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
     reasons = (case.trouble.why, answer.why)
@@ -208,20 +212,22 @@ def _opened(run: _FailedRun, answer: RunDecision, view: View, now: datetime) -> 
         over_budget=_owner_comment(job, answer) if answer.action is Action.HOLD else "",
         trouble=case.trouble,
         action=answer.action,
-        exclude=_affordable(job, answer.exclude, view),
-        start_at=later(now, answer.after_s) if answer.after_s > 0 else None,
+        exclude=_limit_exclusions(job, answer.exclude, view),
+        start_at=add_seconds(now, answer.after_s) if answer.after_s > 0 else None,
         ran_on=job.nodes,
         nodes=len(job.nodes),
         known_as=job.shown,
     )
 
 
-def _settled(answer: RunDecision, case: RunCase, policy: Policy, now: datetime) -> RunDecision:
+def _delay_restart(
+    answer: RunDecision, case: RunCase, policy: Policy, now: datetime
+) -> RunDecision:
     """Not so soon that a faulty node is met again before anybody could report its fault."""
-    of_program = case.trouble.kind not in (*NODE_KINDS, Kind.TIME_LIMIT)
+    of_program = case.trouble.kind not in (*NODE_KINDS, TroubleKind.TIME_LIMIT)
     if case.reported is not None or case.queued or not of_program:
         return answer
-    settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
+    settle = (add_seconds(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))
 
 
@@ -236,12 +242,12 @@ def found_hanging(job: SlurmJob, state: State) -> bool:
     return held is not None and held.rule == HUNG and job.start is not None and job.start < held.at
 
 
-def _hung(
+def _decide_hang(
     job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
     """A run that stands still: one doctor at a time, then what `hangs` says of its partition."""
 
-    def hold(gate: str, why: str) -> HoldNoted:
+    def make_hold(gate: str, why: str) -> HoldNoted:
         said = f"it hangs: {hang.why}; {why}"
         return HoldNoted(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
@@ -249,28 +255,28 @@ def _hung(
     way = restart_of(registered or Registration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     if other := own or hang.other:
-        return hold(OTHERS_GATE, f"left to {other}")
+        return make_hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
-    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _tried(r)]
+    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _was_tried(r)]
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
-        return hold(HANG_GATE, f"{did}: it is left as it is")
-    trouble = Trouble(Kind.HANG, hang.since, hang.why, "stands still", node=hang.node)
+        return make_hold(HANG_GATE, f"{did}: it is left as it is")
+    trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "stands still", node=hang.node)
     case = RunCase(job.attempt, trouble)
     if action == "requeue":
-        decided = _decision(_failed_run(job, registered, case, view), view, policy, now)
+        decided = _decide_run(_failed_run(job, registered, case, view), view, policy, now)
         if isinstance(decided, HoldNoted):
             return decided
         # A run that stands still does not end by itself.
         return replace(decided, hang="cancel" if decided.action is Action.END else action)
     answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
-        if why := gate.gate(Run(job, answer), view, policy, now):
-            return hold(gate.name, why)
-    return replace(_opened(_FailedRun(job, case), answer, view, now), hang=action)
+        if why := gate.gate(GatedRun(job, answer), view, policy, now):
+            return make_hold(gate.name, why)
+    return replace(_open_recovery(_FailedRun(job, case), answer, view, now), hang=action)
 
 
-def _tried(rec: JobRecovery) -> bool:
+def _was_tried(rec: JobRecovery) -> bool:
     """Whether it did what `hangs` says: one that was called off did nothing, but a dump ends so."""
     return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
 
@@ -281,50 +287,52 @@ def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
     return f"hpctl: {why}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
-def _answer(
+def _choose_answer(
     job: SlurmJob, case: RunCase, policy: RunPolicy, view: View, now: datetime
 ) -> RunDecision:
     """The supervisor's own answer, less the time that has passed; else the policy's.
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
     """
-    past = history(
+    past = list_past_troubles(
         view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
     )
     if case.reported is not None and case.reported.report.action is Action.END:
         return RunDecision(Action.END, case.reported.report.why or "its supervisor gave it up")
-    answer = decide(policy, past, case.trouble, _means(job, past, view), now)
+    answer = decide(policy, past, case.trouble, _find_means(job, past, view), now)
     if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
         answer = replace(answer, after_s=0.0)
     if case.reported is None or answer.action in STOPS:
         return answer
     report = case.reported.report
-    if report.wish is Wish.HOLD or report.action is Action.HOLD:
+    if report.wish is RequestedAction.HOLD or report.action is Action.HOLD:
         return RunDecision(Action.HOLD, report.why or "its supervisor asked for a hold")
-    left = (later(case.reported.at, report.after_s) - now).total_seconds()
+    left = (add_seconds(case.reported.at, report.after_s) - now).total_seconds()
     why = report.why or "its supervisor asked for a requeue"
     return RunDecision(Action.REQUEUE, why, max(left, 0.0), report.exclude)
 
 
-def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
+def _find_means(job: SlurmJob, past: Sequence[PastTrouble], view: View) -> RestartMeans:
     """What a requeue could get. A node that was lost, or treated, and serves again has healed."""
     usable = usable_nodes(job, view)
     healed = {
         p.trouble.node
         for p in past
         if p.trouble.node in usable
-        and (p.trouble.kind in NODE_KINDS or _returned(p.trouble.node, p.trouble.at, view))
+        and (p.trouble.kind in NODE_KINDS or _has_returned(p.trouble.node, p.trouble.at, view))
     }
     names = tuple(sorted(name for name in healed if name is not None))
-    return Means(wanted=max(len(job.nodes), job.wants), pool=len(usable), healed=names)
+    return RestartMeans(wanted=max(len(job.nodes), job.wants), pool=len(usable), healed=names)
 
 
-def _returned(node: NodeName | None, since: datetime, view: View) -> bool:
+def _has_returned(node: NodeName | None, since: datetime, view: View) -> bool:
     rid = view.state.last_of_node.get(node) if node is not None else None
     return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
 
 
-def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple[NodeName, ...]:
+def _limit_exclusions(
+    job: SlurmJob, exclude: Sequence[NodeName], view: View
+) -> tuple[NodeName, ...]:
     """The nodes to leave; none where it could not start then.
 
     A job that waits for ever is worse off than one that meets a doubtful node again. One that is

@@ -7,13 +7,13 @@ from typing import Final
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
-from hpctl.engine.view import View, urgent
+from hpctl.engine.view import View, is_urgent
 from hpctl.jobs.departures import had_left
 from hpctl.jobs.restart import restart_of
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import Attempt, NodeName
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.vocabulary.policy import Policy
@@ -27,10 +27,10 @@ _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArra
 
 def job_decisions(
     view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
     """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
     decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
-    flaws: dict[int, Flaw] = {}
+    flaws: dict[int, InconsistentState] = {}
     for node in sorted(here):
         cause = view.state.node_recovery(node)
         if cause is None or cause.of_capacity:
@@ -39,8 +39,8 @@ def job_decisions(
             if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
                 continue
             decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
-            decision = walled("plan", job.id, decide, job)
-            if isinstance(decision, Flaw):
+            decision = isolate_call("plan", job.id, decide, job)
+            if isinstance(decision, InconsistentState):
                 flaws[job.id] = decision
             elif decision is not None:
                 decisions[job.id] = decision
@@ -53,7 +53,7 @@ def _job_decision(
     attempt = hit_attempt(job, cause, view, policy)
     if is_test(cause, job.name):
         return None
-    if attempt is None or _already(attempt, cause, view, policy, now):
+    if attempt is None or _is_treated(attempt, cause, view, policy, now):
         return None
     code = job.exit_code.partition(":")[0]
     if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
@@ -91,7 +91,7 @@ def _job_decision(
     )
 
 
-def _already(
+def _is_treated(
     attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
 ) -> bool:
     """Whether this attempt, or a later one of the same job, was treated before.
@@ -106,7 +106,7 @@ def _already(
             r.attempt == attempt
             or (
                 r.attempt.restarts >= attempt.restarts
-                and (r.cause == cause.id or now < later(r.opened, window))
+                and (r.cause == cause.id or now < add_seconds(r.opened, window))
             )
         )
         # What its own supervisor fixed was no end of the run: the next node hits it again.
@@ -118,7 +118,7 @@ def _already(
 def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
     """The attempt of a job that a node's fault hit, or None where it hit none."""
     if job.running:
-        may_run_on = not urgent(cause, view) or cause.phase not in (
+        may_run_on = not is_urgent(cause, view) or cause.phase not in (
             NodePhase.OPEN,
             NodePhase.CORDONED,
         )
@@ -126,7 +126,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
     first = min((f.first for f in cause.findings), default=cause.opened)
     slack = policy.job.ended_before_fault_s
     if job.state in ENDED_BADLY:
-        hit = job.end is None or later(job.end, slack) >= first
+        hit = job.end is None or add_seconds(job.end, slack) >= first
         return job.attempt if hit else None
     if (
         job.state == "PENDING"
@@ -153,7 +153,7 @@ def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> st
         for r in view.state.jobs.values()
         if r.attempt.job == job.id
         and not r.let_run
-        and now < later(r.opened, window)
+        and now < add_seconds(r.opened, window)
         and not _of_maintenance(r, view)
     )
     if recent < limit:

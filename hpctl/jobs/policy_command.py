@@ -26,16 +26,16 @@ from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
-    from hpctl.jobs.rehearsal import Played
+    from hpctl.jobs.rehearsal import PlayedEvent
     from hpctl.vocabulary.policy_file import PolicyFile
 
 
-def _event(played: Played) -> str:
+def _format_event(played: PlayedEvent) -> str:
     # The same signature again is what holds a job: two that differ must look so.
     return " ".join(filter(None, [played.event, played.node, played.signature]))
 
 
-def _why(played: Played) -> str:
+def _format_reason(played: PlayedEvent) -> str:
     """The reason, with everything else that the answer says."""
     parts = [played.why]
     if played.save_first_s:
@@ -47,18 +47,18 @@ def _why(played: Played) -> str:
     return "; ".join(parts)
 
 
-def _clock(played: Played) -> str:
+def _format_clock(played: PlayedEvent) -> str:
     """`1:02:03` since the start."""
     whole = int(played.at_s)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 EVENT_COLUMNS = (
-    Column("AT", _clock),
-    Column("EVENT", _event),
+    Column("AT", _format_clock),
+    Column("EVENT", _format_event),
     Column("ACTION", "action"),
     Column("NODES", "nodes"),
-    Column("WHY", _why, fold=True),
+    Column("WHY", _format_reason, fold=True),
 )
 
 
@@ -67,7 +67,7 @@ class PolicyTestView(Struct, frozen=True):
 
     policies: tuple[str, ...]
     scenario: str
-    events: tuple[Played, ...]
+    events: tuple[PlayedEvent, ...]
     restarts: int
     held: str
     ended: str = ""
@@ -181,24 +181,24 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     wrong.
     """
     from hpctl.jobs import rehearsal
-    from hpctl.vocabulary.policy_file import merged, read
+    from hpctl.vocabulary.policy_file import merge_policies, read_policy
     from hpctl.vocabulary.run_policy import STOPS, Action
 
     with as_typed():
-        files, story = [read(path) for path in policies], rehearsal.read(scenario)
-    played = rehearsal.play(merged(files), story)
+        files, story = [read_policy(path) for path in policies], rehearsal.read_scenario(scenario)
+    played = rehearsal.play_scenario(merge_policies(files), story)
     stop = next((p for p in reversed(played) if p.action in STOPS), None)
     stop = stop if played[-1].nodes == 0 else None
     view = PolicyTestView(
         policies,
         scenario,
         played,
-        rehearsal.restarts(played),
+        rehearsal.count_restarts(played),
         held=stop.why if stop is not None and stop.action == Action.HOLD else "",
         ended=stop.why if stop is not None and stop.action == Action.END else "",
     )
-    output.show("policy-test", view, as_json)
-    output.leave(Exit.FINE if stop is None else Exit.PROBLEM)
+    output.show_view("policy-test", view, as_json)
+    output.exit_with(Exit.FINE if stop is None else Exit.PROBLEM)
 
 
 @policy.command()
@@ -208,28 +208,28 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 @output.json_option
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
-    from hpctl.jobs.decide import unreachable
-    from hpctl.vocabulary.policy_file import PolicyError, merged, read
+    from hpctl.jobs.decide import list_unreachable
+    from hpctl.vocabulary.policy_file import PolicyError, merge_policies, read_policy
     from hpctl.vocabulary.run_policy import RunPolicy
 
-    usual = unreachable(RunPolicy())
+    usual = list_unreachable(RunPolicy())
 
-    def checked(path: str) -> CheckedFile:
+    def check_file(path: str) -> CheckedFile:
         try:
-            found = unreachable(merged([read(path)]))
+            found = list_unreachable(merge_policies([read_policy(path)]))
         except PolicyError as error:
             return CheckedFile(path, error.problems)
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
-    view = PolicyCheckView(tuple(map(checked, files)))
-    output.show("policy-check", view, as_json)
-    output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
+    view = PolicyCheckView(tuple(map(check_file, files)))
+    output.show_view("policy-check", view, as_json)
+    output.exit_with(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
 
 
 @policy.command(short_help="Print a policy with every key, and the reasons.")
 def example() -> None:
     """Print a policy with every key at its default, and the reasons for them."""
-    from hpctl.vocabulary.policy_file import example as text
+    from hpctl.vocabulary.policy_file import format_example as text
 
     output.echo(text(), nl=False)
 
@@ -246,14 +246,14 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     from FILE; the later wins. On a machine without that configuration, such as a login node, it
     says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
     """
-    from hpctl.vocabulary.policy_file import read
+    from hpctl.vocabulary.policy_file import read_policy
 
     with as_typed():
-        own = [read(path) for path in files]
+        own = [read_policy(path) for path in files]
     layers = [*_of_the_cluster(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
-    view = PolicyShowView(partition, _keys(layers, [*names, *files]))
-    output.show("policy-show", view, as_json)
+    view = PolicyShowView(partition, _list_keys(layers, [*names, *files]))
+    output.show_view("policy-show", view, as_json)
 
 
 def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
@@ -268,14 +268,19 @@ def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
     return config_loading.load_config(config).run_policy_layers(partition)
 
 
-def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
+def _list_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
     """Every key with its value; a section's keys by their dotted names."""
-    from hpctl.vocabulary.policy_file import BackoffSection, PolicyFile, TreatmentSection, merged
-    from hpctl.vocabulary.trouble import Kind
+    from hpctl.vocabulary.policy_file import (
+        BackoffSection,
+        PolicyFile,
+        TreatmentSection,
+        merge_policies,
+    )
+    from hpctl.vocabulary.trouble import TroubleKind
 
-    whole = merged(layers)
+    whole = merge_policies(layers)
 
-    def source(*path: str) -> str:
+    def find_source(*path: str) -> str:
         for layer, name in zip(reversed(layers), reversed(names), strict=True):
             value: object = layer.compact()
             for part in path:
@@ -285,20 +290,22 @@ def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
         return "default"
 
     plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
-    keys = [PolicyKey(name, _text(getattr(whole, name)), source(name)) for name in plain]
+    keys = [
+        PolicyKey(name, _format_value(getattr(whole, name)), find_source(name)) for name in plain
+    ]
     for name in BackoffSection.__struct_fields__:
-        value = _text(getattr(whole.backoff, name))
-        keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
-    for kind in Kind:
+        value = _format_value(getattr(whole.backoff, name))
+        keys.append(PolicyKey(f"backoff.{name}", value, find_source("backoff", name)))
+    for kind in TroubleKind:
         treatment = asdict(whole.treatment(kind))
         for name in TreatmentSection.__struct_fields__:
-            where = source("on", kind, name)
+            where = find_source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":
-                keys.append(PolicyKey(f"on.{kind}.{name}", _text(treatment[name]), where))
+                keys.append(PolicyKey(f"on.{kind}.{name}", _format_value(treatment[name]), where))
     return tuple(keys)
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value as a person would write it in the file."""
     if isinstance(value, bool):
         return str(value).lower()

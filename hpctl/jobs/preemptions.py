@@ -13,10 +13,10 @@ from typing import Final
 from hpctl.engine.journal.events import JobRecoveryOpened
 from hpctl.engine.preemption import find_preemption, preemption_text
 from hpctl.engine.view import View
-from hpctl.jobs.run_gates import RUN_GATES, Run
-from hpctl.toolkit.bounds import later
+from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import Attempt, JobId, RecoveryId
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.run_policy import Action, RunDecision
@@ -28,36 +28,36 @@ RECENT: Final = timedelta(minutes=10)
 
 def preemption_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened], list[Flaw]]:
+) -> tuple[list[JobRecoveryOpened], list[InconsistentState]]:
     """Return what opens for each registered job that was preempted, once it is known by which.
 
     `taken`: the jobs that something is decided on already.
     """
 
-    def one(job: SlurmJob) -> JobRecoveryOpened | None:
+    def decide_job(job: SlurmJob) -> JobRecoveryOpened | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
-        return _preempted(job, view, policy, now)
+        return _decide_preemption(job, view, policy, now)
 
     jobs = (view.scheduler.jobs.get(job) for job in view.ruled)
-    found, flaws = each("plan", filter(None, jobs), lambda job: job.id, one)
+    found, flaws = isolate_each("plan", filter(None, jobs), lambda job: job.id, decide_job)
     return [decision for decision in found if decision is not None], flaws
 
 
-def _preempted(
+def _decide_preemption(
     job: SlurmJob, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | None:
     if job.state != "PENDING" or job.restarts == 0 or job.completing:
         return None
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
-    if _treated(attempt, view):
+    if _is_treated(attempt, view):
         return None
     found = find_preemption(job, view.scheduler.jobs.values(), view.preemption)
     if found is None or not found.certain or found.by is None or abs(now - found.at) > RECENT:
         return None
     why = preemption_text(found)
     answer = RunDecision(Action.NOTIFY, why)
-    if any(gate.gate(Run(job, answer), view, policy, now) is not None for gate in RUN_GATES):
+    if any(gate.gate(GatedRun(job, answer), view, policy, now) is not None for gate in RUN_GATES):
         return None
     opened = len(view.state.jobs)
     return JobRecoveryOpened(
@@ -77,12 +77,12 @@ def _preempted(
     )
 
 
-def _treated(attempt: Attempt, view: View) -> bool:
+def _is_treated(attempt: Attempt, view: View) -> bool:
     """Whether this run was noted, or ended for a reason that is known. Ids come round again, but
     not within a day."""
     return any(
         rec.attempt.job == attempt.job
         and rec.attempt.restarts == attempt.restarts
-        and rec.since > later(attempt.submit, -86400)
+        and rec.since > add_seconds(attempt.submit, -86400)
         for rec in view.state.jobs.values()
     )

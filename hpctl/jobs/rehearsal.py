@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from hpctl.jobs.decide import Means, Past, decide, worth_growing
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, worth_growing
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import FileProblems
@@ -15,7 +15,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.policy_file import Count
 from hpctl.vocabulary.run_policy import RESTARTS, STOPS, Action, RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
 class ScenarioError(FileProblems):
@@ -28,7 +28,7 @@ class ScenarioEvent(Struct, frozen=True):
     """A trouble (`kind`), nodes that are back in service, or a hold that is released."""
 
     at: SecondsOrNone
-    kind: Kind | None = None
+    kind: TroubleKind | None = None
     why: str = ""
     node: str | None = None
     rank: Count | None = None
@@ -66,7 +66,7 @@ class Scenario(Struct, frozen=True):
         if len(known) < self.nodes + self.spares:
             raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
         problems = [
-            f"event {number}: there is no node {name!r}{yaml_files.near(name, list(known))}"
+            f"event {number}: there is no node {name!r}{yaml_files.suggest_word(name, list(known))}"
             for number, event in enumerate(self.events, 1)
             for name in (*event.returned, *filter(None, [event.node]))
             if name not in known
@@ -82,17 +82,17 @@ class Scenario(Struct, frozen=True):
         return tuple(map(NodeName, self.names or (f"n{i}" for i in range(1, count + 1))))
 
 
-def read(path: str | Path) -> Scenario:
+def read_scenario(path: str | Path) -> Scenario:
     """Read and validate a file. Raises ScenarioError with every problem it has."""
-    return parse(yaml_files.read(path, ScenarioError), str(path))
+    return parse_scenario(yaml_files.read_text(path, ScenarioError), str(path))
 
 
-def parse(text: str, place: str = "<text>") -> Scenario:
+def parse_scenario(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
     return yaml_files.struct_of(Scenario, text, place, ScenarioError)
 
 
-class Played(Struct, frozen=True):
+class PlayedEvent(Struct, frozen=True):
     """One event and what came of it. `nodes` is how many the run has afterwards, 0 for none."""
 
     at_s: float
@@ -115,13 +115,13 @@ class _RehearsedRun(Struct):
     scenario: Scenario
     allocation: list[NodeName]
     running: list[NodeName]
-    past: list[Past] = field(default_factory=list)
+    past: list[PastTrouble] = field(default_factory=list)
     down: set[NodeName] = field(default_factory=set)
     returned: set[NodeName] = field(default_factory=set)
     over: str = ""
 
 
-def play(policy: RunPolicy, scenario: Scenario) -> tuple[Played, ...]:
+def play_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[PlayedEvent, ...]:
     """The scenario's events in the order of their times, each with its answer. Pure."""
     size = scenario.nodes
     run = _RehearsedRun(
@@ -135,28 +135,30 @@ def play(policy: RunPolicy, scenario: Scenario) -> tuple[Played, ...]:
         for number, event in enumerate(scenario.events)
         for again in range(event.repeat)
     ]
-    return tuple(_one(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
+    return tuple(_play_event(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
 
 
-def _one(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
+def _play_event(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> PlayedEvent:
     if event.returned:
         return _nodes_returned(run, at_s, event)
     if event.released:
         why = "nothing is held or has ended"
         if run.past and run.past[-1].action in STOPS:
             why, run.over = f"let go again: {run.over}", ""
-            _fresh(run, ())
-        return Played(at_s, "released", nodes=len(run.running), why=why)
+            _allocate_again(run, ())
+        return PlayedEvent(at_s, "released", nodes=len(run.running), why=why)
     if run.over or event.kind is None:
         why = f"nothing runs: {run.over}"
-        return Played(at_s, str(event.kind), event.node or "", event.rank, why=why)
-    return _trouble(run, at_s, event, event.kind)
+        return PlayedEvent(at_s, str(event.kind), event.node or "", event.rank, why=why)
+    return _play_trouble(run, at_s, event, event.kind)
 
 
-def _trouble(run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: Kind) -> Played:
+def _play_trouble(
+    run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: TroubleKind
+) -> PlayedEvent:
     now = run.scenario.start + timedelta(seconds=at_s)
     node = None if event.node is None else NodeName(event.node)
-    if node is not None and kind is Kind.NODE:
+    if node is not None and kind is TroubleKind.NODE:
         run.down.add(node)
     trouble = Trouble(
         kind,
@@ -169,23 +171,23 @@ def _trouble(run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: Kind) 
         step=event.step,
         progress=event.progress,
     )
-    means = _means(run, event.alive)
+    means = _find_means(run, event.alive)
     if node is not None:
         run.returned.discard(node)
     answer = decide(run.policy, run.past, trouble, means, now)
-    run.past.append(Past(trouble, answer.action))
+    run.past.append(PastTrouble(trouble, answer.action))
     if answer.action is Action.STEP:
         fit = [n for n in run.allocation if n not in run.down and n not in answer.exclude]
         stay = [n for n in fit if n in run.running]
         run.running = [*stay, *(n for n in fit if n not in stay)][: answer.size]
-    elif answer.action is Action.REQUEUE or kind is Kind.PREEMPTED:
-        _fresh(run, answer.exclude)
+    elif answer.action is Action.REQUEUE or kind is TroubleKind.PREEMPTED:
+        _allocate_again(run, answer.exclude)
     elif answer.action in STOPS:
         run.over, run.running = answer.why, []
-    elif kind is Kind.FINAL:
+    elif kind is TroubleKind.FINAL:
         run.over, run.running = "the run asked not to be run again", []
     waits = "" if run.running or run.over else "; the job waits in the queue for nodes"
-    return Played(
+    return PlayedEvent(
         at_s,
         str(kind),
         event.node or "",
@@ -200,9 +202,9 @@ def _trouble(run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: Kind) 
     )
 
 
-def _means(run: _RehearsedRun, alive: bool | None) -> Means:
+def _find_means(run: _RehearsedRun, alive: bool | None) -> RestartMeans:
     healthy = tuple(n for n in run.allocation if n not in run.down)
-    return Means(
+    return RestartMeans(
         process=run.scenario.process and not run.down & set(run.running),
         step=bool(healthy),
         nodes=len(healthy),
@@ -215,7 +217,7 @@ def _means(run: _RehearsedRun, alive: bool | None) -> Means:
     )
 
 
-def _fresh(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
+def _allocate_again(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
     """A new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
     fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
     size = run.scenario.nodes
@@ -224,22 +226,22 @@ def _fresh(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
     run.running = run.allocation[:size]
 
 
-def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
+def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> PlayedEvent:
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
     action, why = _after_return(run)
     node = event.node or ",".join(event.returned)
-    return Played(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
+    return PlayedEvent(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
 
 
 def _after_return(run: _RehearsedRun) -> tuple[str, str]:
     """What the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
-        _fresh(run, ())
+        _allocate_again(run, ())
         return "none", "the job that waited for nodes starts"
     have, size = len(run.running), run.scenario.nodes
-    inside = min(size, len(_means(run, None).names))
+    inside = min(size, len(_find_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
     if not have or not worth_growing(run.policy, have, could, left, cost):
@@ -247,12 +249,12 @@ def _after_return(run: _RehearsedRun) -> tuple[str, str]:
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
-        _fresh(run, ())
+        _allocate_again(run, ())
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
     return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
-def restarts(played: Sequence[Played]) -> int:
+def count_restarts(played: Sequence[PlayedEvent]) -> int:
     """How many of the answers ran the program again."""
     return sum(one.action in RESTARTS for one in played)

@@ -42,14 +42,14 @@ from hpctl.jobs.run_gates import shut_now
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
-from hpctl.wire.authentication import IntakeSettings, Refusal, readable
+from hpctl.wire.authentication import IntakeSettings, Refusal, decode_body
 from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
@@ -66,13 +66,15 @@ AT_ONCE, A_SECOND = 600, 2.0
 """Reports of one user: a node's loss may end hundreds of jobs at once, but not every minute."""
 BYTES_AT_ONCE, BYTES_A_SECOND = 8 * 1024 * 1024, 4096.0
 
-Take = Callable[[JobReport, int, datetime], job_wire.Taken]
+Take = Callable[[JobReport, int, datetime], job_wire.JobReportAck]
 """Takes an authenticated user's report, which came at a time, in. Raises Refusal; may block."""
 
 
-def route(take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry) -> Route:
+def make_route(
+    take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry
+) -> Route:
     """The route for the intake's application."""
-    jobs = _Jobs(take, clock, registry)
+    jobs = _JobReportEndpoint(take, clock, registry)
     refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
     return proved_route(
         path=job_wire.PATH,
@@ -83,7 +85,7 @@ def route(take: Take, settings: IntakeSettings, clock: Clock, registry: Collecto
     )
 
 
-class _Jobs:
+class _JobReportEndpoint:
     """How much of what authenticated users report is taken."""
 
     def __init__(self, take: Take, clock: Clock, registry: CollectorRegistry) -> None:
@@ -95,11 +97,13 @@ class _Jobs:
 
     async def event(self, body: bytes, credential: munge.Credential) -> bytes:
         """The answer to one report. Raises Refusal."""
-        taken = await self._event(readable(job_wire.decode, body), len(body), credential.uid)
+        taken = await self._handle_report(
+            decode_body(job_wire.decode_job_report, body), len(body), credential.uid
+        )
         self._taken.inc()
         return job_wire.encode_taken(taken)
 
-    async def _event(self, report: JobReport, size: int, uid: int) -> job_wire.Taken:
+    async def _handle_report(self, report: JobReport, size: int, uid: int) -> job_wire.JobReportAck:
         """Taken in; a job that has just begun is waited for, until Slurm was read again."""
         if not self._reports.take(uid) or not self._bytes.take(uid, size):
             hint = "The supervisor handles its job itself."
@@ -132,7 +136,7 @@ _SEEN_AGO: Final = 2
 """A report may be under way while Slurm counts the next run: so many runs back are taken."""
 
 
-class JobDesk:
+class JobReportHandler:
     """Takes job reports in: each is in the journal before its sender is answered.
 
     `take` is called on the intake's threads, `news` on the loop's. This is a second writer of the
@@ -152,9 +156,9 @@ class JobDesk:
         self._lock = threading.Lock()
         self._room = (True, 0.0)
 
-    def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+    def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.JobReportAck:
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
-        job = self._job(report, asked)
+        job = self._find_job(report, asked)
         if uid not in (0, job.uid):
             raise Refusal(
                 403,
@@ -163,27 +167,27 @@ class JobDesk:
                 "only the job's owner and root may speak for it",
             )
         with self._lock:
-            self._keep(JobReported(self._loop.clock.now(), report, uid))
+            self._keep_event(JobReported(self._loop.clock.now(), report, uid))
         pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
         pause = find_pause(pauses, now, job.nodes, job.partition.split(","))
         why = shut_now(job, self._live.policy, self._loop.observer.stopped(), pause)
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
         state = self._loop.memory.state
         former = describe_former_end(state, job.id, report.restarts) if report.restarts else ""
-        return job_wire.Taken(int(job.id), not why, why, tuple(filter(None, layers)), former)
+        return job_wire.JobReportAck(int(job.id), not why, why, tuple(filter(None, layers)), former)
 
     @property
     def trouble(self) -> str:
         """For `hpctl status`."""
         return "" if self._has_room() else "the disk is nearly full: reports of jobs are refused"
 
-    def _keep(self, event: JobReported) -> None:
+    def _keep_event(self, event: JobReported) -> None:
         """In the journal where it is news, else in memory; a repeated report, nowhere."""
         now, job = time.monotonic(), event.report.job
         last, stored = self._last.pop(job, (None, 0.0))
         if last is None or (event.report, event.uid) != (last.report, last.uid):
             if last is None or not _is_life(event.report, last.report) or now - stored > LIFE_S:
-                self._store(event)
+                self._store_event(event)
                 stored = now
             self._news.put(event)
             self._loop.poke()
@@ -191,7 +195,7 @@ class JobDesk:
             del self._last[next(iter(self._last))]
         self._last[job] = (event, stored)
 
-    def _store(self, event: JobReported) -> None:
+    def _store_event(self, event: JobReported) -> None:
         if not self._has_room():
             hint = "Make room where state_dir is; the supervisor sees to its job itself."
             raise Refusal(503, "low_disk", "the head node's disk is nearly full", hint)
@@ -218,7 +222,7 @@ class JobDesk:
             found.append(self._news.get())
         return found
 
-    def _job(self, report: JobReport, asked: datetime) -> SlurmJob:
+    def _find_job(self, report: JobReport, asked: datetime) -> SlurmJob:
         try:
             view = self._loop.observer.latest_slurm()
         except Unavailable as error:
@@ -239,6 +243,6 @@ class JobDesk:
 
 def _is_life(report: JobReport, last: JobReport) -> bool:
     """Whether it says of the same run no more than that it goes on."""
-    plain = (None, Action.NONE, Wish.NONE, (), "")
+    plain = (None, Action.NONE, RequestedAction.NONE, (), "")
     content = (report.trouble, report.action, report.wish, report.exclude, report.why)
     return content == plain and report.restarts == last.restarts

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
-from hpctl.engine.named_jobs import names
+from hpctl.engine.named_jobs import names_job
 from hpctl.engine.request_client import invoking_user
 from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.nodes.orders_command import lift_pause
@@ -36,8 +36,8 @@ from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.registration import Registration, read_comment
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.marks import Mark
-    from hpctl.checkpoints.search import Checkpoint
+    from hpctl.checkpoints.marks import CheckpointMark
+    from hpctl.checkpoints.search import CompleteCheckpoint
     from hpctl.slurm.cli import CliScheduler
     from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -165,7 +165,7 @@ def resume(
         action=_action_for(found),
     )
     if dry_run:
-        output.show("resume", view, as_json)
+        output.show_view("resume", view, as_json)
         if not as_json:
             output.echo(output.DRY_RUN)
         return
@@ -175,18 +175,18 @@ def resume(
         state = found.state.lower()
         output.confirm(f"requeue job {found.shown}, which is {state}?", abort=True)
     view = _go_back(view, scheduler, found, directory)
-    output.show("resume", view, as_json)
-    output.leave(Exit.FINE if view.ok else Exit.PROBLEM)
+    output.show_view("resume", view, as_json)
+    output.exit_with(Exit.FINE if view.ok else Exit.PROBLEM)
 
 
 def _go_back(
     view: ResumeView, scheduler: CliScheduler, job: SlurmJob, directory: Path
 ) -> ResumeView:
     """Write the mark, then requeue or release the job."""
-    from hpctl.checkpoints.mark_command import write
+    from hpctl.checkpoints.mark_command import write_or_explain
 
     with acting_as(job.uid):
-        path = write(directory, _mark_of(view))
+        path = write_or_explain(directory, _mark_of(view))
     outcome, done = _start_again(view.action, scheduler, job)
     ok = outcome.kind is OutcomeKind.ACCEPTED
     if not ok:
@@ -198,10 +198,10 @@ def _go_back(
     return replace(view, mark=str(path), done=done, ok=ok)
 
 
-def _mark_of(view: ResumeView) -> Mark:
-    from hpctl.checkpoints.marks import Mark
+def _mark_of(view: ResumeView) -> CheckpointMark:
+    from hpctl.checkpoints.marks import CheckpointMark
 
-    return Mark(
+    return CheckpointMark(
         poisoned=True,
         first=view.from_step + 1,
         by=view.by,
@@ -222,7 +222,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
     scheduler = make_scheduler(loaded)
-    jobs = [job for job in scheduler.view().jobs.values() if names(asked, job)]
+    jobs = [job for job in scheduler.view().jobs.values() if names_job(asked, job)]
     if not jobs:
         raise HpctlError(
             f"Slurm does not know job {text}: there is none, or it ended too long ago",
@@ -262,12 +262,12 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
 
 def _action_for(job: SlurmJob) -> str:
     from hpctl.slurm.records import JobRecord
-    from hpctl.slurm.rules import held
+    from hpctl.slurm.rules import is_held
 
     if job.state != "PENDING":
         return "requeue"
     by_slurm = job.held_after_run or job.held_at_launch or job.launch_failed
-    return "release" if by_slurm or held(JobRecord(job)) else "none"
+    return "release" if by_slurm or is_held(JobRecord(job)) else "none"
 
 
 def _directory_of(job: SlurmJob, registered: Registration) -> Path:
@@ -280,7 +280,7 @@ def _directory_of(job: SlurmJob, registered: Registration) -> Path:
 
 def _find_place(
     directory: Path, registered: Registration, step: int
-) -> tuple[Checkpoint, tuple[str, ...]]:
+) -> tuple[CompleteCheckpoint, tuple[str, ...]]:
     """The checkpoint to resume from, and those after it. Raises HpctlError."""
     from hpctl.checkpoints import search
     from hpctl.checkpoints.mark_command import name_steps
@@ -296,7 +296,7 @@ def _find_place(
     for flaw in found.marks.flaws:
         output.echo(f"hpctl: {flaw}", err=True)
     try:
-        rows = search.every(directory, declared=declared)
+        rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
             f"cannot read {directory}: {error.strerror or error}",
@@ -310,7 +310,7 @@ def _find_place(
     later = [
         str(row.path)
         for row in rows
-        if isinstance(row, search.Checkpoint) and row.step is not None and row.step > step
+        if isinstance(row, search.CompleteCheckpoint) and row.step is not None and row.step > step
     ]
     return found.found, tuple(later)
 

@@ -7,15 +7,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
-from hpctl.engine.view import View, headless, last_report
+from hpctl.engine.view import View, is_headless, last_report
 from hpctl.jobs.departures import is_noted_as_preempted
-from hpctl.toolkit.bounds import later, natural
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.identity import Attempt, NodeName
-from hpctl.vocabulary.job_recovery import JobRecovery, Wish
+from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
 from hpctl.vocabulary.registration import Registration, Ruled, read_comment
 from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob, SlurmNode
-from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
+from hpctl.vocabulary.trouble import UNSTARTED, Trouble, TroubleKind, classify_start_failure
 
 
 def find_action(rec: JobRecovery) -> Action:
@@ -30,7 +30,7 @@ def find_trouble(rec: JobRecovery) -> Trouble:
     if rec.trouble is not None:
         return rec.trouble
     node = rec.bad_nodes[0] if rec.bad_nodes else None
-    return Trouble(Kind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
+    return Trouble(TroubleKind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
 
 
 LAUNCH_REASON: Final = "JobLaunchFailure"
@@ -48,7 +48,7 @@ _BOOTS_S, _REGISTERS_S = 900.0, 120.0
 """A boot, and a slurmd's start, are at most so long before the requeue that they cause."""
 
 
-NODE_KINDS: Final = (Kind.NODE, Kind.PREEMPTED)
+NODE_KINDS: Final = (TroubleKind.NODE, TroubleKind.PREEMPTED)
 
 
 _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
@@ -68,19 +68,21 @@ class RunCase(Struct, frozen=True):
 
 def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     """Return in what way a run went wrong; None where it did not."""
-    wish = _wish(job, view)
+    wish = _find_request(job, view)
     if job.state == "PENDING":
-        return _requeued(job, view, now)
+        return _find_requeue_case(job, view, now)
     if job.state == TIMED_OUT and wish is None:
         return _find_time_limit(job, view, now)
     if job.running or job.state in (*ENDED_BADLY, TIMED_OUT):
         if wish is not None:
             return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
-            return RunCase(job.attempt, _ended(job, job.restarts, view, now), _given_up(job, view))
-        if headless(job, view):
+            return RunCase(
+                job.attempt, _find_end_cause(job, job.restarts, view, now), _given_up(job, view)
+            )
+        if is_headless(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
-            trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
+            trouble = Trouble(TroubleKind.NODE, now, why, "batch host lost", node=job.batch_host)
             return RunCase(job.attempt, trouble)
     return None
 
@@ -92,11 +94,11 @@ def _find_time_limit(job: SlurmJob, view: View, now: datetime) -> RunCase | None
     if registered is None or why_ends_at_limit(job, registered, ruled.policy):
         return None
     trouble = Trouble(
-        Kind.TIME_LIMIT,
+        TroubleKind.TIME_LIMIT,
         job.end or now,
         "it reached its time limit",
         signature="time limit",
-        progress=_progress(job, view),
+        progress=_find_progress(job, view),
     )
     return RunCase(job.attempt, trouble)
 
@@ -108,15 +110,15 @@ def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy
         return f"{cannot}; {job.advice_unrecoverable}"
     if not registered.ckpt:
         return "it has no --checkpoint-dir, so a restart would begin at the beginning"
-    if RESTARTS.isdisjoint(policy.treatment(Kind.TIME_LIMIT).ladder):
+    if RESTARTS.isdisjoint(policy.treatment(TroubleKind.TIME_LIMIT).ladder):
         return "its policy restarts no run that reaches its time limit (`on.time_limit`)"
     return ""
 
 
-def _wish(job: SlurmJob, view: View) -> JobReported | None:
+def _find_request(job: SlurmJob, view: View) -> JobReported | None:
     """The newest word of this run, where it is a wish: a later word takes an older wish back."""
     event = last_report(job.id, job.restarts, view)
-    return event if event is not None and event.report.wish is not Wish.NONE else None
+    return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 
 
 def _given_up(job: SlurmJob, view: View) -> JobReported | None:
@@ -129,10 +131,10 @@ def _reported_trouble(event: JobReported) -> Trouble:
     """What it told of; a wish without a trouble is planned, as growing back is."""
     report = event.report
     why = report.why or "its supervisor gives its nodes back"
-    return report.trouble or Trouble(Kind.PREEMPTED, event.at, why, progress=report.progress)
+    return report.trouble or Trouble(TroubleKind.PREEMPTED, event.at, why, progress=report.progress)
 
 
-def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
     its exit code.
 
@@ -151,7 +153,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
         return None
     if event is not None and event.report.action is Action.END:
         return RunCase(attempt, _reported_trouble(event), event, queued=True)
-    return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+    return RunCase(attempt, replace(trouble, progress=_find_progress(job, view)), queued=True)
 
 
 def _find_requeue_cause(
@@ -163,13 +165,13 @@ def _find_requeue_cause(
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     if lost:
         why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
-        return Trouble(Kind.NODE, now, why, "node down", node=min(lost))
+        return Trouble(TroubleKind.NODE, now, why, "node down", node=min(lost))
     booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
-        return Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
+        return Trouble(TroubleKind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
     if _was_requeued_for_exit_code(job, view):
-        return _ended(job, attempt.restarts, view, now)
+        return _find_end_cause(job, attempt.restarts, view, now)
     return None
 
 
@@ -179,7 +181,7 @@ def _was_given_up_in_queue(attempt: Attempt, view: View) -> bool:
     return any(
         rec.attempt.job == attempt.job
         and rec.attempt.restarts == attempt.restarts - 1
-        and rec.since > later(attempt.submit, -86400)
+        and rec.since > add_seconds(attempt.submit, -86400)
         and rec.action is Action.END
         for rec in view.state.jobs.values()
     )
@@ -192,7 +194,7 @@ def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
     """
     code, _, _ = job.exit_code.partition(":")
     ended = job.exit_code not in ("", "0:0") and code.isdigit()
-    return ended and job.preempted is None and natural(code) in view.requeue_codes
+    return ended and job.preempted is None and parse_count(code) in view.requeue_codes
 
 
 def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
@@ -205,20 +207,20 @@ def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
         return False
     if job.ran_from is not None and node.slurmd_start <= job.ran_from:
         return False
-    since, till = later(job.submit, -_REGISTERS_S), later(job.submit, 1)
-    booted = later(job.submit, -_BOOTS_S) < node.boot_time <= till
+    since, till = add_seconds(job.submit, -_REGISTERS_S), add_seconds(job.submit, 1)
+    booted = add_seconds(job.submit, -_BOOTS_S) < node.boot_time <= till
     return booted and since < node.slurmd_start <= till
 
 
-def _ended(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
+def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
     """What a run of a job ended of: what its script has read in its log, where Slurm does not know
     better, else what Slurm's state and exit code say. `restarts`: which run."""
     seen = _ended_badly(job, view, now)
     event = last_report(job.id, restarts, view)
     told = event.report.trouble if event is not None and event.report.tells_cause else None
-    if told is None or seen.kind in (Kind.NODE, Kind.CORRUPTION):
+    if told is None or seen.kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
         return seen
-    if seen.kind is Kind.HOST_MEMORY and told.kind is not Kind.HOST_MEMORY:
+    if seen.kind is TroubleKind.HOST_MEMORY and told.kind is not TroubleKind.HOST_MEMORY:
         # Slurm counts the kills of the kernel; the log names the rank that was killed.
         place = f" on {told.node}" if told.node is not None else ""
         why = f"rank {told.rank}{place}: {seen.why}" if told.rank is not None else seen.why
@@ -230,31 +232,34 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
     """What Slurm's state and exit code say of a run that ended."""
     policy = view.ruled.get(job.id, Ruled()).policy
     code, _, number = job.exit_code.partition(":")
-    signalled = natural(number)
-    exit_code = 128 + signalled if signalled else natural(code) if code.isdigit() else None
+    signalled = parse_count(number)
+    exit_code = 128 + signalled if signalled else parse_count(code) if code.isdigit() else None
     node: NodeName | None = None
-    progress = _progress(job, view)
+    progress = _find_progress(job, view)
     if job.state == "OUT_OF_MEMORY":
-        kind, why = Kind.HOST_MEMORY, "Slurm killed it for its memory"
+        kind, why = TroubleKind.HOST_MEMORY, "Slurm killed it for its memory"
     elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
-        kind, why = Kind.NODE, f"Slurm ended it as {job.state}"
+        kind, why = TroubleKind.NODE, f"Slurm ended it as {job.state}"
     elif _batch_host_lost(job, view, exit_code):
-        kind, why = Kind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
+        kind, why = TroubleKind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
         node = job.batch_host
     elif exit_code in policy.corruption_exit_codes:
-        kind, why = Kind.CORRUPTION, f"exit code {exit_code} is evidence of silent corruption"
+        kind, why = (
+            TroubleKind.CORRUPTION,
+            f"exit code {exit_code} is evidence of silent corruption",
+        )
     elif signalled:
-        kind = Kind.KILLED if signalled in _FROM_OUTSIDE else Kind.CRASH
+        kind = TroubleKind.KILLED if signalled in _FROM_OUTSIDE else TroubleKind.CRASH
         why = f"its script was ended by signal {signalled}"
     elif exit_code is not None and exit_code - 128 in _FROM_OUTSIDE:
         why = f"its script ended with exit code {exit_code}: signal {exit_code - 128} from outside"
-        kind = Kind.KILLED
+        kind = TroubleKind.KILLED
     elif exit_code is not None and exit_code in UNSTARTED:
         # bash's own word, too, for the last command of a script that is there.
         again = job.restarts > 0 or progress is not None
-        kind, why = unstarted(f"{UNSTARTED[exit_code]} (exit code {exit_code})", again)
+        kind, why = classify_start_failure(f"{UNSTARTED[exit_code]} (exit code {exit_code})", again)
     else:
-        kind, why = Kind.CRASH, f"its script ended with exit code {exit_code}"
+        kind, why = TroubleKind.CRASH, f"its script ended with exit code {exit_code}"
     return Trouble(
         kind,
         job.end or now,
@@ -280,7 +285,7 @@ def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
     return host is not None and (host.down or (host.closed and killed))
 
 
-def _progress(job: SlurmJob, view: View) -> int | None:
+def _find_progress(job: SlurmJob, view: View) -> int | None:
     """The newest checkpoint that anybody told of; None where nobody did."""
     for event in reversed(view.state.reports.get(job.id, ())):
         found = event.report.progress

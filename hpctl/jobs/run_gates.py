@@ -6,47 +6,47 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.view import View, fresh
+from hpctl.engine.view import View, is_fresh
 from hpctl.vocabulary.pause import Pause, find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-class Run(Struct, frozen=True):
+class GatedRun(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""
 
     job: SlurmJob
     answer: RunDecision
 
 
-RunGate = Callable[[Run, View, Policy, datetime], str | None]
+RunGate = Callable[[GatedRun, View, Policy, datetime], str | None]
 
 
-def kill_switch(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+def kill_switch(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+def check_paused(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
     """An operator has paused hpctl, for the cluster, the job's partition or a node of it."""
     pause = find_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
     return None if pause is None else pause.text
 
 
-def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+def stale_facts(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
-    if view.current and fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
+    if view.current and is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return None
     return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
 
 
-def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+def not_allowed(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
     """The job is in none of the partitions where hpctl may act."""
-    return _outside(run.job, policy) or None
+    return _explain_outside(run.job, policy) or None
 
 
-def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+def check_observing(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
         return None
@@ -67,10 +67,10 @@ class RunGateRow(Struct, frozen=True):
 
 RUN_GATES: Final = (
     RunGateRow("kill_switch", kill_switch),
-    RunGateRow("paused", paused),
+    RunGateRow("paused", check_paused),
     RunGateRow("stale_facts", stale_facts),
     RunGateRow("not_allowed", not_allowed),
-    RunGateRow("observing", observing),
+    RunGateRow("observing", check_observing),
 )
 
 
@@ -82,10 +82,10 @@ def shut_now(job: SlurmJob, policy: Policy, stopped: str, pause: Pause | None) -
         return pause.text
     if policy.mode is Mode.OBSERVE:
         return "mode observe: decisions are written down and nothing is done"
-    return _outside(job, policy)
+    return _explain_outside(job, policy)
 
 
-def _outside(job: SlurmJob, policy: Policy) -> str:
+def _explain_outside(job: SlurmJob, policy: Policy) -> str:
     if not policy.partitions or job.partition in policy.partitions:
         return ""
     return f"partition {job.partition} is none that the configuration allows"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpctl.jobs.sbatch import context
 from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue, parse_command_line
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 
@@ -24,9 +24,13 @@ def main(arguments: list[str]) -> int:
     """Answer one question. Exit code 0 where the answer is there."""
     try:
         kind, directory, policy, *text = arguments
-        answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, text)
+        answer = {"sbatch": _rewrite_sbatch, "srun": _rewrite_srun}[kind](
+            Path(directory), policy, text
+        )
     except HpctlError as error:
-        print(printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr)
+        print(
+            make_printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr
+        )
         return 1
     part = Path(directory) / f"{ANSWER}.part"
     part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
@@ -34,26 +38,26 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
+def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
     """The same sbatch, with a job that resumes."""
     from hpctl.jobs.sbatch import command
 
     line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
-    _, submission = command.planned(line)
-    command.tell(submission, quiet="quiet" in line.given)
+    _, submission = command.plan_command_line(line)
+    command.print_warnings(submission, quiet="quiet" in line.given)
     for base in submission.bases:
-        command.make(base)
+        command.make_directory(base)
     return ["sbatch", *command.laid_out(line, submission, directory)]
 
 
-def _srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
+def _rewrite_srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
     """The step under a supervisor. What would only come out when that starts comes out now."""
     for name in ("hpctl.jobs.run.command", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
-    from hpctl.jobs.run.settings import settings
+    from hpctl.jobs.run.settings import read_settings
     from hpctl.jobs.run.srun import parse_srun
 
-    settings(parse_srun(args), os.environ)
+    read_settings(parse_srun(args), os.environ)
     options: list[str] = []
     if policy:
         asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))

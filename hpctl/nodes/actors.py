@@ -12,18 +12,18 @@ from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
     find_order,
+    is_lost,
+    is_returning,
     let_go,
-    lost,
     may_be_under_way,
-    returning,
     since_drain,
     was_marked,
 )
-from hpctl.faults.hma_marks import CHECK, MARKS, mark_in, mark_of, spent
+from hpctl.faults.hma_marks import CHECK, MARKS, is_spent, mark_in, mark_of
 from hpctl.faults.reachability import RULES as REACH_RULES
-from hpctl.faults.reachability import answers
+from hpctl.faults.reachability import is_reachable
 from hpctl.faults.slurm_reasons import closed_by_slurm
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
 from hpctl.vocabulary.identity import Generation
@@ -35,10 +35,10 @@ from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import (
     Case,
     Do,
-    Look,
     Move,
     Next,
     Repeat,
+    RequeueInterval,
     StepKind,
     Wait,
     answer_text,
@@ -122,7 +122,7 @@ def left_to_others(c: NodeCase) -> Move | None:
     return None
 
 
-def marked(c: NodeCase) -> Next | None:
+def note_mark(c: NodeCase) -> Next | None:
     """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
 
     Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
@@ -134,7 +134,7 @@ def marked(c: NodeCase) -> Next | None:
         return None
     if rec.rule == SCALE_DOWN:
         return None
-    fresh = bool(mark) and not spent(node, c.facts.instance)
+    fresh = bool(mark) and not is_spent(node, c.facts.instance)
     if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
         return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
     if fresh and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy):
@@ -142,18 +142,20 @@ def marked(c: NodeCase) -> Next | None:
         signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
         return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")
     drain = c.last(StepKind.DRAIN)
-    if mark and not _noted(rec):
-        return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
+    if mark and not _is_mark_noted(rec):
+        return Move(
+            _choose_signal(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}"
+        )
     if c.policy.mode is not Mode.OWN or drain is None:
         return None
-    if drain.attempt >= _most(c):
+    if drain.attempt >= _limit_closings(c):
         return Move(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
     if drain.accepted:
         return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
-    return moved(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
+    return resolve_answer(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
 
 
-def moved(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
+def resolve_answer(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
     """A step's answer; a move where trying again is not for us to decide. `not_ours`: what it
     means that the node is somebody else's by now."""
     if not isinstance(answer, Outcome):
@@ -163,7 +165,7 @@ def moved(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
     return Move(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
 
 
-def _noted(rec: NodeRecovery) -> bool:
+def _is_mark_noted(rec: NodeRecovery) -> bool:
     """Whether the mark that the node bears is written down: none came since we closed it.
 
     By count and not by time: clocks are set back.
@@ -172,7 +174,7 @@ def _noted(rec: NodeRecovery) -> bool:
     return opened_for_it or rec.marked_at == rec.drains
 
 
-def _asks(rec: NodeRecovery, mark: str) -> NodeSignal:
+def _choose_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
     """A replacement where the reboot that we are about to order would not be enough."""
     early = (
         rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
@@ -198,7 +200,7 @@ def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
     return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
 
 
-def forgotten(c: NodeCase) -> Next | None:
+def restore_lost_drain(c: NodeCase) -> Next | None:
     """slurmctld died before it had saved our drain, and came back without it: no operator's word.
 
     Only once for a start of slurmctld: who resumes the node after that wins.
@@ -209,12 +211,14 @@ def forgotten(c: NodeCase) -> Next | None:
     # slurmctld tells whole seconds.
     before = facts.booted - drain.resolved > -timedelta(seconds=1)
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
-    if not (before and recent and lost(c.rec, facts.slurm)) or drain.attempt >= _most(c):
+    if not (before and recent and is_lost(c.rec, facts.slurm)) or drain.attempt >= _limit_closings(
+        c
+    ):
         return None
     return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
-def overwritten(c: NodeCase) -> Next | None:
+def restore_reason(c: NodeCase) -> Next | None:
     """slurmctld replaced or removed our Reason: no operator's word, so the node is drained again.
 
     From 23.02 on it writes its own at each registration that it calls invalid (fewer GPUs or less
@@ -230,7 +234,7 @@ def overwritten(c: NodeCase) -> Next | None:
     removed = node.drained and not node.reason and not c.facts.running
     if not (replaced or removed):
         return None
-    if drain.attempt >= _most(c):
+    if drain.attempt >= _limit_closings(c):
         why = f"slurmctld takes its Reason away again and again: {node.reason}"
         return Move(NodeSignal.NEEDS_HUMAN, why)
     return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
@@ -246,19 +250,23 @@ def find_deletion(c: NodeCase) -> Next | None:
     if since is None or rec.of_capacity or c.policy.attended:
         return None
     why = f"slurmctld has not listed the node since {since:%H:%M:%S} UTC"
-    limit = later(since, c.policy.node.doubt_window_s)
+    limit = add_seconds(since, c.policy.node.doubt_window_s)
     if may_be_under_way(rec):
         return None if c.now < max(limit, c.deadline) else Move(NodeSignal.NODE_GONE, why)
-    return Wait(limit, why, Look.SLOWLY) if c.now < limit else Move(NodeSignal.NODE_GONE, why)
+    return (
+        Wait(limit, why, RequeueInterval.SLOWLY)
+        if c.now < limit
+        else Move(NodeSignal.NODE_GONE, why)
+    )
 
 
-def seized(c: NodeCase) -> Move | None:
+def detect_takeover(c: NodeCase) -> Move | None:
     """An operator who resumes or re-reasons our node wins, at any time after our drain.
 
     Before it, that is whoever takes a mark off: the mark had closed the node.
     """
     ours_to_close = c.rec.phase is NodePhase.OPEN and not was_marked(c.rec)
-    if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
+    if ours_to_close or c.rec.phase in IN_TEST or is_returning(c.rec) or c.facts.mark:
         return None
     if c.policy.attended and _was_ordered(c.rec):
         # The operator who waits wants to know when the node is back, whoever has it by then.
@@ -294,30 +302,30 @@ def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
     again = judged is not None and judged.condition is Condition.HEALTHY
     if rec.rule not in REACH_RULES or rec.by or rec.remedied or not again:
         return ""
-    if facts.heard != rec.generation or not answers(facts.slurm, facts.instance):
+    if facts.heard != rec.generation or not is_reachable(facts.slurm, facts.instance):
         return ""
     return "it answers again, and its checks pass"
 
 
-def attempt(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
+def attempt_step(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
     """A step on the node; anew where it was closed again since the last one.
 
     Or where the last one was refused because somebody had just marked the node.
     """
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
-    outrun = bool(mark) and refused and last is not None and last.attempt < _most(c)
+    outrun = bool(mark) and refused and last is not None and last.attempt < _limit_closings(c)
     if last is not None and (outrun or last_step(since_drain(c.rec), kind) is None):
         return Do(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 
 
-def _most(c: NodeCase) -> int:
+def _limit_closings(c: NodeCase) -> int:
     """So often a node is closed anew, or set DOWN, for the marks that it gets."""
     return 2 * c.repeat.attempts
 
 
-def repeat(policy: Policy) -> Repeat:
+def make_repeat(policy: Policy) -> Repeat:
     """How a step of a node recovery is repeated."""
     node = policy.node
     return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from hpctl.engine.node_deadlines import deadline_of, held_until
 from hpctl.engine.node_history import (
     ORDERS,
+    advise_service_order,
     find_order,
+    is_returning,
     may_be_under_way,
-    returning,
     since_opening,
-    unasked,
     was_in_doubt,
 )
 from hpctl.faults import health
@@ -24,20 +24,20 @@ from hpctl.nodes import maintenance
 from hpctl.nodes.actors import (
     NodeCase,
     NodeFacts,
-    attempt,
+    attempt_step,
+    detect_takeover,
     find_deletion,
-    forgotten,
     left_to_others,
-    marked,
-    moved,
-    overwritten,
-    repeat,
+    make_repeat,
+    note_mark,
     replacement_asked,
-    seized,
+    resolve_answer,
+    restore_lost_drain,
+    restore_reason,
 )
 from hpctl.nodes.by_hand import find_refusal, settle_order
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import GONE, InstanceStatus
@@ -49,9 +49,9 @@ from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import (
     Case,
     Do,
-    Look,
     Move,
     Next,
+    RequeueInterval,
     StepKind,
     Wait,
     answer_text,
@@ -72,27 +72,27 @@ def advance(
     held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
     ends = held_until(rec, policy) if held else deadline_of(rec, policy)
     deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
-    c = Case(rec, facts, policy, now, deadline, repeat(policy))
+    c = Case(rec, facts, policy, now, deadline, make_repeat(policy))
     if changed := maintenance.find_change(c):
         return changed
     by_others = (
         find_deletion(c)
         or left_to_others(c)
-        or marked(c)
-        or forgotten(c)
-        or overwritten(c)
-        or seized(c)
+        or note_mark(c)
+        or restore_lost_drain(c)
+        or restore_reason(c)
+        or detect_takeover(c)
     )
-    answer = by_others or _withdraw(c) or _treat(c, testing)
+    answer = by_others or _return_node(c) or _advance_phase(c, testing)
     return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
 
 
-def _treat(c: NodeCase, testing: NodeTesting) -> Next:
+def _advance_phase(c: NodeCase, testing: NodeTesting) -> Next:
     """What the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
         found = _look_after_maintenance(c) if c.rec.of_maintenance else None
-        return found or _verifying(c, testing)
+        return found or _advance_verifying(c, testing)
     if phase is NodePhase.ACCEPTING:
         return testing.accept(c)
     if phase is NodePhase.UNRESERVING:
@@ -120,10 +120,10 @@ _OURS: Final = {
 }
 
 
-def _withdraw(c: NodeCase) -> Next | None:
+def _return_node(c: NodeCase) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun, or where an
     order by hand is taken back or refused."""
-    rec, facts, back = c.rec, c.facts, returning(c.rec)
+    rec, facts, back = c.rec, c.facts, is_returning(c.rec)
     why = facts.correlated or facts.withdrawn or find_refusal(c)
     early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
     node = facts.slurm
@@ -140,10 +140,12 @@ def _withdraw(c: NodeCase) -> Next | None:
         return Move(NodeSignal.WITHDRAWN, why or "given back")
     if c.policy.attended and node is not None and not node.responding:
         return Move(NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained")
-    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+    return resolve_answer(
+        attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
+    )
 
 
-def _open(c: NodeCase) -> Next:
+def _advance_open(c: NodeCase) -> Next:
     node = c.facts.slurm
     if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
         return Move(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
@@ -158,10 +160,10 @@ def _open(c: NodeCase) -> Next:
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
     if isinstance(answer, Do):
         return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
-    return moved(answer, "drain the node", "drained by somebody else")
+    return resolve_answer(answer, "drain the node", "drained by somebody else")
 
 
-def _cordoned(c: NodeCase) -> Next:
+def _advance_cordoned(c: NodeCase) -> Next:
     node = c.facts.slurm
     lost = node is not None and (node.down or not node.responding)
     if c.rec.of_maintenance:
@@ -177,9 +179,9 @@ def _cordoned_for_maintenance(c: NodeCase) -> Next:
     """Wait for the jobs, which their own recoveries move, and for the window to begin and end."""
     if c.facts.running:
         first = c.facts.running[0].shown
-        return c.wait(f"job {first} is on the node", Look.SLOWLY)
+        return c.wait(f"job {first} is on the node", RequeueInterval.SLOWLY)
     if c.facts.completing:
-        return c.wait("jobs are completing", Look.SLOWLY)
+        return c.wait("jobs are completing", RequeueInterval.SLOWLY)
     if c.facts.begins is not None and not c.rec.was_in_maintenance:
         at = c.facts.begins
         return Wait(at, f"a maintenance window begins at {at:%Y-%m-%d %H:%M:%S} UTC")
@@ -193,33 +195,35 @@ def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
     if patient and running:
         return c.wait(f"{len(running)} job(s) may finish on the node")
     if not running and node is not None and node.down:
-        return c.wait("jobs are completing", Look.SOON)
+        return c.wait("jobs are completing", RequeueInterval.SOON)
     if not running and (patient or not lost) and not c.facts.stuck:
-        return c.wait("jobs are completing", Look.SLOWLY if patient else Look.SOON)
+        return c.wait(
+            "jobs are completing", RequeueInterval.SLOWLY if patient else RequeueInterval.SOON
+        )
     stay = [j for j in running if not j.recoverable]
     if stay and c.policy.node.unrecoverable_jobs is Unrecoverable.WAIT and not lost:
         return c.wait(f"job {stay[0].shown} cannot be requeued (Requeue=0 or not a batch job)")
     blocked = [j for j in running if j.recoverable and j.id not in c.facts.movable]
     if blocked:
-        return c.wait(f"job {blocked[0].shown} is not ready to be stopped", Look.SOON)
+        return c.wait(f"job {blocked[0].shown} is not ready to be stopped", RequeueInterval.SOON)
     return None
 
 
 def _set_down(c: NodeCase, *, lost: bool) -> Next:
     """End what holds the node."""
-    ripe = later(c.rec.opened, c.policy.node.disturb_after_s)
+    ripe = add_seconds(c.rec.opened, c.policy.node.disturb_after_s)
     if c.now < ripe and not lost:
-        return Wait(ripe, "a moment for other nodes to report the same", Look.SOON)
+        return Wait(ripe, "a moment for other nodes to report the same", RequeueInterval.SOON)
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
     # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
-    answer = attempt(c, StepKind.DOWN, c.rec.meaning, c.facts.mark)
+    answer = attempt_step(c, StepKind.DOWN, c.rec.meaning, c.facts.mark)
     if isinstance(answer, Do):
         return replace(answer, reason=c.facts.mark)
-    return moved(answer, "set the node down", "no longer drained by us")
+    return resolve_answer(answer, "set the node down", "no longer drained by us")
 
 
-def _vacated(c: NodeCase) -> Next:
+def _advance_vacated(c: NodeCase) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
         return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
     booted = _find_boot_in_maintenance(c)
@@ -238,19 +242,19 @@ def _vacated(c: NodeCase) -> Next:
         return c.wait(c.facts.blocked)
     if c.facts.was_blocked:
         return Move(NodeSignal.REMEDY_ALLOWED, "no gate holds its remedy any more")
-    return _ordered(c)
+    return _order_remedy(c)
 
 
-def _ordered(c: NodeCase) -> Next:
+def _order_remedy(c: NodeCase) -> Next:
     """Have the remedy ordered by whoever the mode says."""
     if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
-        return _reset(c)
+        return _reset_gpus(c)
     if not c.facts.provider_present:
         return Move(
             NodeSignal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it"
         )
     if c.policy.mode is Mode.OBSERVE:
-        return c.wait("mode observe: nothing is done", Look.SLOWLY)
+        return c.wait("mode observe: nothing is done", RequeueInterval.SLOWLY)
     if c.policy.mode is not Mode.OWN and c.rec.remedy is not Remedy.DELETE:
         why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
         return Move(NodeSignal.REMEDY_ACCEPTED, why)
@@ -259,11 +263,11 @@ def _ordered(c: NodeCase) -> Next:
         why = f"the service accepted to {mine.kind} {mine.target}"
         return Move(NodeSignal.REMEDY_ACCEPTED, why)
     if not c.facts.provider_fresh:
-        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
-    return _remedy(c)
+        return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
+    return _apply_remedy(c)
 
 
-def _reset(c: NodeCase) -> Next:
+def _reset_gpus(c: NodeCase) -> Next:
     """Have the node's agent reset its GPUs: ordered once, in doubt never again."""
     rec, facts, last = c.rec, c.facts, c.last(StepKind.RESET)
     if last is not None and (last.accepted or last.in_doubt):
@@ -272,7 +276,7 @@ def _reset(c: NodeCase) -> Next:
         return Move(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
     if facts.running:
         return c.wait(f"job {facts.running[0].shown} runs on the node's GPUs")
-    ripe = later(rec.opened, c.policy.node.remedy_after_s)
+    ripe = add_seconds(rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")
     answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
@@ -281,12 +285,12 @@ def _reset(c: NodeCase) -> Next:
     if not isinstance(answer, Do):
         return answer
     judged = facts.assessment.findings if facts.assessment else ()
-    until = later(c.now, health.ORDER_S).timestamp()
+    until = add_seconds(c.now, health.ORDER_S).timestamp()
     gpus = health.gpus_against((*rec.findings, *judged))
     return replace(answer, order=reset_order.ResetOrder(rec.id, rec.generation, until, gpus))
 
 
-def _remedy(c: NodeCase) -> Next:
+def _apply_remedy(c: NodeCase) -> Next:
     """Reboot, replace or delete, by instance id: the id is the idempotency token the API lacks."""
     if answer := _find_effect(c) or settle_order(c):
         return answer
@@ -295,14 +299,14 @@ def _remedy(c: NodeCase) -> Next:
     waits = instance is None or instance.status not in takes
     if waits and kind is not StepKind.REMOVE:
         state = instance.status if instance else "not in the cloud's list"
-        return c.wait(c.facts.unjoined or f"instance {sick} is {state}", Look.SLOWLY)
-    ripe = later(c.rec.opened, c.policy.node.remedy_after_s)
+        return c.wait(c.facts.unjoined or f"instance {sick} is {state}", RequeueInterval.SLOWLY)
+    ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not c.rec.by:
         return Wait(ripe, "a moment for other nodes to report the same")
     if c.facts.withdrawn and may_be_under_way(c.rec):
-        return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", Look.SLOWLY)
+        return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", RequeueInterval.SLOWLY)
     sent = c.attempt(kind, sick, c.rec.meaning)
-    return _refused(c, kind, sent) if isinstance(sent, Outcome) else sent
+    return _handle_refusal(c, kind, sent) if isinstance(sent, Outcome) else sent
 
 
 def _find_effect(c: NodeCase) -> Move | None:
@@ -313,7 +317,7 @@ def _find_effect(c: NodeCase) -> Move | None:
     if instance is not None and instance.id != sick:
         return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
     ours = mine is not None and (mine.in_doubt or not c.policy.attended)
-    if ours and c.rec.remedy is Remedy.REBOOT and _rebooted(c.rec, c.facts):
+    if ours and c.rec.remedy is Remedy.REBOOT and _has_rebooted(c.rec, c.facts):
         return Move(
             NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
         )
@@ -335,19 +339,21 @@ def _find_deletion(c: NodeCase) -> Move | None:
     return left
 
 
-def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
+def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
     """After an order that the service did not accept."""
     sick, last = c.rec.generation.instance, c.last(kind)
     if answer.code in GONE:
         return c.wait(f"{sick} is gone; its successor is not listed yet")
     if answer.transient and last is not None:
         # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
-        again = later(last.resolved or last.started, c.policy.node.doubt_window_s)
+        again = add_seconds(last.resolved or last.started, c.policy.node.doubt_window_s)
         if c.now < again:
-            return Wait(again, f"cannot {kind} it for now: {answer_text(answer)}", Look.SLOWLY)
+            return Wait(
+                again, f"cannot {kind} it for now: {answer_text(answer)}", RequeueInterval.SLOWLY
+            )
         return Do(kind, sick, last.attempt + 1, c.rec.meaning)
     if c.rec.remedy is Remedy.DELETE and was_in_doubt(c.rec):
-        return c.wait(f"it is unknown whether {sick} is being deleted", Look.SLOWLY)
+        return c.wait(f"it is unknown whether {sick} is being deleted", RequeueInterval.SLOWLY)
     return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
 
 
@@ -368,19 +374,23 @@ def _left_cluster(c: NodeCase) -> Move | None:
     return None
 
 
-def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
+def _has_rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
     heard, old = facts.heard, rec.generation
     return heard is not None and heard.instance == old.instance and heard.boot != old.boot
 
 
-def _remedying(c: NodeCase) -> Next:
+def _advance_remedying(c: NodeCase) -> Next:
     node = c.facts.slurm
     at_once = c.policy.attended and c.rec.urgency is Urgency.NOW and c.facts.running
     if at_once and not taken_over(node, c.rec.id) and node is not None and not node.down:
         # Only now that the service has accepted: what it refuses ends no job.
-        return moved(attempt(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over")
+        return resolve_answer(
+            attempt_step(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over"
+        )
     if c.rec.remedy is Remedy.DELETE:
-        return _left_cluster(c) or c.wait(f"{c.rec.generation.instance} is listed", Look.SLOWLY)
+        return _left_cluster(c) or c.wait(
+            f"{c.rec.generation.instance} is listed", RequeueInterval.SLOWLY
+        )
     fresh = new_generation(c.rec, c.facts)
     if fresh is not None:
         return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
@@ -389,8 +399,12 @@ def _remedying(c: NodeCase) -> Next:
         done = reset.code == health.RESET_DONE
         why = reset.detail if done else f"{reset.code}: {reset.detail}"
         return Move(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
-    message = (c.facts.instance.message if c.facts.instance else "") or unasked(c.rec, c.policy)
-    return c.wait(f"waiting for the node's new generation. {message}".strip(), Look.SLOWLY)
+    message = (c.facts.instance.message if c.facts.instance else "") or advise_service_order(
+        c.rec, c.policy
+    )
+    return c.wait(
+        f"waiting for the node's new generation. {message}".strip(), RequeueInterval.SLOWLY
+    )
 
 
 def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
@@ -431,24 +445,24 @@ def _look_after_maintenance(c: NodeCase) -> Next | None:
     if judged is not None and judged.condition is Condition.FAULTY:
         return Move(NodeSignal.FAULT_FOUND, judged.why)
     if judged is not None and judged.condition is not Condition.HEALTHY:
-        return c.wait(f"{judged.condition}: {judged.why}", Look.SLOWLY)
+        return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
     if node is None or not node.responding:
-        return c.wait("its slurmd does not answer", Look.SLOWLY)
+        return c.wait("its slurmd does not answer", RequeueInterval.SLOWLY)
     return None
 
 
-def _rejoining(c: NodeCase) -> Next:
+def _advance_rejoining(c: NodeCase) -> Next:
     again = new_generation(c.rec, c.facts)
     if again is not None:
         return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}")
     node, instance = c.facts.slurm, c.facts.instance
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
-        return c.wait(f"the cloud calls the instance {state}", Look.SLOWLY)
+        return c.wait(f"the cloud calls the instance {state}", RequeueInterval.SLOWLY)
     if node is not None and node.powered_down:
-        return c.wait(_POWERED_DOWN, Look.SLOWLY)
+        return c.wait(_POWERED_DOWN, RequeueInterval.SLOWLY)
     if node is None or not node.responding or (node.down and not _registered_anew(c)):
-        return c.wait("its slurmd has not registered yet", Look.SLOWLY)
+        return c.wait("its slurmd has not registered yet", RequeueInterval.SLOWLY)
     return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
 
 
@@ -461,13 +475,13 @@ def _registered_anew(c: NodeCase) -> bool:
     return node.slurmd_start > ordered.started
 
 
-def _verifying(c: NodeCase, testing: NodeTesting) -> Next:
+def _advance_verifying(c: NodeCase, testing: NodeTesting) -> Next:
     node, judged = c.facts.slurm, c.facts.assessment
     if node is not None and node.in_service:
         return Move(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
-    if not returning(c.rec):
+    if not is_returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
-            return c.wait("waiting for the agent of this generation", Look.SLOWLY)
+            return c.wait("waiting for the agent of this generation", RequeueInterval.SLOWLY)
         new = not c.facts.mark and since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
             return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
@@ -477,14 +491,16 @@ def _verifying(c: NodeCase, testing: NodeTesting) -> Next:
             if replacement_asked(c.rec, c.policy):
                 why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
                 return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
-            return c.wait(f"{judged.condition}: {judged.why}", Look.SLOWLY)
-        healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
+            return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
+        healthy = add_seconds(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
-            return Wait(healthy, "healthy so far", Look.SLOWLY)
+            return Wait(healthy, "healthy so far", RequeueInterval.SLOWLY)
         before = testing.come_before_service(c)
         if before is not None:
             return before
-    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+    return resolve_answer(
+        attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
+    )
 
 
 _POWERED_DOWN: Final = "Slurm has powered the node down: `scontrol update` State=POWER_UP starts it"
@@ -497,14 +513,16 @@ def _return_powered_down(c: NodeCase, testing: NodeTesting) -> Next:
     either: when a job does, it boots, and its agent reports before the job's first step.
     """
     if testing.come_before_service(c) is not None:
-        return c.wait(f"its test waits. {_POWERED_DOWN}", Look.SLOWLY)
-    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+        return c.wait(f"its test waits. {_POWERED_DOWN}", RequeueInterval.SLOWLY)
+    return resolve_answer(
+        attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
+    )
 
 
 _PHASES: Final = {
-    NodePhase.OPEN: _open,
-    NodePhase.CORDONED: _cordoned,
-    NodePhase.VACATED: _vacated,
-    NodePhase.REMEDYING: _remedying,
-    NodePhase.REJOINING: _rejoining,
+    NodePhase.OPEN: _advance_open,
+    NodePhase.CORDONED: _advance_cordoned,
+    NodePhase.VACATED: _advance_vacated,
+    NodePhase.REMEDYING: _advance_remedying,
+    NodePhase.REJOINING: _advance_rejoining,
 }

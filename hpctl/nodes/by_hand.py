@@ -8,12 +8,12 @@ from typing import Final
 
 from hpctl.engine.node_history import find_order, was_in_doubt
 from hpctl.nodes.actors import NodeCase
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE, InstanceStatus
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait, answer_text
+from hpctl.vocabulary.recovery import Move, Next, RequeueInterval, StepKind, Wait, answer_text
 
 MOVING: Final = IN_USE | BAD_STATUS
 """A node refused with one of these may be about to go by another's order: no job starts there."""
@@ -56,9 +56,11 @@ def settle_order(c: NodeCase) -> Next | None:
     most = 1 if step.kind is StepKind.REBOOT else 2
     if step.attempt < most:
         return None
-    until = later(step.resolved or step.started, c.policy.node.doubt_window_s)
+    until = add_seconds(step.resolved or step.started, c.policy.node.doubt_window_s)
     if c.now < until:
-        return Wait(until, f"it is unknown whether the service accepted to {what}", Look.SLOWLY)
+        return Wait(
+            until, f"it is unknown whether the service accepted to {what}", RequeueInterval.SLOWLY
+        )
     detail = step.outcome.detail if step.outcome else "there was no reply"
     return Move(NodeSignal.NEEDS_HUMAN, f"it is unknown whether the service accepted: {detail}")
 

@@ -57,7 +57,7 @@ class SearchResult(Struct, frozen=True):
     rounds: int
 
 
-def search(
+def search_culprits(
     suspects: Sequence[NodeName], done: Sequence[Round], healthy: Sequence[NodeName] = ()
 ) -> NextRound | SearchResult:
     """The next round, or the verdict. `healthy`: partners that are not suspected.
@@ -71,8 +71,8 @@ def search(
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
     pairs = [r for r in done if all(len(one.nodes) <= PAIRED for one in r)]
     halves = [r for r in done if r not in pairs]
-    believed = beliefs(prior, [one for r in (halves or pairs) for one in r])
-    named = tuple(n for n in nodes if believed[n] >= SURE and _failures(n, done) >= 2)
+    believed = compute_beliefs(prior, [one for r in (halves or pairs) for one in r])
+    named = tuple(n for n in nodes if believed[n] >= SURE and _count_failures(n, done) >= 2)
     open_ = [n for n in nodes if CLEARED < believed[n] < SURE]
     wide = len(nodes) // 2 > PAIRED
     cleared = not wide and not open_ and len(done) >= 2
@@ -80,8 +80,8 @@ def search(
         return SearchResult(named, believed, len(done))
     if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
-        return NextRound(len(done) + 1, _halves(nodes, known), known)
-    return NextRound(len(done) + 1, _pairs(nodes, believed, pairs), believed)
+        return NextRound(len(done) + 1, _split_halves(nodes, known), known)
+    return NextRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
 
 
 def most_rounds(nodes: int) -> int:
@@ -89,7 +89,7 @@ def most_rounds(nodes: int) -> int:
     return ceil(log2(nodes)) + 2
 
 
-def failed(figures: Mapping[Group, float | None]) -> Round:
+def judge_round(figures: Mapping[Group, float | None]) -> Round:
     """The results of a round from its groups' figures (more is better); None: it gave none.
 
     A group is slow by the others of its size: by their upper median, of two groups by the better.
@@ -101,7 +101,7 @@ def failed(figures: Mapping[Group, float | None]) -> Round:
     )
 
 
-def beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, float]:
+def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, float]:
     """How likely each node is bad, by all tests: messages between tests and nodes, in log odds."""
     odds = {node: log(p / (1 - p)) for node, p in prior.items()}
     evidence = {(t, n): 0.0 for t, test in enumerate(tests) for n in test.nodes}
@@ -111,7 +111,7 @@ def beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, floa
         for t, test in enumerate(tests):
             # How likely each of the others leaves the test alone, by all that else is known of it.
             quiet = {
-                n: 1 - _probability(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
+                n: 1 - _convert_odds(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
                 for n in test.nodes
             }
             everyone = (1 - FALSE_FAIL) * prod(quiet.values())
@@ -125,19 +125,19 @@ def beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, floa
                 evidence[t, n] = new
         if most < _STILL:
             break
-    return {node: _probability(odds) for node, odds in total.items()}
+    return {node: _convert_odds(odds) for node, odds in total.items()}
 
 
-def _probability(odds: float) -> float:
+def _convert_odds(odds: float) -> float:
     return 1 / (1 + exp(-max(-500.0, min(odds, 500.0))))
 
 
-def _failures(node: NodeName, done: Sequence[Round]) -> int:
+def _count_failures(node: NodeName, done: Sequence[Round]) -> int:
     """With how many different groups of partners a node failed."""
     return len({g.nodes for r in done for g in r if node in g.nodes and g.failed})
 
 
-def _pairs(
+def _pair_nodes(
     nodes: Sequence[NodeName], believed: Beliefs, done: Sequence[Round]
 ) -> tuple[Group, ...]:
     """The most suspect with the least, no two that have met; an odd node joins the last pair."""
@@ -156,7 +156,7 @@ def _pairs(
     return tuple(tuple(group) for group in groups)
 
 
-def _halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
+def _split_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
     """Two groups of one size, each with half of what is suspected."""
     sides: tuple[list[NodeName], list[NodeName]] = ([], [])
     mass = [0.0, 0.0]

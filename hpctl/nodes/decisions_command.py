@@ -18,10 +18,10 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_open
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.request_client import hosts
+from hpctl.engine.request_client import expand_target
 from hpctl.engine.timeline import ladder_text
 from hpctl.engine.view import jobs_on
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.nodes.orders_command import confirm_options, request_options, send_request
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
@@ -153,26 +153,26 @@ def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: Policy) -> str:
     return f"{_describe_job(job)}: {ends}"
 
 
-def _asks(yes: bool) -> bool:
+def _must_confirm(yes: bool) -> bool:
     """Whether a question comes first: who is at a terminal is asked. A script is not, because
     neither command was ever confirmed there."""
     return not yes and sys.stdin.isatty()
 
 
-def _look(config: str, *, jobs: bool) -> World:
+def _read_world(config: str, *, jobs: bool) -> World:
     """The daemon's world, with Slurm's jobs where they are shown."""
     loaded: Config = config_loading.load_config(config)
-    return gather(loaded, output.now(), slurm=jobs)
+    return gather_world(loaded, output.now(), slurm=jobs)
 
 
 def _is_wanted(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     """Show what would happen; whether it is wanted. Raises click.Abort where the answer is no."""
     if dry_run:
-        output.show("decisions", view, as_json)
+        output.show_view("decisions", view, as_json)
         if not as_json:
             output.echo(output.DRY_RUN)
         return False
-    if _asks(yes):
+    if _must_confirm(yes):
         output.on_stderr(output.draw_declared, view)
         names = ", ".join(decision.target for decision in view.decisions)
         output.confirm(f"{view.verb} {names}?", abort=True)
@@ -199,8 +199,8 @@ def approve(
     correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
     approval. On a terminal, what happens to which node and job is shown and confirmed first.
     """
-    world = _look(config, jobs=dry_run or _asks(yes))
-    wanted = [name for target in targets for name in hosts(target)]
+    world = _read_world(config, jobs=dry_run or _must_confirm(yes))
+    wanted = [name for target in targets for name in expand_target(target)]
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
         if not of_rule:
@@ -216,7 +216,7 @@ def approve(
             raise output.no_such("status", target, sorted(world.state.holds))
         if not hold.approvable:
             output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
-            output.leave(Exit.PROBLEM)
+            output.exit_with(Exit.PROBLEM)
     view = preview_approvals(world, [world.state.holds[target] for target in wanted])
     if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):
         send_request(config, "approve", wanted, no_wait, as_json)
@@ -235,7 +235,7 @@ def cancel(
     back with `hpctl undrain` or `scontrol update`. On a terminal, what is left of which node and
     job is shown and confirmed first.
     """
-    world = _look(config, jobs=dry_run or _asks(yes))
+    world = _read_world(config, jobs=dry_run or _must_confirm(yes))
     found = list(dict.fromkeys(open_recovery(world, name) for name in ids))
     view = preview_cancellations(world, found)
     if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):

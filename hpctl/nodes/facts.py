@@ -7,7 +7,7 @@ from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
 from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.pauses import find_able_since
-from hpctl.engine.view import View, fresh, judged, taken_away
+from hpctl.engine.view import View, find_assessment, is_fresh, taken_away
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
@@ -28,19 +28,19 @@ def node_facts(
         unjoined=view.unjoined.get(rec.node, ""),
         listed=view.provider.instances.get(rec.generation.instance),
         provider_present=view.provider.present,
-        provider_fresh=fresh(view.provider.as_of, policy.ages.provider_s, now),
-        assessment=judged(rec.node, view),
+        provider_fresh=is_fresh(view.provider.as_of, policy.ages.provider_s, now),
+        assessment=find_assessment(rec.node, view),
         heard=health.generation if health else None,
         running=tuple(j for j in here if j.running),
         completing=completing,
-        stuck=_stuck(completing, view, policy, now),
+        stuck=_find_stuck_job(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
         taken_away=taken_away(rec.node, view),
         able_since=find_able_since(rec.id, view, now),
         booted=view.scheduler.booted,
         reset=reset_answer(rec.id, health.findings) if health else None,
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
-        test=_test(rec, view),
+        test=_find_test_job(rec, view),
         left_in=_left_in(rec, view),
         absent=view.absent.get(rec.node),
         maintenance=maintenance_text(held_by, now) if held_by else "",
@@ -58,7 +58,9 @@ def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | Non
     return min((at for at in starts if at > now), default=None)
 
 
-def _stuck(completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime) -> str:
+def _find_stuck_job(
+    completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime
+) -> str:
     """The first of these jobs that has been COMPLETING for too long, where DOWN frees all."""
     late = find_completing(completing, policy.job.completing_deadline_s, now)
     if not late or not all(is_freed_by_down(job, view.scheduler) for job in completing):
@@ -72,10 +74,13 @@ def _left_in(rec: NodeRecovery, view: View) -> str:
     if not holding or rec.phase is not NodePhase.VERIFYING:
         return ""
     earlier = (r for r in view.state.nodes.values() if r.node == rec.node)
-    return next((name for r in earlier if (name := test_reservation.left(r)) in holding), "")
+    return next(
+        (name for r in earlier if (name := test_reservation.find_left_reservation(r)) in holding),
+        "",
+    )
 
 
-def _test(rec: NodeRecovery, view: View) -> SlurmJob | None:
+def _find_test_job(rec: NodeRecovery, view: View) -> SlurmJob | None:
     """The job of its newest test."""
     job = test_reservation.find_test_job(rec) if rec.phase in IN_TEST else None
     return view.scheduler.jobs.get(job) if job is not None else None

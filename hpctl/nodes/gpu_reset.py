@@ -27,10 +27,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import CannotTell, NotHere
 from hpctl.detection.driver_files import SMI, find_smi
-from hpctl.detection.kernel.xid import normalise
+from hpctl.detection.kernel.xid import normalize_address
 from hpctl.detection.probe import ProbeResult, Probes
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.slurm_jobs import Jobs
+from hpctl.detection.slurm_jobs import ProcessJobs
 from hpctl.faults.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -66,7 +66,7 @@ _AMPERE, _HOPPER = 8.0, 9.0
 _BUS_ID = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\b")
 
 
-class Gpu(Struct, frozen=True):
+class ResettableGpu(Struct, frozen=True):
     """One GPU as nvidia-smi lists it; `pci` as sysfs spells it."""
 
     uuid: str
@@ -76,7 +76,7 @@ class Gpu(Struct, frozen=True):
     mig: bool
 
 
-class NoReset(Exception):
+class ResetRefused(Exception):
     """Nothing was reset; the text says why. `code` is the finding's."""
 
     def __init__(self, code: str, why: str) -> None:
@@ -90,15 +90,17 @@ class Reset:
     def __init__(self, root: Path, hold: Callable[[], AbstractContextManager[None]]) -> None:
         self._root, self._hold = root, hold
 
-    def carry_out(self, devices: Sequence[str]) -> tuple[Gpu, ...]:
+    def carry_out(self, devices: Sequence[str]) -> tuple[ResettableGpu, ...]:
         """Reset the GPUs at these PCI addresses, all where none is named; answers those that were
         reset. Raises NoReset."""
         found = self._gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
-            raise NoReset(RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}")
+            raise ResetRefused(
+                RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}"
+            )
         chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
-        self._refuse(chosen)
+        self._refuse_reset(chosen)
         with ExitStack() as again:
             again.enter_context(self._hold())
             self._stop_services(again)
@@ -107,32 +109,34 @@ class Reset:
             done = self._reset(chosen, found)
         lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self._gpus()}
         if lost:
-            raise NoReset(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
+            raise ResetRefused(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
         return done
 
-    def _refuse(self, chosen: Sequence[Gpu]) -> None:
+    def _refuse_reset(self, chosen: Sequence[ResettableGpu]) -> None:
         if mig := [gpu.pci for gpu in chosen if gpu.mig]:
-            raise NoReset(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
+            raise ResetRefused(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
         switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
         for gpu in chosen if switched else ():
             if gpu.capability < _AMPERE:
-                raise NoReset(
+                raise ResetRefused(
                     RESET_REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system"
                 )
-            if gpu.capability < _HOPPER and not self._active([FABRIC_MANAGER]):
-                raise NoReset(
+            if gpu.capability < _HOPPER and not self._list_active_units([FABRIC_MANAGER]):
+                raise ResetRefused(
                     RESET_REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run"
                 )
-        for pid, name, job in self._holders():
+        for pid, name, job in self._find_holders():
             if job:
-                raise NoReset(RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]")
+                raise ResetRefused(
+                    RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]"
+                )
 
     def _stop_services(self, again: ExitStack) -> None:
-        for unit in self._active(UNITS):
-            again.callback(self._try, (SYSTEMCTL, "start", unit))
-            self._try((SYSTEMCTL, "stop", unit))
+        for unit in self._list_active_units(UNITS):
+            again.callback(self._try_command, (SYSTEMCTL, "start", unit))
+            self._try_command((SYSTEMCTL, "stop", unit))
 
-    def _stop_persistence(self, found: Sequence[Gpu], again: ExitStack) -> None:
+    def _stop_persistence(self, found: Sequence[ResettableGpu], again: ExitStack) -> None:
         for uuid in (gpu.uuid for gpu in found if gpu.persistent):
             off, on = ([w.format(mode=m, uuid=uuid) for w in PERSISTENCE] for m in "01")
             again.callback(self._try_smi, on)
@@ -141,56 +145,58 @@ class Reset:
     def _end_holders(self) -> None:
         """End the processes that hold a GPU. Raises NoReset where one does not end."""
         for number, within_s in zip((signal.SIGTERM, signal.SIGKILL), _END_S, strict=True):
-            for pid, name, _ in self._holders():
+            for pid, name, _ in self._find_holders():
                 log.warning("%s[%d] holds a GPU that is to be reset: %s", name, pid, number.name)
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
             until = time.monotonic() + within_s
-            while (left := list(self._holders())) and time.monotonic() < until:
+            while (left := list(self._find_holders())) and time.monotonic() < until:
                 time.sleep(0.05)
             if not left:
                 return
-        raise NoReset(RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
+        raise ResetRefused(RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
 
-    def _reset(self, chosen: tuple[Gpu, ...], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    def _reset(
+        self, chosen: tuple[ResettableGpu, ...], found: Sequence[ResettableGpu]
+    ) -> tuple[ResettableGpu, ...]:
         answer = self._reset_at_once(chosen)
-        named = {normalise(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
+        named = {normalize_address(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
         peers = tuple(gpu for gpu in found if gpu.pci in named and gpu not in chosen)
         if answer.exit_code and peers:
-            self._refuse(peers)
+            self._refuse_reset(peers)
             chosen += peers
             answer = self._reset_at_once(chosen)
         if answer.exit_code:
-            raise NoReset(RESET_FAILED, _message(answer))
+            raise ResetRefused(RESET_FAILED, _extract_message(answer))
         return chosen
 
-    def _gpus(self) -> tuple[Gpu, ...]:
-        answer = self._smi(LIST)
+    def _gpus(self) -> tuple[ResettableGpu, ...]:
+        answer = self._run_smi(LIST)
         if answer.exit_code:
-            raise NoReset(RESET_FAILED, _message(answer))
+            raise ResetRefused(RESET_FAILED, _extract_message(answer))
         found = []
         for line in answer.out.splitlines():
             try:
                 uuid, pci, capability, persistence, mig = (word.strip() for word in line.split(","))
-                gpu = Gpu(
+                gpu = ResettableGpu(
                     uuid=uuid,
-                    pci=normalise(pci),
+                    pci=normalize_address(pci),
                     capability=float(capability),
                     persistent=persistence == "Enabled",
                     mig=mig == "Enabled",
                 )
                 found.append(gpu)
             except ValueError as error:
-                raise NoReset(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
+                raise ResetRefused(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
         return tuple(found)
 
-    def _holders(self) -> Iterator[tuple[int, str, str]]:
+    def _find_holders(self) -> Iterator[tuple[int, str, str]]:
         """Yield who has a GPU's device file open: process id, name, and Slurm job if it is of one.
 
         The job is found by its slurmstepd where the control group names none: in a container, and
         on a cluster that tracks processes without control groups. Its process must not be ended.
         """
-        jobs = Jobs(self._root / "proc")
+        jobs = ProcessJobs(self._root / "proc")
         for process in self._root.glob("proc/[0-9]*"):
             with contextlib.suppress(OSError):
                 names = (os.readlink(fd) for fd in (process / "fd").iterdir())
@@ -201,19 +207,19 @@ class Reset:
                     pid = int(process.name)
                     yield pid, comm, _job_of(jobs, pid)
 
-    def _active(self, units: Sequence[str]) -> list[str]:
-        answer = self._try((*ACTIVE, *units))
+    def _list_active_units(self, units: Sequence[str]) -> list[str]:
+        answer = self._try_command((*ACTIVE, *units))
         states = answer.out.splitlines() if answer else []
         return [unit for unit, state in zip(units, states, strict=False) if state == "active"]
 
-    def _reset_at_once(self, gpus: Sequence[Gpu]) -> ProbeResult:
+    def _reset_at_once(self, gpus: Sequence[ResettableGpu]) -> ProbeResult:
         uuids = ",".join(gpu.uuid for gpu in gpus)
-        return self._smi([word.format(uuids=uuids) for word in RESET], RESET_S)
+        return self._run_smi([word.format(uuids=uuids) for word in RESET], RESET_S)
 
-    def _smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
+    def _run_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
         answer = self._try_smi(arguments, within_s)
         if answer is None:
-            raise NoReset(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
+            raise ResetRefused(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
         return answer
 
     def _try_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
@@ -221,14 +227,14 @@ class Reset:
         if program is None:
             log.warning("there is no %s that only root can write", SMI)
             return None
-        return self._run((str(program.path), *arguments), within_s, program.environment)
+        return self._run_command((str(program.path), *arguments), within_s, program.environment)
 
-    def _try(self, command: Sequence[str]) -> ProbeResult | None:
+    def _try_command(self, command: Sequence[str]) -> ProbeResult | None:
         """What a program of the machine answers; None where it is not there, or hangs."""
         program = str(self._root / command[0].lstrip("/"))
-        return self._run((program, *command[1:]), LIMIT_S, {})
+        return self._run_command((program, *command[1:]), LIMIT_S, {})
 
-    def _run(
+    def _run_command(
         self, command: Sequence[str], within_s: float, environment: Mapping[str, str]
     ) -> ProbeResult | None:
         program = command[0]
@@ -242,7 +248,7 @@ class Reset:
         return answer if isinstance(answer, ProbeResult) else None
 
 
-def _job_of(jobs: Jobs, pid: int) -> str:
+def _job_of(jobs: ProcessJobs, pid: int) -> str:
     """Return the Slurm job of a process; empty for none, and for a process that has gone."""
     try:
         return jobs.holder(pid)
@@ -250,7 +256,7 @@ def _job_of(jobs: Jobs, pid: int) -> str:
         return ""
 
 
-def _message(answer: ProbeResult) -> str:
+def _extract_message(answer: ProbeResult) -> str:
     """The driver's own words, on one line."""
     text = " ".join((answer.out + " " + answer.err).split())
     return text[:240] or f"nvidia-smi ended with {answer.exit_code}"
@@ -280,7 +286,7 @@ class Resets:
         mine = Generation(self._settings.node, self._settings.instance, self._settings.boot)
         socket = self._settings.munge_socket
         try:
-            order = munge.opened(credential, mine, trusted_uids(), socket)
+            order = munge.open_order(credential, mine, trusted_uids(), socket)
         except munge.MungeUnavailable:
             return  # it comes again with the next answer
         except HpctlError as error:
@@ -290,16 +296,18 @@ class Resets:
         self._last = credential
         if order.recovery not in self._taken:
             self._taken.add(order.recovery)
-            threading.Thread(target=self._obey, args=(order,), name="reset", daemon=True).start()
+            threading.Thread(
+                target=self._run_order, args=(order,), name="reset", daemon=True
+            ).start()
 
-    def _obey(self, order: ResetOrder) -> None:
+    def _run_order(self, order: ResetOrder) -> None:
         code, verdict, evidence = RESET_DONE, Verdict.OK, ""
         with self._one:
             try:
                 gpus = self._reset.carry_out(order.devices)
                 evidence = " ".join(gpu.pci for gpu in gpus)
                 detail = f"reset {evidence}"[:256]
-            except NoReset as error:
+            except ResetRefused as error:
                 code, verdict, detail = error.code, Verdict.WARN, str(error)[:256]
         log.warning("GPU reset for %s: %s, %s", order.recovery, code, detail)
         now = datetime.now(UTC)

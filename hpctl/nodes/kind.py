@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.engine.gates import correlated_since, find_correlated_rules
-from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind
+from hpctl.engine.kinds import Answers, JobsByNode, RecoveryAnswer, RecoveryKind
 from hpctl.engine.remedies import HOLDS_REMEDY, find_held_remedies
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE
@@ -17,10 +17,10 @@ from hpctl.nodes.actors import NodeFacts, passed_by_itself
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Move
@@ -35,7 +35,9 @@ def may_stop_any(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
     return True
 
 
-def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_stop_any) -> Kind:
+def make_node_kind(
+    testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_stop_any
+) -> RecoveryKind:
     """Return the kind. `testing` says how nodes are tested before they serve, `may_stop` which
     running jobs are ready for their node to be set DOWN."""
 
@@ -44,7 +46,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
         held = find_held_remedies(view, policy, now)
         of_events = find_correlated_rules(view, policy, now)
 
-        def node(rec: NodeRecovery) -> Answer:
+        def answer_node(rec: NodeRecovery) -> RecoveryAnswer:
             jobs = here[rec.node]
             facts = replace(
                 node_facts(rec, view, jobs, policy, now),
@@ -53,7 +55,7 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
             )
             facts = replace(
                 facts,
-                assessment=_without(facts.assessment, of_events.get(rec.node, frozenset())),
+                assessment=_exclude_rules(facts.assessment, of_events.get(rec.node, frozenset())),
                 blocked=held[rec.id].why if rec.id in held else "",
                 was_blocked=_was_blocked(rec, view, now),
             )
@@ -63,12 +65,12 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
             facts = _of_others(rec, facts, correlated.get(rec.id, ""))
             answer = advance.advance(rec, facts, policy, now, testing)
             if isinstance(answer, Move) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
-                return Answer(rec.id, answer, generation=advance.new_generation(rec, facts))
-            return Answer(rec.id, answer)
+                return RecoveryAnswer(rec.id, answer, generation=advance.new_generation(rec, facts))
+            return RecoveryAnswer(rec.id, answer)
 
         open_nodes = view.state.open_nodes.items()
         nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.aside(name)]
-        return each("advance", nodes, lambda rec: rec.node, node)
+        return isolate_each("advance", nodes, lambda rec: rec.node, answer_node)
 
     def find_candidates(
         view: View, policy: Policy, treated: Collection[NodeName], now: datetime
@@ -81,10 +83,12 @@ def make_node_kind(testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_st
         treated = {*treated, *(candidate.node.name for candidate in stuck)}
         return [*burned, *stuck, *testing.find_untested(view, policy, treated, now)]
 
-    return Kind(advance=advance_nodes, find_candidates=find_candidates, orders=testing.orders)
+    return RecoveryKind(
+        advance=advance_nodes, find_candidates=find_candidates, orders=testing.orders
+    )
 
 
-def _without(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment | None:
+def _exclude_rules(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment | None:
     """An assessment without the faults that are a mass event's: they say nothing of this node."""
     if judged is None or not rules or not rules.issuperset(judged.faults):
         return judged
@@ -105,9 +109,9 @@ def _defer_young_faults(
         return judged
     wait_s = policy.node.remedy_after_s
     for rule, since in judged.faults.items():
-        if rule in OWN_HARDWARE or now >= later(since, wait_s):
+        if rule in OWN_HARDWARE or now >= add_seconds(since, wait_s):
             return judged
-    until = later(min(judged.faults.values()), wait_s)
+    until = add_seconds(min(judged.faults.values()), wait_s)
     return replace(judged, condition=Condition.SUSPECT, until=until)
 
 

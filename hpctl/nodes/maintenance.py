@@ -8,9 +8,9 @@ from typing import Final
 
 from hpctl.engine.maintenance import LOOK_S
 from hpctl.nodes.actors import NodeCase
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
-from hpctl.vocabulary.recovery import Do, Look, Move, Next, StepKind, Wait
+from hpctl.vocabulary.recovery import Do, Move, Next, RequeueInterval, StepKind, Wait
 
 _PUT_OFF: Final = frozenset(
     {
@@ -37,7 +37,7 @@ _BEFORE_THE_END: Final = (
 )
 
 
-def _closes(answer: Next) -> bool:
+def _closes_node(answer: Next) -> bool:
     """Whether it closes the node before the maintenance ends, or says who has the node."""
     if isinstance(answer, Move):
         return answer.signal in _BEFORE_THE_END
@@ -58,12 +58,12 @@ def wait_out(c: NodeCase, answer: Next) -> Next | None:
     """Return what is left of an answer while the maintenance lasts; None where there is none."""
     if not c.facts.maintenance:
         return None
-    if c.rec.of_maintenance and not _closes(answer):
-        return Wait(later(c.now, LOOK_S), c.facts.maintenance, Look.SLOWLY)
+    if c.rec.of_maintenance and not _closes_node(answer):
+        return Wait(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
     if c.rec.of_maintenance:
         return answer
     seen = isinstance(answer, Move) and answer.signal not in _PUT_OFF
     own = isinstance(answer, Do) and answer.kind in _OUR_OWN
     if seen or own:
         return answer
-    return Wait(later(c.now, LOOK_S), c.facts.maintenance, Look.SLOWLY)
+    return Wait(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)

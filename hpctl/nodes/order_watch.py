@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from hpctl.engine.journal.state import State
-from hpctl.engine.timeline import Line, awaited, lines
+from hpctl.engine.timeline import TimelineLine, build_timeline, find_awaited
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -45,7 +45,7 @@ class OrderWatch:
         """`nodes`: those whose order the daemon has accepted, so that a recovery is open."""
         self._nodes, self._ports = nodes, ports
         self._recoveries: dict[NodeName, RecoveryId] = {}
-        self._told: set[tuple[RecoveryId, Line]] = set()
+        self._told: set[tuple[RecoveryId, TimelineLine]] = set()
         self._trouble = ""
         self._spoke = ports.monotonic()
         self._led = ports.monotonic()
@@ -57,9 +57,9 @@ class OrderWatch:
         so long: the order stays with the next daemon.
         """
         while True:
-            world = self._look()
+            world = self._read_world()
             if world is not None:
-                found = self._find(world.state)
+                found = self._find_recoveries(world.state)
                 for rec in found:
                     self._tell_news(rec, world)
                 if len(found) == len(self._nodes) and all(rec.ended for rec in found):
@@ -72,7 +72,7 @@ class OrderWatch:
                 )
             self._ports.sleep(EVERY_S)
 
-    def _look(self) -> World | None:
+    def _read_world(self) -> World | None:
         try:
             world = self._ports.read()
         except HpctlError as error:
@@ -82,7 +82,7 @@ class OrderWatch:
             self._led, self._trouble = self._ports.monotonic(), ""
         return world
 
-    def _find(self, state: State) -> list[NodeRecovery]:
+    def _find_recoveries(self, state: State) -> list[NodeRecovery]:
         """The recoveries that the orders opened: the newest of each node when it was first seen."""
         for node in self._nodes:
             if node not in self._recoveries and node in state.last_of_node:
@@ -91,19 +91,19 @@ class OrderWatch:
 
     def _tell_news(self, rec: NodeRecovery, world: World) -> None:
         # A step's line changes once its outcome is known, and is told again.
-        for line in lines(rec, world.state):
+        for line in build_timeline(rec, world.state):
             if (rec.id, line) not in self._told:
                 self._told.add((rec.id, line))
-                self._say(f"{line.at:%Y-%m-%dT%H:%M:%SZ} {rec.node}: {line.text}")
+                self._print_line(f"{line.at:%Y-%m-%dT%H:%M:%SZ} {rec.node}: {line.text}")
 
     def _tell_awaited(self, found: Sequence[NodeRecovery], world: World) -> None:
         if self._ports.monotonic() - self._spoke <= BEAT_S:
             return
         for rec in found:
             if not rec.ended:
-                what = awaited(rec, world.policy).what
-                self._say(f"{world.now:%Y-%m-%dT%H:%M:%SZ} {rec.node}: waits for {what}")
+                what = find_awaited(rec, world.policy).what
+                self._print_line(f"{world.now:%Y-%m-%dT%H:%M:%SZ} {rec.node}: waits for {what}")
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._ports.tell(text)
         self._spoke = self._ports.monotonic()

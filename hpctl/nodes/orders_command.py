@@ -25,15 +25,15 @@ from hpctl.engine.request_client import (
     ANSWER_S,
     JobHere,
     RequestsView,
-    ask,
-    fate,
-    hosts,
+    ask_daemon,
+    describe_job_fate,
+    expand_target,
     invoking_user,
     print_answers,
-    report,
+    report_and_exit,
 )
-from hpctl.engine.requests import NOW, take
-from hpctl.engine.timeline import headline
+from hpctl.engine.requests import NOW, take_request
+from hpctl.engine.timeline import write_headline
 from hpctl.engine.view import Request, View, jobs_on
 from hpctl.engine.views import node_recovery_view
 from hpctl.engine.world import World, known_nodes
@@ -41,10 +41,10 @@ from hpctl.engine.world_reader import WorldReader, read_live
 from hpctl.nodes.order_watch import OrderWatch, WatchPorts
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.pause import Pause, PauseAsked
@@ -75,28 +75,30 @@ class PreviewsView(Struct, frozen=True):
     previews: tuple[PreviewView, ...]
 
 
-def previews(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
+def preview_nodes(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
     """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
     view = w.view()
     here = jobs_on([NodeName(n) for n in names], view.scheduler.jobs)
-    shown = (_preview(w, view, verb, n, here[n], by) for n in map(NodeName, names))
+    shown = (_preview_node(w, view, verb, n, here[n], by) for n in map(NodeName, names))
     return PreviewsView(w.now, tuple(shown))
 
 
-def _preview(
+def _preview_node(
     w: World, view: View, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
 ) -> PreviewView:
     rec, instance = w.state.node_recovery(name), view.instance(name)
     health = w.health.get(name)
     # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
-    *opened, answer = take(Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now)
+    *opened, answer = take_request(
+        Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now
+    )
     assert isinstance(answer, RequestTaken)
     return PreviewView(
         node=name,
         verb=verb.removesuffix(NOW),
         instance=instance.id if instance else (health.generation.instance if health else ""),
         jobs=tuple(
-            copied(JobHere, j, nodes=len(j.nodes))
+            copy_view(JobHere, j, nodes=len(j.nodes))
             for j in sorted(jobs, key=lambda j: j.id)
             if j.running or j.completing
         ),
@@ -112,7 +114,7 @@ def preview_lines(view: PreviewsView) -> list[str]:
     lines = []
     for p in view.previews:
         lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
-        lines += [f"  {fate(job, now=p.now)}" for job in p.jobs]
+        lines += [f"  {describe_job_fate(job, now=p.now)}" for job in p.jobs]
         if not p.jobs:
             lines.append("  no job is on it")
         if not p.would_open:
@@ -120,7 +122,7 @@ def preview_lines(view: PreviewsView) -> list[str]:
     return lines
 
 
-request_options = output.together(
+request_options = output.combine_options(
     click.option(
         "--no-wait", is_flag=True, help="Do not wait for the daemon's answer: queue it and leave."
     ),
@@ -130,14 +132,14 @@ request_options = output.together(
 """What every request takes."""
 
 
-confirm_options = output.together(
+confirm_options = output.combine_options(
     click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
     click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
 )
 """What requests take that are confirmed."""
 
 
-destroys = output.together(
+destroys = output.combine_options(
     click.argument(
         "names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node
     ),
@@ -158,11 +160,13 @@ def send_request(
 ) -> None:
     """Ask the daemon for one thing for each target; print its answers and leave."""
     wait_s = 0.0 if no_wait else ANSWER_S
-    view = ask(config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail)
-    report(view, as_json, waited=not no_wait)
+    view = ask_daemon(
+        config_loading.load_config(config), verb, targets, wait_s=wait_s, detail=detail
+    )
+    report_and_exit(view, as_json, waited=not no_wait)
 
 
-scoped = output.together(
+scoped = output.combine_options(
     click.argument("names", metavar="[NODES]...", nargs=-1, shell_complete=complete_node),
     click.option("--partition", metavar="P", default="", help="A partition, in place of nodes."),
 )
@@ -209,7 +213,7 @@ def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
     """Return the nodes as one hostlist. Raises UsageError."""
     if names and partition:
         raise click.UsageError("name NODES or --partition, not both")
-    return fold(name for text in names for name in hosts(text))
+    return fold_hostlist(name for text in names for name in expand_target(text))
 
 
 def _ask_pause(asked: PauseAsked, verb: str, *, no_wait: bool, config: str, as_json: bool) -> None:
@@ -223,7 +227,7 @@ def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
     send_request(config, "unpause", [""], no_wait, as_json)
 
 
-def _destroy(
+def _run_destructive_order(
     order: str, names: tuple[str, ...], *, now: bool, yes: bool, dry_run: bool, no_wait: bool,
     follow: bool | None, config: str, as_json: bool,
 ) -> None:  # fmt: skip
@@ -234,7 +238,7 @@ def _destroy(
         follow = sys.stderr.isatty() and not as_json and not no_wait
     verb = order + NOW if now else order
     loaded = config_loading.load_config(config)
-    view = _previewed(loaded, verb, names)
+    view = _read_previews(loaded, verb, names)
     if dry_run and as_json:
         output.echo(output.to_json("preview", view))
     else:
@@ -244,20 +248,20 @@ def _destroy(
         if not as_json:
             output.echo(output.DRY_RUN)
         blocked = any(not p.would_open for p in view.previews)
-        output.leave(Exit.PROBLEM if blocked else Exit.FINE)
+        output.exit_with(Exit.PROBLEM if blocked else Exit.FINE)
         return
     if not yes:
         output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
-    answers = ask(
+    answers = ask_daemon(
         loaded, verb, [p.node for p in view.previews], wait_s=0.0 if no_wait else ANSWER_S
     )
     if follow and any(row.ok for row in answers.requests):
-        _follow(loaded, answers, as_json=as_json)
+        _follow_orders(loaded, answers, as_json=as_json)
     else:
-        report(answers, as_json, waited=not no_wait)
+        report_and_exit(answers, as_json, waited=not no_wait)
 
 
-def _previewed(config: Config, verb: str, names: tuple[str, ...]) -> PreviewsView:
+def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> PreviewsView:
     """Look at each node; leave with exit code 3 where Slurm cannot be read. Raises HpctlError for
     a name that nothing has."""
     # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
@@ -269,17 +273,17 @@ def _previewed(config: Config, verb: str, names: tuple[str, ...]) -> PreviewsVie
     for name in names:
         if name not in known or NodeName(name) not in world.slurm.nodes:
             raise output.no_such("nodes", name, known)
-    return previews(world, verb, tuple(dict.fromkeys(names)), invoking_user())
+    return preview_nodes(world, verb, tuple(dict.fromkeys(names)), invoking_user())
 
 
-def _follow(config: Config, answers: RequestsView, *, as_json: bool) -> None:
+def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> None:
     """Tell on standard error what becomes of the orders, then how each ended; leave."""
     gc.enable()
     if not as_json:
         print_answers(answers, waited=True)
     nodes = [NodeName(row.target) for row in answers.requests if row.ok]
     reader = WorldReader(config, recent=True)
-    ports = WatchPorts(lambda: reader.read(output.now()), _tell)
+    ports = WatchPorts(lambda: reader.read(output.now()), _print_status)
     try:
         ended = OrderWatch(nodes, ports).follow()
     except KeyboardInterrupt:
@@ -290,16 +294,16 @@ def _follow(config: Config, answers: RequestsView, *, as_json: bool) -> None:
         output.echo(output.to_json("requests", view))
     else:
         for rec in ended:
-            output.echo(headline(rec))
+            output.echo(write_headline(rec))
     if any(rec.phase is not NodePhase.RETURNED for rec in ended):
-        output.leave(Exit.PROBLEM)
+        output.exit_with(Exit.PROBLEM)
     if any(row.answered and not row.ok for row in answers.requests):
-        output.leave(Exit.PROBLEM)
+        output.exit_with(Exit.PROBLEM)
     if any(not row.answered for row in answers.requests):
-        output.leave(Exit.CANNOT_TELL)
+        output.exit_with(Exit.CANNOT_TELL)
 
 
-def _tell(line: str) -> None:
+def _print_status(line: str) -> None:
     output.echo(line, err=True)
 
 
@@ -314,7 +318,7 @@ def replace(names: tuple[str, ...], **options: Any) -> None:
     Exit code: 0 the daemon agreed (followed: the node is back), 1 it refused (the node is not
     back), 3 it did not answer, 130 interrupted.
     """
-    _destroy("replace", names, **options)
+    _run_destructive_order("replace", names, **options)
 
 
 @click.command()
@@ -327,7 +331,7 @@ def reboot(names: tuple[str, ...], **options: Any) -> None:
     Exit code: 0 the daemon agreed (followed: the node is back), 1 it refused (the node is not
     back), 3 it did not answer, 130 interrupted.
     """
-    _destroy("reboot", names, **options)
+    _run_destructive_order("reboot", names, **options)
 
 
 @click.command()

@@ -49,26 +49,26 @@ def open_session(
 ) -> boto3.session.Session:
     """A session with its own credentials. Raises HpctlError where there is no such profile."""
     try:
-        return _session(region, profile)
+        return _make_session(region, profile)
     except ProfileNotFound as error:
         raise HpctlError(str(error), f"name a profile of ~/.aws/config in {where}") from error
 
 
-def _session(region: str | None, profile: str | None) -> boto3.session.Session:
+def _make_session(region: str | None, profile: str | None) -> boto3.session.Session:
     core = get_session()
     if profile is not None:
         core.set_config_variable("profile", profile)
-    models = loader(core.get_config_variable("data_path"))
+    models = make_loader(core.get_config_variable("data_path"))
     core.register_component("data_loader", models)
     parsers = core.get_component("response_parser_factory")
-    parsers.set_parser_defaults(timestamp_parser=_timestamp)
+    parsers.set_parser_defaults(timestamp_parser=_parse_timestamp)
     session = boto3.session.Session(region_name=region, botocore_session=core)
     # Each session names boto3's own folder to its loader once more.
     models.search_paths[:] = dict.fromkeys(models.search_paths)
     return session
 
 
-def _timestamp(value: Any) -> datetime:
+def _parse_timestamp(value: Any) -> datetime:
     """A time in an answer. dateutil takes minutes for a text of megabytes: ValueError instead."""
     if isinstance(value, str) and len(value) > 64:
         raise ValueError(f"a time of {len(value)} characters")
@@ -77,7 +77,7 @@ def _timestamp(value: Any) -> datetime:
 
 
 @cache
-def loader(data_path: str | None) -> Loader:
+def make_loader(data_path: str | None) -> Loader:
     """What reads botocore's models, and those of the user's data_path before them."""
     return create_loader(data_path)
 
@@ -240,7 +240,7 @@ class AwsService:
         model = meta.service_model.operation_model(meta.method_to_api_mapping[operation])
         # XML is texts, of which botocore itself makes the types.
         wanted = model.output_shape if _in_json(model) else None
-        if wanted is not None and (flaw := _flaw(answer, wanted, "$")):
+        if wanted is not None and (flaw := _find_type_error(answer, wanted, "$")):
             raise ValueError(flaw)
         return cast(Mapping[str, Any], answer)
 
@@ -270,7 +270,7 @@ def _in_json(operation_model: Any) -> bool:
     return "json" in operation_model.service_model.metadata["protocol"]
 
 
-def _flaw(value: Any, shape: Any, place: str) -> str:
+def _find_type_error(value: Any, shape: Any, place: str) -> str:
     """The first place of an answer that is not of its type in the model; empty: there is none."""
     kind = shape.type_name
     fits = isinstance(value, _TYPES.get(kind, object))
@@ -288,7 +288,7 @@ def _flaw(value: Any, shape: Any, place: str) -> str:
         parts = ((one, shape.member, f"{place}[{n}]") for n, one in enumerate(value))
     elif kind == "map":
         parts = ((one, shape.value, f"{place}.{name[:64]}") for name, one in value.items())
-    return next(filter(None, (_flaw(*part) for part in parts)), "")
+    return next(filter(None, (_find_type_error(*part) for part in parts)), "")
 
 
 Place = tuple[str | int, ...]
@@ -311,89 +311,94 @@ class SageMakerModel:
 
     def instance_types(self) -> frozenset[str]:
         """Every instance type that it knows for clusters."""
-        return frozenset(_model().shape_for("ClusterInstanceType").metadata["enum"])
+        return frozenset(_load_model().shape_for("ClusterInstanceType").metadata["enum"])
 
     def problems(self, request: Mapping[str, Any]) -> Sequence[tuple[Place, str]]:
         """Where a CreateCluster request departs from the model."""
-        shape = _model().operation_model("CreateCluster").input_shape
+        shape = _load_model().operation_model("CreateCluster").input_shape
         assert shape is not None
-        return tuple(_walk(request, shape, ()))
+        return tuple(_check_value(request, shape, ()))
 
 
 @cache
-def _model() -> ServiceModel:
-    models = loader(get_session().get_config_variable("data_path"))
+def _load_model() -> ServiceModel:
+    models = make_loader(get_session().get_config_variable("data_path"))
     return ServiceModel(models.load_service_model("sagemaker", "service-2"), "sagemaker")
 
 
-def _walk(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_value(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
     if isinstance(shape, StructureShape):
-        yield from _structure(value, shape, place)
+        yield from _check_structure(value, shape, place)
     elif isinstance(shape, ListShape):
         if not isinstance(value, list | tuple):
-            yield place, f"must be a list, not {_kind(value)}"
+            yield place, f"must be a list, not {_name_kind(value)}"
             return
-        yield from _length(value, shape, place, "entries")
+        yield from _check_length(value, shape, place, "entries")
         for at, item in enumerate(value):
-            yield from _walk(item, shape.member, (*place, at))
+            yield from _check_value(item, shape.member, (*place, at))
     elif isinstance(shape, MapShape):
         if not isinstance(value, Mapping):
-            yield place, f"must be a map, not {_kind(value)}"
+            yield place, f"must be a map, not {_name_kind(value)}"
             return
         for key, item in value.items():
-            yield from _walk(item, shape.value, (*place, str(key)))
+            yield from _check_value(item, shape.value, (*place, str(key)))
     else:
-        yield from _scalar(value, shape, place)
+        yield from _check_scalar(value, shape, place)
 
 
-def _structure(value: Any, shape: StructureShape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_structure(
+    value: Any, shape: StructureShape, place: Place
+) -> Iterator[tuple[Place, str]]:
     if not isinstance(value, Mapping):
-        yield place, f"must be a structure, not {_kind(value)}"
+        yield place, f"must be a structure, not {_name_kind(value)}"
         return
     for name in shape.required_members:
         if name not in value:
             yield place, f"{name} is needed"
     for name, item in value.items():
         if name in shape.members:
-            yield from _walk(item, shape.members[name], (*place, name))
+            yield from _check_value(item, shape.members[name], (*place, name))
         else:
             known = ", ".join(shape.members)
             yield (*place, name), f"the service's model has no {name} here; it has {known}"
 
 
-def _scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
     wanted = _KINDS.get(shape.type_name)
     if wanted is None:
         return
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        yield place, f"must be {_WORDS.get(shape.type_name, shape.type_name)}, not {_kind(value)}"
+        yield (
+            place,
+            f"must be {_WORDS.get(shape.type_name, shape.type_name)}, not {_name_kind(value)}",
+        )
         return
     if isinstance(value, str):
-        yield from _length(value, shape, place, "characters")
-        yield from _text(value, shape, place)
+        yield from _check_length(value, shape, place, "characters")
+        yield from _check_text(value, shape, place)
     elif not isinstance(value, bool):
         low, high = shape.metadata.get("min"), shape.metadata.get("max")
         if (low is not None and value < low) or (high is not None and value > high):
             yield place, f"is {value}, not within {low} to {high}"
 
 
-def _text(value: str, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
+def _check_text(value: str, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
     text = shape.metadata.get("enum")
     if text and value not in text:
         yield place, f"is {value!r}, not one of {', '.join(text)}"
-    pattern = _compiled(shape.metadata.get("pattern") or "")
+    pattern = _compile_pattern(shape.metadata.get("pattern") or "")
     if pattern and not pattern.fullmatch(value):
         yield place, f"is {value[:80]!r}, which does not match {pattern.pattern}"
 
 
-def _length(value: Any, shape: Shape, place: Place, what: str) -> Iterator[tuple[Place, str]]:
+def _check_length(value: Any, shape: Shape, place: Place, what: str) -> Iterator[tuple[Place, str]]:
     low, high = shape.metadata.get("min", 0), shape.metadata.get("max")
     if len(value) < low or (high is not None and len(value) > high):
         yield place, f"has {len(value)} {what}, not {low} to {high}"
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str] | None:
+def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
     """None for Java's classes (`\\p{L}`), which re does not know."""
     try:
         return re.compile(pattern) if pattern else None
@@ -401,5 +406,5 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _kind(value: Any) -> str:
+def _name_kind(value: Any) -> str:
     return type(value).__name__

@@ -26,17 +26,17 @@ from hpctl.vocabulary.identity import InstanceId
 from hpctl.vocabulary.outcome import Outcome
 
 
-def _codes(text: str) -> frozenset[str]:
+def _find_codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-BUSY = _codes(
+BUSY = _find_codes(
     "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
 )
 """Per node or group: somebody is acting on it, or it is between states. The same call may succeed
 later."""
 
-REFUSED = _codes(
+REFUSED = _find_codes(
     "IncompatibleAvailabilityZones IncompatibleInstanceTypes InstanceGroupNotFound"
     " InstanceIdNotFound NodeIdNotFound"
 )
@@ -44,24 +44,24 @@ REFUSED = _codes(
 replaced or deleted already. With BUSY, all that the model enumerates but InternalServerError, which
 says nothing of whether it was done."""
 
-THROTTLED = _codes(
+THROTTLED = _find_codes(
     "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException"
     " TooManyRequestsException RequestLimitExceeded"
 )
-EXPIRED = _codes("ExpiredToken ExpiredTokenException RequestExpired")
-DENIED = _codes(
+EXPIRED = _find_codes("ExpiredToken ExpiredTokenException RequestExpired")
+DENIED = _find_codes(
     "AccessDenied AccessDeniedException UnauthorizedOperation NotAuthorized OptInRequired"
 )
-UNSIGNED = _codes(
+UNSIGNED = _find_codes(
     "UnrecognizedClientException InvalidClientTokenId InvalidSignatureException"
     " SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken"
     " MissingAuthenticationTokenException"
 )
-MALFORMED = _codes(
+MALFORMED = _find_codes(
     "ValidationException ValidationError SerializationException UnknownOperationException"
     " InvalidParameterValue ResourceNotFound"
 )
-EXHAUSTED = _codes("ResourceLimitExceeded")
+EXHAUSTED = _find_codes("ResourceLimitExceeded")
 """A quota. The model has it for what adds instances: none was added."""
 NEEDS_UPDATE = {
     "BatchDeleteClusterNodes": datetime(2024, 6, 20, tzinfo=UTC),
@@ -140,7 +140,7 @@ def of_error(error: Exception) -> Outcome:
     return Outcome.ambiguous(name, str(error))
 
 
-def unpatched(
+def list_unpatched_orders(
     cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """The orders that this cluster refuses until its software was updated once."""
@@ -177,7 +177,7 @@ def never_taken(error: BaseException) -> bool:
 def is_absent(error: BaseException) -> bool:
     """Whether the answer is that what the call names is not there."""
     # A proxy's page may have any status.
-    if not isinstance(error, ClientError) or _message(error).startswith("<"):
+    if not isinstance(error, ClientError) or _error_message(error).startswith("<"):
         return False
     code = code_of(error)
     # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
@@ -203,13 +203,13 @@ def error_text(error: BaseException) -> str:
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
         return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
-    message = _message(error).rstrip(".")
+    message = _error_message(error).rstrip(".")
     if message.startswith("<"):
         message = "the answer is a web page, not the service's"
     return f"{message} ({code_of(error)})" if message else code_of(error)
 
 
-def _message(error: ClientError) -> str:
+def _error_message(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
 
 
@@ -249,7 +249,7 @@ _HINTS = {
 """What somebody at a terminal does about a call that failed, and an operator of the daemon."""
 
 
-def _kind(error: BaseException) -> str:
+def _error_code(error: BaseException) -> str:
     if isinstance(error, NO_CREDENTIALS):
         return "no credentials"
     if not isinstance(error, ClientError):
@@ -263,11 +263,11 @@ def call_hint(error: BaseException, action: str) -> str:
     late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     if late:
         return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
-    return _HINTS[_kind(error)][0].format(action=action)
+    return _HINTS[_error_code(error)][0].format(action=action)
 
 
 def hint_for(error: BaseException, cluster: str, operation: str) -> str:
     """What an operator does about a call that failed for good."""
     if code_of(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
-    return _HINTS[_kind(error)][1].format(action=f"sagemaker:{operation}")
+    return _HINTS[_error_code(error)][1].format(action=f"sagemaker:{operation}")

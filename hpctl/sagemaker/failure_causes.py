@@ -18,7 +18,7 @@ class Cause(StrEnum):
     OTHER = "other"
 
 
-class Trouble(Struct, frozen=True):
+class NodeFailureCause(Struct, frozen=True):
     """A failure, understood. `step` and `line` are of a lifecycle script's log.
 
     `unread` says why there is no line yet. `log` is where to read the rest: CloudWatch's log
@@ -84,22 +84,22 @@ class Where(Struct, frozen=True):
     plan_zones: tuple[str, ...] = ()
 
 
-def understand(message: str, where: Where | None = None) -> Trouble:
+def explain_node_failure(message: str, where: Where | None = None) -> NodeFailureCause:
     """What a failure of a node means; `where` its group looks for instances."""
     cause = cause_of(message)
     if cause is Cause.CAPACITY:
-        return _capacity(where or Where())
-    return Trouble(cause, _MEANING[cause], _FIX[cause])
+        return _explain_capacity(where or Where())
+    return NodeFailureCause(cause, _MEANING[cause], _FIX[cause])
 
 
-def _capacity(where: Where) -> Trouble:
+def _explain_capacity(where: Where) -> NodeFailureCause:
     types = where.types or ("of this type",)
     wanted = f"none of {', '.join(types)}" if len(types) > 1 else f"no {types[0]}"
     places = ", ".join(f"{s} ({z})" if z else s for s, z in where.zones.items())
     meaning = f"AWS has {wanted} to give in {places or 'the subnets of the group'}"
     if where.plan:
         meaning += f", from training plan {where.plan}"
-        return Trouble(Cause.CAPACITY, meaning, _of_plan(where))
+        return NodeFailureCause(Cause.CAPACITY, meaning, _of_plan(where))
     if len(types) > 1:
         alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
     else:
@@ -108,7 +108,7 @@ def _capacity(where: Where) -> Trouble:
         f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
         "plan), or wait: with Continuous provisioning the service goes on trying"
     )
-    return Trouble(Cause.CAPACITY, meaning, fix)
+    return NodeFailureCause(Cause.CAPACITY, meaning, fix)
 
 
 def _of_plan(where: Where) -> str:

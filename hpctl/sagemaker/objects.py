@@ -95,7 +95,7 @@ class S3Bucket:
         if not recursive:
             asked["Delimiter"] = "/"
         while True:
-            page = self._call(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
+            page = self._call_s3(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
             for entry in page.get("CommonPrefixes", ()):
                 yield Listed(entry["Prefix"])
             for entry in page.get("Contents", ()):
@@ -108,7 +108,7 @@ class S3Bucket:
     def read(self, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
         """At most `length` bytes of that version, and its noted file time. Raises OSError."""
 
-        def get() -> tuple[bytes, int | None]:
+        def get_object() -> tuple[bytes, int | None]:
             answer = self.client.get_object(
                 Bucket=self._bucket,
                 Key=listed.key,
@@ -116,20 +116,20 @@ class S3Bucket:
                 IfMatch=listed.etag,
             )
             with answer["Body"] as body:
-                return body.read(), noted(answer.get("Metadata", {}))
+                return body.read(), parse_file_time(answer.get("Metadata", {}))
 
-        return self._call(listed.key, "GetObject", lambda: self._again(get))
+        return self._call_s3(listed.key, "GetObject", lambda: self._again(get_object))
 
     def noted_ns(self, listed: Any) -> int | None:
         """The file time that the uploader noted with an object. One HEAD. Raises OSError."""
 
-        def head() -> int | None:
+        def read_head() -> int | None:
             answer = self.client.head_object(
                 Bucket=self._bucket, Key=listed.key, IfMatch=listed.etag
             )
-            return noted(answer.get("Metadata", {}))
+            return parse_file_time(answer.get("Metadata", {}))
 
-        return self._call(listed.key, "GetObject", head)
+        return self._call_s3(listed.key, "GetObject", read_head)
 
     def part_bytes(self, listed: Any) -> int:
         """The size of the parts that an object was uploaded in: its own for a single one.
@@ -140,12 +140,12 @@ class S3Bucket:
         if not _PARTS.fullmatch(listed.etag):
             return whole
 
-        def head() -> int:
+        def read_head() -> int:
             # The reads that follow ask for this version; here some stores compare the part's tag.
             answer = self.client.head_object(Bucket=self._bucket, Key=listed.key, PartNumber=1)
             return int(answer["ContentLength"])
 
-        size: int = self._call(listed.key, "GetObject", head)
+        size: int = self._call_s3(listed.key, "GetObject", read_head)
         return min(whole, max(1, size))
 
     def matches(self, listed: Any, digests: Sequence[bytes]) -> bool | None:
@@ -166,20 +166,20 @@ class S3Bucket:
         if made == etag:
             return True
 
-        def head() -> bool | None:
+        def read_head() -> bool | None:
             answer = self.client.head_object(
                 Bucket=self._bucket, Key=listed.key, IfMatch=listed.etag
             )
             kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
             return None if kms or "SSECustomerAlgorithm" in answer else False
 
-        return self._call(listed.key, "GetObject", head)
+        return self._call_s3(listed.key, "GetObject", read_head)
 
-    def _call(self, key: str, action: str, ask: Callable[[], Answer]) -> Answer:
+    def _call_s3(self, key: str, action: str, ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except ClientError as error:
-            raise self._refused(error, key, action) from error
+            raise self._make_os_error(error, key, action) from error
         except NO_CREDENTIALS as error:
             why = "no AWS credentials: set AWS_PROFILE or --profile, or use an instance role"
             raise PermissionError(errno.EACCES, why, key) from error
@@ -190,7 +190,7 @@ class S3Bucket:
         except (BotoCoreError, HTTPClientError) as error:
             raise OSError(errno.EIO, f"S3 does not answer: {error}", key) from error
 
-    def _refused(self, error: ClientError, key: str, action: str) -> OSError:
+    def _make_os_error(self, error: ClientError, key: str, action: str) -> OSError:
         code, text = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
         if code == "NoSuchBucket":
             return OSError(errno.ENXIO, f"there is no bucket {self._bucket}", key)
@@ -210,7 +210,7 @@ class S3Bucket:
         return OSError(errno.EIO, f"S3 answers {code}: {text}", key)
 
 
-def noted(metadata: Mapping[str, str]) -> int | None:
+def parse_file_time(metadata: Mapping[str, str]) -> int | None:
     """A file's modification time as an uploader keeps it in an object's metadata, in ns.
 
     `file-mtime` is FSx for Lustre's and DataSync's (`1595002920000000000ns`), `mtime` rclone's

@@ -43,23 +43,23 @@ from hpctl.sagemaker.classify import (
     UNREADABLE,
     error_text,
     hint_for,
+    list_unpatched_orders,
     of_batch,
     of_error,
     of_failed,
-    unpatched,
     update_fix,
     worth_retrying,
 )
 from hpctl.sagemaker.update_cluster import IMAGES, group_of
-from hpctl.toolkit.bounds import in_utc, printable
+from hpctl.toolkit.bounds import in_utc, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.threads import start_pool
 from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guessed, is_address, spelled
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.instance_join import guess_node_name, is_address, parse_host_address
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 
 T = TypeVar("T")
@@ -92,26 +92,31 @@ class ResourceConfig:
             if version != self._version and stat.S_ISREG(at.st_mode) and at.st_size <= LONGEST:
                 self._version = version
                 with self._path.open("rb") as file:
-                    self._addresses = _addresses(json.loads(file.read(LONGEST)), self._cluster)
+                    self._addresses = _parse_addresses(
+                        json.loads(file.read(LONGEST)), self._cluster
+                    )
         except (OSError, ValueError, RecursionError):
             pass  # DescribeClusterNode tells what this does not; an address once read stays right
         return self._addresses
 
 
-def _addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
-    whose = _of(answer, "ClusterConfig", dict)
+def _parse_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
+    whose = _get_typed(answer, "ClusterConfig", dict)
     if cluster not in (whose.get("ClusterName"), whose.get("ClusterArn")):
         return {}
     found: dict[InstanceId, set[str]] = {}
-    for group in _of(answer, "InstanceGroups", list):
-        for one in _of(group, "Instances", list):
-            key, address = _of(one, "InstanceId", str), _of(one, "CustomerIpAddress", str)
+    for group in _get_typed(answer, "InstanceGroups", list):
+        for one in _get_typed(group, "Instances", list):
+            key, address = (
+                _get_typed(one, "InstanceId", str),
+                _get_typed(one, "CustomerIpAddress", str),
+            )
             if is_address(address):
                 found.setdefault(InstanceId(key), set()).add(address)
     return {key: those.pop() for key, those in found.items() if len(those) == 1}
 
 
-def _of(answer: Any, key: str, kind: type[T]) -> T:
+def _get_typed(answer: Any, key: str, kind: type[T]) -> T:
     """A value of this kind; an empty one where there is none."""
     value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, kind) else kind()
@@ -144,7 +149,7 @@ class Details:
         lacking.sort(key=lambda i: self._asked[i.id])
         allowed = int(self._calls.available(time.monotonic()))
         self._ask([i.id for i in lacking[:allowed]])
-        return [self._completed(i) for i in listed]
+        return [self._complete_instance(i) for i in listed]
 
     def _ask(self, ids: Sequence[InstanceId]) -> None:
         if not ids:
@@ -154,10 +159,10 @@ class Details:
         self._refused = False
         if self._pool is None:
             self._pool = start_pool(AT_ONCE, "cloud-details")
-        text = list(self._pool.map(self._one, ids))
+        text = list(self._pool.map(self._read_address, ids))
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
-    def _one(self, instance: InstanceId) -> tuple[str, str]:
+    def _read_address(self, instance: InstanceId) -> tuple[str, str]:
         """Address and DNS name; nothing where it has none yet, is gone, or nobody may ask now."""
         if self._refused:
             return "", ""
@@ -170,12 +175,12 @@ class Details:
             return "", ""
         return str(address or ""), str(dns or "")
 
-    def _completed(self, instance: Instance) -> Instance:
+    def _complete_instance(self, instance: Instance) -> Instance:
         if instance.id not in self._known:
             return instance
         address, dns = self._known[instance.id]
         dns = instance.dns or dns
-        guess = NodeName(guessed(address, dns))
+        guess = NodeName(guess_node_name(address, dns))
         return replace(instance, address=address, dns=dns, node=guess)
 
 
@@ -256,8 +261,8 @@ class SageMakerProvider:
         self._ahead = timedelta()
         session = open_session(region, profile, "cluster.profile")
         self.calls = Counter[tuple[str, str]]()
-        self._read = _client(session, endpoint_url, read_timeout_s, self._called)
-        self._mutate = _client(session, endpoint_url, mutate_timeout_s, self._called)
+        self._read = _make_client(session, endpoint_url, read_timeout_s, self._count_call)
+        self._mutate = _make_client(session, endpoint_url, mutate_timeout_s, self._count_call)
         self._details = Details(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
@@ -267,11 +272,11 @@ class SageMakerProvider:
             reraise=True,
         )
 
-    def _called(
+    def _count_call(
         self, event_name: str, parsed: Any = None, http_response: Any = None, **_: object
     ) -> None:
         """Count a call that ended, each attempt by itself, and compare the service's clock."""
-        code = _of(_of({"": parsed}, "", dict).get("Error"), "Code", str)
+        code = _get_typed(_get_typed({"": parsed}, "", dict).get("Error"), "Code", str)
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
         if result == "ok" and http_response is not None:
@@ -299,7 +304,7 @@ class SageMakerProvider:
             for group in cluster.get("InstanceGroups", ())
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
-        summaries = list(self._summaries(continuous=_continuous(cluster)))
+        summaries = list(self._list_summaries(continuous=_is_continuous(cluster)))
         listed, flaws = instances_of(summaries, protected, self._ahead)
         found = self._details.complete(listed)
         return ProviderView(
@@ -309,29 +314,29 @@ class SageMakerProvider:
             automatic=cluster.get("NodeRecovery") != "None",
             cluster_status=str(cluster.get("ClusterStatus", "")),
             instances={instance.id: instance for instance in found},
-            continuous=_continuous(cluster),
-            groups=_groups(cluster),
-            unpatched=unpatched(cluster, summaries),
+            continuous=_is_continuous(cluster),
+            groups=_read_groups(cluster),
+            unpatched=list_unpatched_orders(cluster, summaries),
             flaws=tuple(flaws),
         )
 
     def _describe(self) -> Mapping[str, Any]:
         describe = self._read.describe_cluster
-        answer: Mapping[str, Any] = self._reading(
+        answer: Mapping[str, Any] = self._read_answer(
             "DescribeCluster", lambda: describe(ClusterName=self._cluster)
         )
-        return self._whole("DescribeCluster", answer, "ClusterStatus")
+        return self._check_answer("DescribeCluster", answer, "ClusterStatus")
 
-    def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
+    def _list_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
         """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
         token = ""
         for _ in range(MAX_PAGES):
-            page = self._page(token, continuous=continuous)
+            page = self._read_page(token, continuous=continuous)
             if page is None:
                 continuous = False
                 continue
             key = "ClusterNodeSummaries"
-            yield from self._whole("ListClusterNodes", page, key)[key]
+            yield from self._check_answer("ListClusterNodes", page, key)[key]
             token = page.get("NextToken", "")
             if not token:
                 return
@@ -340,7 +345,7 @@ class SageMakerProvider:
             _NOT_THE_SERVICE,
         )
 
-    def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
+    def _read_page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
         request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
         if continuous:
             request["IncludeNodeLogicalIds"] = True
@@ -348,7 +353,7 @@ class SageMakerProvider:
             request["NextToken"] = token
         list_nodes = self._read.list_cluster_nodes
 
-        def call() -> Mapping[str, Any] | None:
+        def call_list_nodes() -> Mapping[str, Any] | None:
             try:
                 answer: Mapping[str, Any] = list_nodes(**request)
             except ClientError as error:
@@ -358,9 +363,9 @@ class SageMakerProvider:
                 raise
             return answer
 
-        return self._reading("ListClusterNodes", call)
+        return self._read_answer("ListClusterNodes", call_list_nodes)
 
-    def _reading(self, operation: str, call: Callable[[], Answer]) -> Answer:
+    def _read_answer(self, operation: str, call: Callable[[], Answer]) -> Answer:
         try:
             return self._retrying(call)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
@@ -369,7 +374,9 @@ class SageMakerProvider:
                 hint_for(error, self._cluster, operation),
             ) from error
 
-    def _whole(self, operation: str, answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    def _check_answer(
+        self, operation: str, answer: Mapping[str, Any], key: str
+    ) -> Mapping[str, Any]:
         """The answer, which botocore leaves empty where a proxy's page came with status 200."""
         if key in answer:
             return answer
@@ -380,11 +387,11 @@ class SageMakerProvider:
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchRebootClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._batches(self._mutate.batch_reboot_cluster_nodes, instances)
+        return self._call_in_batches(self._mutate.batch_reboot_cluster_nodes, instances)
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchReplaceClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._batches(self._mutate.batch_replace_cluster_nodes, instances)
+        return self._call_in_batches(self._mutate.batch_replace_cluster_nodes, instances)
 
     def add(self, group: str, count: int, size: int, token: str) -> Outcome:
         """BatchAddClusterNodes; UpdateCluster where the cluster is not Continuous."""
@@ -393,7 +400,7 @@ class SageMakerProvider:
         except Unavailable as error:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
-            if _continuous(fields):
+            if _is_continuous(fields):
                 request = add_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
                 return of_add(group, count, answer)
@@ -402,14 +409,14 @@ class SageMakerProvider:
                 return update
             self._mutate.update_cluster(**update)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
-            return self._reconsidered(of_error(error))
+            return self._reconsider_outcome(of_error(error))
         return Outcome.accepted()
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
-        return self._batches(self._mutate.batch_delete_cluster_nodes, instances)
+        return self._call_in_batches(self._mutate.batch_delete_cluster_nodes, instances)
 
-    def _batches(
+    def _call_in_batches(
         self, call: Callable[..., Mapping[str, Any]], instances: Sequence[InstanceId]
     ) -> dict[InstanceId, Outcome]:
         outcomes: dict[InstanceId, Outcome] = {}
@@ -419,11 +426,11 @@ class SageMakerProvider:
             try:
                 outcomes.update(of_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
             except (BotoCoreError, ClientError, *UNREADABLE) as error:
-                outcome = self._reconsidered(of_error(error), error)
+                outcome = self._reconsider_outcome(of_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
         return outcomes
 
-    def _reconsidered(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
+    def _reconsider_outcome(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
         """A ValidationException while the cluster is not InService is only *not now*.
 
         The service refuses replace and reboot then, and its model has no code of its own for it.
@@ -436,7 +443,7 @@ class SageMakerProvider:
             cluster = self._describe()
             status = str(cluster.get("ClusterStatus", ""))
             order = error.operation_name if isinstance(error, ClientError) else ""
-            old = status == "InService" and order in self._unpatched(cluster)
+            old = status == "InService" and order in self._list_unpatched_orders(cluster)
         except Unavailable:
             return outcome
         if old:
@@ -446,14 +453,16 @@ class SageMakerProvider:
         detail = f"{outcome.detail} (the cluster is {status})"
         return Outcome.rejected(outcome.code, detail, transient=True)
 
-    def _unpatched(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+    def _list_unpatched_orders(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
         """As `unpatched`; nodes are listed only where the cluster is old enough for it."""
-        if not unpatched(cluster, ()):
+        if not list_unpatched_orders(cluster, ()):
             return ()
-        return unpatched(cluster, self._summaries(continuous=_continuous(cluster)))
+        return list_unpatched_orders(
+            cluster, self._list_summaries(continuous=_is_continuous(cluster))
+        )
 
 
-def _client(
+def _make_client(
     session: boto3.session.Session,
     endpoint_url: str | None,
     timeout_s: float,
@@ -472,11 +481,11 @@ def _client(
     return client
 
 
-def _continuous(cluster: Mapping[str, Any]) -> bool:
+def _is_continuous(cluster: Mapping[str, Any]) -> bool:
     return cluster.get("NodeProvisioningMode") == "Continuous"
 
 
-def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
+def _read_groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     return {
         str(group["InstanceGroupName"]): InstanceGroup(
             name=str(group["InstanceGroupName"]),
@@ -505,49 +514,51 @@ def instances_of(
     summaries: Iterable[Mapping[str, Any]],
     protected: Collection[str],
     ahead: timedelta = timedelta(),
-) -> tuple[list[Instance], list[Flaw]]:
+) -> tuple[list[Instance], list[InconsistentState]]:
     """Return the instances of ListClusterNodes, and those that cannot be read, by their node.
 
     `ahead`: by how much this host's clock is ahead of the service's.
     """
-    return each(
+    return isolate_each(
         "parse",
         (summary for summary in summaries if summary.get("InstanceId")),
-        _host,
-        lambda summary: _instance(summary, protected, ahead),
+        _read_host,
+        lambda summary: _make_instance(summary, protected, ahead),
     )
 
 
-def _host(summary: Mapping[str, Any]) -> str:
+def _read_host(summary: Mapping[str, Any]) -> str:
     return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
 
 
-def _instance(summary: Mapping[str, Any], protected: Collection[str], ahead: timedelta) -> Instance:
-    status, message = _status(summary.get("InstanceStatus", {}))
+def _make_instance(
+    summary: Mapping[str, Any], protected: Collection[str], ahead: timedelta
+) -> Instance:
+    status, message = _read_status(summary.get("InstanceStatus", {}))
     dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
     logical = summary.get("NodeLogicalId")
-    group = printable(str(summary["InstanceGroupName"]))
+    group = make_printable(str(summary["InstanceGroupName"]))
     return Instance(
-        id=InstanceId(printable(str(summary["InstanceId"]))),
+        id=InstanceId(make_printable(str(summary["InstanceId"]))),
         status=status,
         group=group,
-        node=NodeName(guessed("", dns)) if dns else None,
-        logical_id=LogicalId(printable(str(logical))) if logical else None,
+        node=NodeName(guess_node_name("", dns)) if dns else None,
+        logical_id=LogicalId(make_printable(str(logical))) if logical else None,
         protected=group in protected,
         message=message,
         launched=in_utc(launched) + ahead if isinstance(launched, datetime) else None,
-        address=spelled(dns),
+        address=parse_host_address(dns),
         dns=dns,
     )
 
 
-def _status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
+def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
     """The status and its message. Prose and older answers say Failed where the model says Failure.
 
     A word that the model does not have yet is taken for an update in progress: something is
     being done to the instance, so nothing is to be done by us.
     """
-    word, message = str(status.get("Status", "")), printable(str(status.get("Message", "")))
+    word, message = str(status.get("Status", "")), make_printable(str(status.get("Message", "")))
     if word == "Failed":
         return InstanceStatus.FAILURE, message
     try:

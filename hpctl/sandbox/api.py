@@ -26,7 +26,7 @@ import yaml
 
 from hpctl.sandbox import clocks, head, packages
 from hpctl.sandbox import spec as specs
-from hpctl.sandbox.bootplan import child_env, environment
+from hpctl.sandbox.bootplan import child_env, make_environment
 from hpctl.sandbox.proctree import kill_stragglers, start_time
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -38,17 +38,17 @@ class Control:
     """Serves requests on a unix socket, each in a thread. HpctlErrors travel to the caller."""
 
     def __init__(self, path: Path, handler: Handler) -> None:
-        class Connection(socketserver.StreamRequestHandler):
+        class ControlConnection(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 if line := self.rfile.readline():
-                    self.wfile.write(json.dumps(_answer(handler, line)).encode() + b"\n")
+                    self.wfile.write(json.dumps(_answer_line(handler, line)).encode() + b"\n")
 
-        self._server = socketserver.ThreadingUnixStreamServer(str(path), Connection)
+        self._server = socketserver.ThreadingUnixStreamServer(str(path), ControlConnection)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True, name="control").start()
 
 
-def _answer(handler: Handler, line: bytes) -> dict[str, Any]:
+def _answer_line(handler: Handler, line: bytes) -> dict[str, Any]:
     try:
         return {"ok": handler(json.loads(line))}
     except HpctlError as error:
@@ -57,7 +57,7 @@ def _answer(handler: Handler, line: bytes) -> dict[str, Any]:
         return {"error": f"bad request: {error}", "hint": ""}
 
 
-def ask(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
+def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
     """Send one request. Raises Unavailable where nobody answers, HpctlError on a refusal."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -107,7 +107,7 @@ class Sandbox:
         then nothing is left running; the logs stay until `down`.
         """
         wanted = self._spec()
-        packages.find(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
+        packages.find_programs(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
         if (wanted.netns or wanted.disks or wanted.heads > 1) and os.geteuid() != 0:
             raise HpctlError(
                 "--netns, --disks and --heads 2 need root", "Run it with sudo, or leave them out."
@@ -122,23 +122,23 @@ class Sandbox:
         self.down()
         specs.own_directory(self.state_dir)
         wanted.layout.logs.mkdir()
-        specs.save(wanted)
+        specs.save_spec(wanted)
         try:
             self._start(wanted)
-            self._follow(wanted, progress)
+            self._follow_start(wanted, progress)
         except BaseException:
             self._end_keeper()
             raise
         if detach:
-            self._detach()
+            self._detach_keeper()
         return self
 
     def down(self) -> None:
         """End every process of it and remove its state directory. Idempotent."""
-        known = specs.load(self.state_dir)
+        known = specs.load_spec(self.state_dir)
         if known is not None:
             with contextlib.suppress(HpctlError):
-                ask(known.layout.control, {"op": "down"}, timeout=10)
+                send_request(known.layout.control, {"op": "down"}, timeout=10)
             self._end_keeper()
             self._await_keeper(known)
             if left := kill_stragglers(known.id, known.cluster):
@@ -160,9 +160,9 @@ class Sandbox:
         return bool(self._keeper_pid())
 
     @property
-    def spec(self) -> specs.Spec:
+    def spec(self) -> specs.SandboxSpec:
         """What it was started as. Raises Unavailable where there is no such sandbox."""
-        known = specs.load(self.state_dir)
+        known = specs.load_spec(self.state_dir)
         if known is None:
             raise Unavailable(
                 f"there is no sandbox {self.name} at {self.state_dir}",
@@ -178,12 +178,12 @@ class Sandbox:
     @property
     def env(self) -> dict[str, str]:
         """The environment that puts a command on this cluster, over our own."""
-        return {**os.environ, **environment(self.spec)}
+        return {**os.environ, **make_environment(self.spec)}
 
     @property
     def exports(self) -> dict[str, str]:
         """Only what `env` adds to our own environment."""
-        return dict(environment(self.spec))
+        return dict(make_environment(self.spec))
 
     @property
     def config_path(self) -> Path:
@@ -306,12 +306,12 @@ class Sandbox:
         self._service(name, signal_name)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        return ask(self.spec.layout.control, request)
+        return send_request(self.spec.layout.control, request)
 
     def _service(self, name: str, do: str) -> int:
         return int(self._ask({"op": "service", "name": name, "do": do})["pid"])
 
-    def _spec(self) -> specs.Spec:
+    def _spec(self) -> specs.SandboxSpec:
         settings = {
             "name": self.name,
             "id": specs.new_id(self.name),
@@ -334,9 +334,9 @@ class Sandbox:
         if places > specs.MAX_NODES:
             raise HpctlError(f"a sandbox has at most {specs.MAX_NODES} slots, not {places}")
         settings["ports"] = specs.free_ports(places)
-        return msgspec.convert(settings, specs.Spec)
+        return msgspec.convert(settings, specs.SandboxSpec)
 
-    def _start(self, wanted: specs.Spec) -> None:
+    def _start(self, wanted: specs.SandboxSpec) -> None:
         python = [sys.executable, *SAFE_PATH]
         state = str(self.state_dir)
         supervisor = [*python, "hpctl.sandbox.supervisor", state]
@@ -356,14 +356,14 @@ class Sandbox:
         pid = self._keeper.pid
         (self.state_dir / "keeper.pid").write_text(f"{pid} {start_time(pid)}")
 
-    def _follow(self, wanted: specs.Spec, progress: Progress) -> None:
+    def _follow_start(self, wanted: specs.SandboxSpec, progress: Progress) -> None:
         """Pass the supervisor's account on until it is ready. Raises HpctlError."""
         assert self._keeper is not None
         deadline = time.monotonic() + UP_TIMEOUT_S
         seen = 0
         while True:
             over = self._keeper.poll() is not None or time.monotonic() > deadline
-            lines = list(_lines(wanted.layout.progress))
+            lines = list(_read_lines(wanted.layout.progress))
             for line in lines[seen:]:
                 if "failed" in line:
                     raise HpctlError(f"sandbox {self.name}: {line['what']}", line["hint"])
@@ -377,7 +377,7 @@ class Sandbox:
                 raise HpctlError(f"the supervisor died: {output[-1]}", f"Its log: {log}")
             time.sleep(0.05)
 
-    def _detach(self) -> None:
+    def _detach_keeper(self) -> None:
         assert self._keeper is not None
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(b"detach\n")
@@ -403,7 +403,7 @@ class Sandbox:
             self._keeper.wait(30)
         self._keeper = None
 
-    def _await_keeper(self, known: specs.Spec) -> None:
+    def _await_keeper(self, known: specs.SandboxSpec) -> None:
         """Wait for the keeper's end; past that, kill it: the stragglers' sweep does its work."""
         deadline = time.monotonic() + 20
         while pid := self._keeper_pid():
@@ -412,7 +412,7 @@ class Sandbox:
             time.sleep(0.02)
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """The whole lines of a JSON-lines file that may still grow."""
     if not path.exists():
         return

@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from hpctl.sandbox import clocks, hardware
-from hpctl.sandbox.machines import LifecycleFailed, Machine
+from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import OWNED
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH
 
 LIFECYCLE_TIMEOUT_S = 60.0
@@ -27,10 +27,10 @@ LASTING = "lasting"
 """Under a node's directory: while this file is there, a reboot fixes nothing."""
 
 
-def plan(
-    spec: Spec,
+def make_boot_plan(
+    spec: SandboxSpec,
     programs: Programs,
-    machine: Machine,
+    machine: EmulatedMachine,
     lifecycle: dict[str, Any] | None,
     *,
     alone: bool = False,
@@ -48,13 +48,13 @@ def plan(
     steps: dict[str, Any] = {
         "wait": spec.netns,
         "munged": {
-            "command": munged(programs, spec, sock, directory, machine.address),
+            "command": munged_command(programs, spec, sock, directory, machine.address),
             "socket": str(sock),
             "log": str(directory / "munged.out"),
         },
         "lifecycle": lifecycle,
         "slurmd": {
-            "command": _slurmd(programs, spec, machine, directory),
+            "command": _slurmd_command(programs, spec, machine, directory),
             "port": spec.ports.slurmd + number,
             "log": str(logs / f"slurmd.{machine.node}.out"),
             "pidfile": str(directory / "slurmd.pid"),
@@ -62,15 +62,17 @@ def plan(
     }
     if spec.agents:
         steps["agent"] = {
-            "command": _agent(spec, machine, directory, sock),
-            "env": _nvml(spec, directory) | _clock(spec, machine),
+            "command": _agent_command(spec, machine, directory, sock),
+            "env": _nvml_environment(spec, directory) | _clock_environment(spec, machine),
             "log": str(logs / f"agent.{machine.node}.log"),
             "pidfile": str(directory / "agent.pid"),
         }
     return steps
 
 
-def _slurmd(programs: Programs, spec: Spec, machine: Machine, directory: Path) -> list[str]:
+def _slurmd_command(
+    programs: Programs, spec: SandboxSpec, machine: EmulatedMachine, directory: Path
+) -> list[str]:
     command = [programs["slurmd"], "-D", "-b", "-N", machine.node]
     if not spec.configless:
         return [*command, "-f", str(directory / "slurm.conf")]
@@ -85,11 +87,13 @@ def _slurmd(programs: Programs, spec: Spec, machine: Machine, directory: Path) -
     return ["sh", "-c", script, "sh", str(own), str(head), *command, "--conf-server", server]
 
 
-def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[str]:
+def _agent_command(
+    spec: SandboxSpec, machine: EmulatedMachine, directory: Path, sock: Path
+) -> list[str]:
     root, settings = directory / HARDWARE, directory / "agent.yaml"
     lasts = (directory / LASTING).exists()
     if not lasts:
-        hardware.boot(root, spec.hardware)
+        hardware.make_tree(root, spec.hardware)
         (directory / NVML_SCRIPT).write_text(spec.nvml_script)
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
@@ -112,7 +116,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
     return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *arguments]
 
 
-def expect_spot(spec: Spec, machine: Machine, metadata_url: str) -> None:
+def expect_spot(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) -> None:
     """Write a new spot instance's agent.yaml: its agent is to ask for EC2's notice."""
     expected = {**spec.agent_config.get("expected", {}), "spot": True}
     settings = {**spec.agent_config, "expected": {**expected, "metadata_url": metadata_url}}
@@ -120,7 +124,7 @@ def expect_spot(spec: Spec, machine: Machine, metadata_url: str) -> None:
     path.write_text(yaml.safe_dump(settings))
 
 
-def _nvml(spec: Spec, directory: Path) -> dict[str, str]:
+def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
     """The environment in which an agent's NVML child meets the node's played GPUs."""
     if not spec.nvml_library:
         return {}
@@ -128,7 +132,7 @@ def _nvml(spec: Spec, directory: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": spec.nvml_library, "HPCTL_NVML_STUB": script}
 
 
-def _clock(spec: Spec, machine: Machine) -> dict[str, str]:
+def _clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict[str, str]:
     """The environment in which an agent goes by its node's clock."""
     if not spec.clock_library:
         return {}
@@ -138,9 +142,9 @@ def _clock(spec: Spec, machine: Machine) -> dict[str, str]:
     return clocks.environment(spec.clock_library, clock)
 
 
-def lifecycle(
-    spec: Spec,
-    machine: Machine,
+def plan_lifecycle(
+    spec: SandboxSpec,
+    machine: EmulatedMachine,
     resources: dict[str, Any],
     fetch: Callable[[str, Path], None] | None,
 ) -> dict[str, Any] | None:
@@ -158,7 +162,7 @@ def lifecycle(
         target.mkdir()
         fetch(machine.source_s3_uri, target)
     else:
-        _copy(spec, machine, target)
+        _copy_scripts(spec, machine, target)
     entry = target / script
     if not entry.is_file():
         raise LifecycleFailed(
@@ -174,7 +178,7 @@ def lifecycle(
         "command": [f"./{script}"] if interpreted else ["sh", script],
         "cwd": str(target),
         "env": {
-            **_role(spec),
+            **_role_environment(spec),
             "SAGEMAKER_RESOURCE_CONFIG_PATH": str(config),
             # An instance is processes: what the scripts do to the node stays in its directory.
             "HPCTL_LIFECYCLE_ROOT": str(directory / "root"),
@@ -185,14 +189,14 @@ def lifecycle(
     }
 
 
-def _role(spec: Spec) -> dict[str, str]:
+def _role_environment(spec: SandboxSpec) -> dict[str, str]:
     """What the instance's execution role lets a script reach: the emulated AWS."""
     if not spec.moto:
         return {}
-    return {k: v for k, v in environment(spec).items() if k.startswith("AWS_")}
+    return {k: v for k, v in make_environment(spec).items() if k.startswith("AWS_")}
 
 
-def _copy(spec: Spec, machine: Machine, target: Path) -> None:
+def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> None:
     source = spec.lifecycle_dir
     if not source.is_dir():
         raise LifecycleFailed(
@@ -203,13 +207,13 @@ def _copy(spec: Spec, machine: Machine, target: Path) -> None:
 
 
 def resource_config(
-    cluster: str, arn: str, groups: Mapping[str, str], everybody: Iterable[Machine]
+    cluster: str, arn: str, groups: Mapping[str, str], everybody: Iterable[EmulatedMachine]
 ) -> dict[str, Any]:
     """resource_config.json, in the shape that HyperPod's host agent writes.
 
     `groups` are the instance types by group; a group without instances has `Instances` null.
     """
-    members: dict[str, list[Machine]] = {name: [] for name in groups}
+    members: dict[str, list[EmulatedMachine]] = {name: [] for name in groups}
     controllers = []
     for machine in everybody:
         members.setdefault(machine.group, []).append(machine)
@@ -226,14 +230,14 @@ def resource_config(
             {
                 "Name": name,
                 "InstanceType": groups.get(name) or machines[0].instance_type,
-                "Instances": [_instance(m) for m in machines] or None,
+                "Instances": [_describe_instance(m) for m in machines] or None,
             }
             for name, machines in members.items()
         ],
     }
 
 
-def _instance(machine: Machine) -> dict[str, Any]:
+def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
     return {
         "InstanceName": machine.name,
         # HyperPod's own agents have a network of their own (AWS's devops-agent notes): whoever
@@ -245,7 +249,7 @@ def _instance(machine: Machine) -> dict[str, Any]:
     }
 
 
-def child_env(spec: Spec) -> dict[str, str]:
+def child_env(spec: SandboxSpec) -> dict[str, str]:
     """The environment of a sandbox's own processes: marked, and free of the starter's Slurm."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "MUNGE"))}
     root = str(Path(__file__).resolve().parents[2])
@@ -258,7 +262,9 @@ def child_env(spec: Spec) -> dict[str, str]:
     return env
 
 
-def munged(programs: Programs, spec: Spec, sock: Path, directory: Path, origin: str) -> list[str]:
+def munged_command(
+    programs: Programs, spec: SandboxSpec, sock: Path, directory: Path, origin: str
+) -> list[str]:
     """A munged of its own key and socket, whose credentials carry `origin`."""
     return [
         programs["munged"],
@@ -274,7 +280,7 @@ def munged(programs: Programs, spec: Spec, sock: Path, directory: Path, origin: 
     ]
 
 
-def environment(spec: Spec) -> Mapping[str, str]:
+def make_environment(spec: SandboxSpec) -> Mapping[str, str]:
     """What a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's file."""
     env = {
         "SLURM_CONF": str(spec.layout.slurm_conf),

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpctl.toolkit import output
-from hpctl.toolkit.tables import styled
+from hpctl.toolkit.tables import style_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hpctl.sandbox.api import Sandbox
-    from hpctl.sandbox.demo import Result
+    from hpctl.sandbox.demo import DemoResult
 
 
 _shown = partial(click.option, show_default=True)
@@ -40,7 +40,7 @@ def sandbox() -> None:
     """A real Slurm and an emulated HyperPod on loopback."""
 
 
-def _sandbox(name: str, **settings: Any) -> Sandbox:
+def _find_sandbox(name: str, **settings: Any) -> Sandbox:
     from hpctl.sandbox.api import Sandbox
 
     return Sandbox(name, **settings)
@@ -114,10 +114,10 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
     settings |= {key: settings[key] or "" for key in ("database", "lifecycle", "plugins")}
-    settings["hardware"] = _counts(settings["hardware"])
-    settings["hma_latency"] = _span(settings["hma_latency"])
-    settings["agent_config"] = _yaml(settings["agent_config"])
-    one = _sandbox(name, **settings)
+    settings["hardware"] = _parse_counts(settings["hardware"])
+    settings["hma_latency"] = _parse_span(settings["hma_latency"])
+    settings["agent_config"] = _read_yaml(settings["agent_config"])
+    one = _find_sandbox(name, **settings)
     one.up(lambda line: output.echo(f"  {line} ...", err=True), detach=True)
     if as_json:
         output.echo(json.dumps(one.status(), indent=2))
@@ -133,15 +133,15 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
         output.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
 
 
-def _counts(args: Iterable[str]) -> dict[str, int]:
-    counts = _pairs(args)
+def _parse_counts(args: Iterable[str]) -> dict[str, int]:
+    counts = _parse_pairs(args)
     for kind, count in counts.items():
         if not count.isdigit():
             raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
     return {kind: int(count) for kind, count in counts.items()}
 
 
-def _span(text: str) -> tuple[float, float]:
+def _parse_span(text: str) -> tuple[float, float]:
     """`5..30`, or `5` for always the same. Raises UsageError."""
     least, _, most = text.partition("..")
     try:
@@ -153,16 +153,16 @@ def _span(text: str) -> tuple[float, float]:
     return span
 
 
-def _yaml(file: str | None) -> dict[str, Any]:
+def _read_yaml(file: str | None) -> dict[str, Any]:
     """The agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
     import yaml
 
-    from hpctl.detection.config import load
+    from hpctl.detection.config import load_agent_config
     from hpctl.faults.table import CHECKS
 
-    load(Path(file), CHECKS)
+    load_agent_config(Path(file), CHECKS)
     return yaml.safe_load(Path(file).read_text()) or {}
 
 
@@ -171,7 +171,7 @@ def _yaml(file: str | None) -> dict[str, Any]:
 @_as_json
 def status(name: str, as_json: bool) -> None:
     """What runs in a sandbox."""
-    state = _sandbox(name).status()
+    state = _find_sandbox(name).status()
     if as_json:
         output.echo(json.dumps(state, indent=2))
         return
@@ -190,7 +190,7 @@ def down(name: str) -> None:
     """End a sandbox and remove its files. No error when there is none."""
     import os
 
-    one = _sandbox(name)
+    one = _find_sandbox(name)
     there = one.state_dir.exists()
     points = os.environ.get("HPCTL_CONFIG") == str(one.state_dir / "hpctl.yaml")
     exports = one.exports if points and (one.state_dir / "spec.json").exists() else {}
@@ -206,7 +206,7 @@ def down(name: str) -> None:
 @click.argument("mode", type=click.Choice(["observe", "assist", "own"]))
 def mode(name: str, mode: str) -> None:
     """Set how far the sandbox's daemon may go."""
-    one = _sandbox(name)
+    one = _find_sandbox(name)
     one.set_mode(mode)
     output.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
 
@@ -218,7 +218,7 @@ def mode(name: str, mode: str) -> None:
 @_shown("--head", "number", default=1, type=click.IntRange(1, 2), help="Which head node.")
 def head(name: str, service: str, do: str, number: int) -> None:
     """Kill, freeze, thaw or start a head node's daemon or slurmctld."""
-    one, which = _sandbox(name), service if number == 1 else f"{service}-{number}"
+    one, which = _find_sandbox(name), service if number == 1 else f"{service}-{number}"
     if do == "start":
         one.start_service(which)
     else:
@@ -257,15 +257,17 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
     """
     if len(fault) < 2:
         raise click.UsageError("name a node and a fault: hpctl sandbox inject NODE xid 79")
-    one = _sandbox(name)
+    one = _find_sandbox(name)
     target, kind, *rest = fault
     if target == "api":
-        output.echo(one.inject_api(kind, **_pairs(rest)))
+        output.echo(one.inject_api(kind, **_parse_pairs(rest)))
         return
-    output.echo(one.inject(target, kind, **_how(target, kind, rest, options)))
+    output.echo(one.inject(target, kind, **_parse_fault(target, kind, rest, options)))
 
 
-def _how(target: str, kind: str, rest: list[str], options: dict[str, Any]) -> dict[str, Any]:
+def _parse_fault(
+    target: str, kind: str, rest: list[str], options: dict[str, Any]
+) -> dict[str, Any]:
     """The details of a fault, from its arguments and options. Raises UsageError."""
     how: dict[str, Any] = {}
     if kind in ("xid", "sxid"):
@@ -284,7 +286,7 @@ def _how(target: str, kind: str, rest: list[str], options: dict[str, Any]) -> di
             raise click.UsageError(f"{kind} needs {value}: inject {target} {kind} {value}")
     how = {option: options[option] for option in (*needed, *others, "lasting")}
     if kind == "gpu":
-        how["answers"] = _pairs(options["answers"])
+        how["answers"] = _parse_pairs(options["answers"])
     return how
 
 
@@ -296,7 +298,7 @@ _DEVICE_FAULTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 """Faults of what a node's checks look at: what they need, and what else they take."""
 
 
-def _pairs(args: Iterable[str]) -> dict[str, str]:
+def _parse_pairs(args: Iterable[str]) -> dict[str, str]:
     return {key: value for key, _, value in (word.partition("=") for word in args)}
 
 
@@ -306,7 +308,7 @@ def _pairs(args: Iterable[str]) -> dict[str, str]:
 @click.option("-n", "lines", default=20, show_default=True, help="How many lines of each.")
 def logs(name: str, part: str, lines: int) -> None:
     """Print the ends of the logs whose name contains PART (slurmctld, agent, a node, ...)."""
-    one = _sandbox(name)
+    one = _find_sandbox(name)
     found = [path for path in one.log_files() if part in path.name or part in path.parent.name]
     if not found:
         names = ", ".join(sorted({path.name for path in one.log_files()}))
@@ -324,7 +326,7 @@ def env(name: str, as_json: bool) -> None:
     """Print the exports that put a shell on the sandbox's cluster."""
     import shlex
 
-    exports = _sandbox(name).exports
+    exports = _find_sandbox(name).exports
     if as_json:
         output.echo(json.dumps(exports, indent=2))
         return
@@ -339,7 +341,7 @@ def execute(name: str, command: tuple[str, ...]) -> None:
     """Run a command on the sandbox's head node: exec -- sbatch job.sh."""
     import os
 
-    one = _sandbox(name)
+    one = _find_sandbox(name)
     args = one.command(command)
     try:
         os.execvpe(args[0], args, one.env)  # noqa: S606 -- the user's own command, as given
@@ -362,7 +364,7 @@ def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> Non
     """
     from hpctl.sandbox.demo import Demo
 
-    with Screen() as where:
+    with TerminalScreen() as where:
         result = Demo(where, nodes=nodes, xid=xid, hma=hma, **slurm).run()
     if file:
         Path(file).write_text(json.dumps(result.document(), indent=2) + "\n", encoding="utf-8")
@@ -373,15 +375,15 @@ def demo(nodes: int, xid: int, hma: bool, file: str | None, **slurm: str) -> Non
 _STYLES = {"hpctl": "bold green", "plain": "yellow", "both": "cyan"}
 
 
-class Screen:
+class TerminalScreen:
     """One line a thing that happened; on a terminal, how it stands now below them."""
 
     def __init__(self) -> None:
-        self._console = output.console()
+        self._console = output.make_console()
         self._now = self._console.status("")
         self._title, self._begun = "", time.monotonic()
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> TerminalScreen:
         self._now.__enter__()
         return self
 
@@ -395,26 +397,26 @@ class Screen:
 
     def line(self, who: str, text: str, seconds: float | None) -> None:
         """One thing, with the seconds since the fault."""
-        row = styled(f"{_clock(seconds)}  ").append(f"{who:<6} ", _STYLES.get(who, ""))
+        row = style_text(f"{_format_clock(seconds)}  ").append(f"{who:<6} ", _STYLES.get(who, ""))
         self._console.print(row.append(text, "default"), soft_wrap=True)
 
     def progress(self, facts: dict[str, str]) -> None:
         """How it stands now; a pipe wants no repetition."""
         now = [f"{name}: {value}" for name, value in facts.items()]
         title = f"{self._title}, {time.monotonic() - self._begun:.0f} s"
-        self._now.update(styled("\n  ".join([title, *now])))
+        self._now.update(style_text("\n  ".join([title, *now])))
 
 
-def show_result(result: Result) -> None:
+def show_result(result: DemoResult) -> None:
     """The timeline and the figures."""
     from rich.table import Table
 
-    console = output.console()
+    console = output.make_console()
     table = Table(title="Seconds from the fault", title_justify="left", show_edge=False)
     table.add_column("what")
     table.add_column("hpctl", justify="right", style="bold green")
     table.add_column("plain Slurm", justify="right", style="yellow")
-    for name, mine, theirs in _figures(result):
+    for name, mine, theirs in _list_figures(result):
         table.add_row(name, mine, theirs)
     console.print()
     console.print(table)
@@ -432,19 +434,31 @@ def show_result(result: Result) -> None:
     )
 
 
-def _figures(r: Result) -> list[tuple[str, str, str]]:
+def _list_figures(r: DemoResult) -> list[tuple[str, str, str]]:
     return [
-        ("faulty node closed to new work", _s(r.fault_to_drained_s), "by hand"),
-        ("job running on healthy nodes", _s(r.fault_to_job_running_s), _s(r.plain_requeue_s)),
-        ("first new training step", _s(r.fault_to_first_step_s), ""),
-        ("instance replaced, verified, in service", _s(r.fault_to_node_returned_s), "never"),
-        ("floor: scancel and a fresh sbatch", _s(r.floor_s), _s(r.floor_s)),
+        ("faulty node closed to new work", _format_seconds(r.fault_to_drained_s), "by hand"),
+        (
+            "job running on healthy nodes",
+            _format_seconds(r.fault_to_job_running_s),
+            _format_seconds(r.plain_requeue_s),
+        ),
+        ("first new training step", _format_seconds(r.fault_to_first_step_s), ""),
+        (
+            "instance replaced, verified, in service",
+            _format_seconds(r.fault_to_node_returned_s),
+            "never",
+        ),
+        (
+            "floor: scancel and a fresh sbatch",
+            _format_seconds(r.floor_s),
+            _format_seconds(r.floor_s),
+        ),
     ]
 
 
-def _s(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}"
 
 
-def _clock(seconds: float | None) -> str:
+def _format_clock(seconds: float | None) -> str:
     return " " * 9 if seconds is None else f"{seconds:+8.2f}s"

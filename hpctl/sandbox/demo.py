@@ -24,10 +24,10 @@ from msgspec.structs import asdict
 
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
-from hpctl.engine.timeline import Line, event_line
-from hpctl.engine.world_offline import Followed
+from hpctl.engine.timeline import TimelineLine, event_line
+from hpctl.engine.world_offline import JournalMemory
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.training.model import FINAL, attempts, last_step
+from hpctl.sandbox.training.model import FINAL, last_step, read_attempts
 from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -102,24 +102,24 @@ class Watch:
             self._stop.wait(self._interval_s)
 
 
-def runs(job: int, restarts: int = 0) -> Test:
+def make_running_test(job: int, restarts: int = 0) -> Test:
     """The job is RUNNING, in its given or a later attempt."""
 
-    def test(view: SchedulerView) -> bool:
+    def job_is_running(view: SchedulerView) -> bool:
         known = view.jobs.get(JobId(job))
         return known is not None and known.state == "RUNNING" and known.restarts >= restarts
 
-    return test
+    return job_is_running
 
 
 def node_is(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
     """The node is there, and as wanted."""
 
-    def test(view: SchedulerView) -> bool:
+    def node_matches(view: SchedulerView) -> bool:
         known = view.nodes.get(NodeName(node))
         return known is not None and fits(known)
 
-    return test
+    return node_matches
 
 
 STEPS = 300
@@ -145,7 +145,7 @@ SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
 """What `hpctl doctor` advises, on both clusters: a startable job waits no 3 s for a look."""
 
 
-class Screen(Protocol):
+class DemoScreen(Protocol):
     """Where the demo reports what happens (`hpctl.sandbox.command`)."""
 
     def chapter(self, title: str) -> None:
@@ -158,7 +158,7 @@ class Screen(Protocol):
         """How it stands now."""
 
 
-class Result(Struct):
+class DemoResult(Struct):
     """What the demo measured; the JSON file's fields. Seconds, as seen in slurmctld."""
 
     slurm_version: str = ""
@@ -203,7 +203,7 @@ class Demo:
     """One run of the demo, from two fresh sandboxes to their end."""
 
     def __init__(
-        self, screen: Screen, *, nodes: int = 8, xid: int = 79, hma: bool = False, **slurm: Any
+        self, screen: DemoScreen, *, nodes: int = 8, xid: int = 79, hma: bool = False, **slurm: Any
     ) -> None:
         """`hma`: HyperPod's health agent marks the node too. `slurm`: the Spec's `prefix` and
         `adapter`. Raises HpctlError for too few nodes."""
@@ -232,9 +232,9 @@ class Demo:
         self._xid = xid
         self._fault = 0.0
         self._fault_at = datetime.now(UTC)
-        self.result = Result(nodes=nodes, fault=f"xid {xid}")
+        self.result = DemoResult(nodes=nodes, fault=f"xid {xid}")
 
-    def run(self) -> Result:
+    def run(self) -> DemoResult:
         """Run it all; both sandboxes are gone afterwards, whatever happened."""
         say = self._screen
         say.chapter("Two Slurm clusters on this machine")
@@ -243,99 +243,99 @@ class Demo:
             say.line("both", f"Slurm {self.result.slurm_version}, every node idle", None)
             with Watch(self._healed) as healed, Watch(self._plain, 0.1) as plain:
                 say.chapter("What an undisturbed run gives, and what the fastest restart takes")
-                reference = self._reference(plain)
-                self._floor(plain)
+                reference = self._measure_reference(plain)
+                self._measure_floor(plain)
                 say.chapter("Training, and then a GPU falls off the bus")
-                self._race(healed, plain, reference)
-        self._judge()
+                self._run_race(healed, plain, reference)
+        self._judge_result()
         return self.result
 
-    def _submit(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
-        directory = self._runs(sandbox, name)
+    def _submit_job(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
+        directory = self._find_run_directory(sandbox, name)
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "train.sbatch"
-        script.write_text(_script(sys.executable, directory, step_s), encoding="utf-8")
+        script.write_text(_make_script(sys.executable, directory, step_s), encoding="utf-8")
         command = ["sbatch"] if not resumable else [sys.executable, *SAFE_PATH, "hpctl", "sbatch"]
         mine = ["--checkpoint-dir", str(directory)] if resumable else ["--requeue"]
         log = f"--output={directory}/job.log"
         done = sandbox.run([*command, *mine, "--parsable", log, str(script)], cwd=directory)
         return int(done.stdout.strip().split(";")[0])
 
-    def _runs(self, sandbox: Sandbox, name: str) -> Path:
+    def _find_run_directory(self, sandbox: Sandbox, name: str) -> Path:
         return sandbox.state_dir / "runs" / name
 
-    def _reference(self, plain: Watch) -> str:
+    def _measure_reference(self, plain: Watch) -> str:
         """The weights of an undisturbed run of the same program, as a job on the plain cluster."""
-        job = self._submit(self._plain, "reference", resumable=False, step_s=0.0)
+        job = self._submit_job(self._plain, "reference", resumable=False, step_s=0.0)
 
-        def over(view: SchedulerView) -> bool:
+        def job_is_over(view: SchedulerView) -> bool:
             known = view.jobs.get(JobId(job))
             if known is None or known.state == "PENDING":
                 return False
             return not (known.running or known.completing)
 
-        plain.expect("reference", over)
+        plain.expect("reference", job_is_over)
         plain.wait("reference", 90)
-        directory = self._runs(self._plain, "reference")
-        sha = str(_final(directory).get("sha256", ""))
+        directory = self._find_run_directory(self._plain, "reference")
+        sha = str(_read_final(directory).get("sha256", ""))
         if not sha:
-            raise HpctlError(f"the undisturbed run did not finish: {_tail(directory)}")
+            raise HpctlError(f"the undisturbed run did not finish: {_read_tail(directory)}")
         self._screen.line("plain", f"undisturbed: {STEPS} steps, weights {sha[:16]}", None)
         return sha
 
-    def _floor(self, plain: Watch) -> None:
+    def _measure_floor(self, plain: Watch) -> None:
         """scancel and a fresh sbatch of the same job: nothing that restarts can be faster."""
         taken = []
-        job = self._submit(self._plain, "floor-0", resumable=False, step_s=STEP_S)
+        job = self._submit_job(self._plain, "floor-0", resumable=False, step_s=STEP_S)
         for number in range(1, FLOOR_RUNS + 1):
-            plain.expect("floor", runs(job))
+            plain.expect("floor", make_running_test(job))
             plain.wait("floor", 30)
             begun = time.monotonic()
             self._plain.run(["scancel", str(job)])
-            job = self._submit(self._plain, f"floor-{number}", resumable=False, step_s=STEP_S)
-            plain.expect("again", runs(job))
+            job = self._submit_job(self._plain, f"floor-{number}", resumable=False, step_s=STEP_S)
+            plain.expect("again", make_running_test(job))
             taken.append(plain.wait("again", 60) - begun)
         self._plain.run(["scancel", str(job)])
         self.result.floor_s = round(sorted(taken)[len(taken) // 2], 3)
         self._screen.line("plain", f"scancel + sbatch to RUNNING: {self.result.floor_s} s", None)
 
-    def _race(self, healed: Watch, plain: Watch, reference: str) -> None:
-        mine = self._submit(self._healed, "train", resumable=True, step_s=STEP_S)
-        theirs = self._submit(self._plain, "train", resumable=False, step_s=STEP_S)
+    def _run_race(self, healed: Watch, plain: Watch, reference: str) -> None:
+        mine = self._submit_job(self._healed, "train", resumable=True, step_s=STEP_S)
+        theirs = self._submit_job(self._plain, "train", resumable=False, step_s=STEP_S)
         for watch, job, who in ((healed, mine, "hpctl"), (plain, theirs, "plain")):
-            watch.expect("running", runs(job))
+            watch.expect("running", make_running_test(job))
             watch.wait("running", 60)
             known = watch.job(job)
             on = ",".join(known.nodes) if known else "?"
             self._screen.line(who, f"job {job} trains on {on}", None)
-        directory = self._runs(self._healed, "train")
+        directory = self._find_run_directory(self._healed, "train")
         self._until_step(directory, FAULT_AFTER_STEP)
-        victim = self._break(healed, plain, mine, theirs)
-        self._heal(_Race(healed, plain, mine, theirs, victim, directory))
-        final = _final(directory)
+        victim = self._break_node(healed, plain, mine, theirs)
+        self._report_healing(_Race(healed, plain, mine, theirs, victim, directory))
+        final = _read_final(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
         lost = final.get("steps_lost") or []
         self.result.steps_lost = sum(lost) if final else None
-        self._calls(victim)
+        self._check_calls(victim)
 
     def _until_step(self, directory: Path, step: int) -> None:
         limit = time.monotonic() + 60
-        while _step(directory) < step:
+        while _read_step(directory) < step:
             if time.monotonic() > limit:
-                raise HpctlError(f"the training did not reach step {step}: {_tail(directory)}")
-            self._screen.progress({"training": f"step {_step(directory)} of {STEPS}"})
+                raise HpctlError(f"the training did not reach step {step}: {_read_tail(directory)}")
+            self._screen.progress({"training": f"step {_read_step(directory)} of {STEPS}"})
             time.sleep(0.1)
 
-    def _break(self, healed: Watch, plain: Watch, mine: int, theirs: int) -> str:
+    def _break_node(self, healed: Watch, plain: Watch, mine: int, theirs: int) -> str:
         job, other = healed.job(mine), plain.job(theirs)
         if job is None or other is None:
             raise HpctlError("the training job vanished before the fault")
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
-        self.result.instance_before = self._instance(victim)
+        self.result.instance_before = self._find_instance(victim)
         healed.expect("drained", node_is(victim, lambda n: n.drained))
-        healed.expect("again", runs(mine, job.restarts + 1))
-        plain.expect("again", runs(theirs, other.restarts + 1))
+        healed.expect("again", make_running_test(mine, job.restarts + 1))
+        plain.expect("again", make_running_test(theirs, other.restarts + 1))
         self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
         self._healed.inject(victim, "xid", code=self._xid)
         self._plain.scontrol("update", f"NodeName={twin}", "State=DOWN", "Reason=GPU lost")
@@ -344,11 +344,11 @@ class Demo:
         self._screen.line("plain", f"{twin} is set DOWN by hand at the same instant", 0.0)
         return victim
 
-    def _instance(self, node: str) -> str:
+    def _find_instance(self, node: str) -> str:
         found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
         return str(found[0].get("instance_id", "")) if found else ""
 
-    def _heal(self, race: _Race) -> None:
+    def _report_healing(self, race: _Race) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
         story = _Story(self._healed, self._fault_at)
@@ -362,20 +362,22 @@ class Demo:
             if "drained" not in noted and healed.seen("drained"):
                 back = node_is(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
-            self._note(healed, "drained", "fault_to_drained_s", noted)
-            self._note(healed, "again", "fault_to_job_running_s", noted)
-            self._note(healed, "returned", "fault_to_node_returned_s", noted)
-            if self._note(plain, "again", "plain_requeue_s", noted, key="plain"):
+            self._note_mark(healed, "drained", "fault_to_drained_s", noted)
+            self._note_mark(healed, "again", "fault_to_job_running_s", noted)
+            self._note_mark(healed, "returned", "fault_to_node_returned_s", noted)
+            if self._note_mark(plain, "again", "plain_requeue_s", noted, key="plain"):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
                 self._plain.run(["scancel", str(race.theirs)], check=False)
-            self._screen.progress(self._standing(race))
-            if len(noted) == 4 and _final(race.directory) and not story.open:
+            self._screen.progress(self._describe_progress(race))
+            if len(noted) == 4 and _read_final(race.directory) and not story.open:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
         self.result.fault_to_first_step_s = self._first_step(race.directory)
 
-    def _note(self, watch: Watch, mark: str, name: str, noted: set[str], key: str = "") -> bool:
+    def _note_mark(
+        self, watch: Watch, mark: str, name: str, noted: set[str], key: str = ""
+    ) -> bool:
         seen = watch.seen(mark)
         if seen is None or (key or mark) in noted:
             return False
@@ -384,13 +386,13 @@ class Demo:
         return True
 
     def _first_step(self, directory: Path) -> float | None:
-        begun = [a for a in attempts(directory) if a.get("event") == "first_step"]
+        begun = [a for a in read_attempts(directory) if a.get("event") == "first_step"]
         if len(begun) < 2:
             return None
         at = iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
-    def _standing(self, race: _Race) -> dict[str, str]:
+    def _describe_progress(self, race: _Race) -> dict[str, str]:
         node, job = race.healed.node(race.victim), race.healed.job(race.mine)
         other = race.plain.job(race.theirs)
         flags = "+".join(sorted(node.flags)) if node else ""
@@ -398,16 +400,16 @@ class Demo:
             "since the fault": f"{time.monotonic() - self._fault:.1f} s",
             "hpctl: node": f"{node.state}+{flags}".rstrip("+") if node else "?",
             "hpctl: job": f"{job.state} {job.reason}".strip() if job else "?",
-            "hpctl: training": f"step {_step(race.directory)} of {STEPS}",
+            "hpctl: training": f"step {_read_step(race.directory)} of {STEPS}",
             "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
         }
 
-    def _calls(self, victim: str) -> None:
-        self.result.instance_after = self._instance(victim)
+    def _check_calls(self, victim: str) -> None:
+        self.result.instance_after = self._find_instance(victim)
         replaced = self._healed.calls("BatchReplaceClusterNodes")
         self.result.api_replace_calls = len(replaced)
 
-    def _judge(self) -> None:
+    def _judge_result(self) -> None:
         """What did not really happen. Empty: it all did."""
         r = self.result
         if r.plain_requeue_s and r.fault_to_job_running_s:
@@ -431,10 +433,10 @@ class _Story:
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:
         self._store = open_reader(load(sandbox.config_path))
-        self._journal = Followed(None)
+        self._journal = JournalMemory(None)
         self._since = since
 
-    def news(self) -> list[Line]:
+    def news(self) -> list[TimelineLine]:
         """The lines of the events since the last time."""
         news = self._journal.news(self._store)
         lines = [event_line(event, self._journal.state) for _, event in news]
@@ -453,7 +455,7 @@ class _Story:
         return nodes + jobs
 
 
-def _script(python: str, directory: Path, step_s: float) -> str:
+def _make_script(python: str, directory: Path, step_s: float) -> str:
     train = (
         f"srun --kill-on-bad-exit=1 {python} -m hpctl.sandbox.training"
         f" --checkpoint-dir {directory} --steps {STEPS} --step-s {step_s}"
@@ -469,7 +471,7 @@ exec {train}
 """
 
 
-def _final(directory: Path) -> dict[str, Any]:
+def _read_final(directory: Path) -> dict[str, Any]:
     try:
         document = json.loads((directory / FINAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -477,7 +479,7 @@ def _final(directory: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _tail(directory: Path) -> str:
+def _read_tail(directory: Path) -> str:
     """The end of a job's log, for the message of a demo that failed."""
     try:
         return (directory / "job.log").read_text(errors="replace")[-1500:]
@@ -485,6 +487,6 @@ def _tail(directory: Path) -> str:
         return "it has no log"
 
 
-def _step(directory: Path) -> int:
-    starts = [a for a in attempts(directory) if a.get("event") == "start"]
+def _read_step(directory: Path) -> int:
+    starts = [a for a in read_attempts(directory) if a.get("event") == "start"]
     return last_step(directory, str(starts[-1]["attempt"])) if starts else 0

@@ -27,8 +27,8 @@ from hpctl.sandbox import hardware, instances
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, child_env
 from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.proctree import send
-from hpctl.sandbox.spec import Layout, Spec
+from hpctl.sandbox.proctree import send_signal
+from hpctl.sandbox.spec import Layout, SandboxSpec
 from hpctl.slurm import parse
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
@@ -45,10 +45,10 @@ _XID = re.compile(rb";NVRM: Xid \([^)]*\): (\d+)")
 _FATAL_SXID = re.compile(rb";nvidia-nvswitch\d+: SXid \([^)]*\): (\d+), Fatal")
 
 
-class Slurm:
+class SlurmCommands:
     """scontrol, as HyperPod's own programs on the head node use it."""
 
-    def __init__(self, spec: Spec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
         self._scontrol = programs["scontrol"]
         self._env = child_env(spec) | {"TZ": "UTC"}
 
@@ -68,7 +68,7 @@ class Slurm:
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
         """Every node. Raises HpctlError."""
-        found, _ = parse.nodes(parse.node_lines(self.scontrol("show", "node", "-o")))
+        found, _ = parse.parse_nodes(parse.node_lines(self.scontrol("show", "node", "-o")))
         return {node.name: node for node in found}
 
 
@@ -85,9 +85,9 @@ class _Watched(Struct):
 class Hma:
     """The health agents of all nodes. Each marks its node once in a boot."""
 
-    def __init__(self, spec: Spec, programs: Programs, machines: LocalMachines) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs, machines: LocalMachines) -> None:
         self._spec = spec
-        self._slurm = Slurm(spec, programs)
+        self._slurm = SlurmCommands(spec, programs)
         self._machines = machines
         self._seen: dict[str, _Watched] = {}
         self._chance = random.Random(spec.id)  # noqa: S311 -- when it wakes up, no secret
@@ -112,12 +112,12 @@ class Hma:
         seen = self._seen.get(node)
         if seen is None or seen.boot != boot:
             seen = self._seen[node] = _Watched(boot)
-        wanted = wish(kernel[seen.read :])
+        wanted = choose_action(kernel[seen.read :])
         seen.read = len(kernel)
         if wanted and not seen.marked:
             self._ask(seen, wanted, now)
         if seen.ask and not seen.marked and now >= seen.due:
-            mark(self._spec, self._slurm, node, seen.ask)
+            mark_node(self._spec, self._slurm, node, seen.ask)
             seen.marked = True
 
     def _ask(self, seen: _Watched, wanted: str, now: float) -> None:
@@ -126,7 +126,7 @@ class Hma:
         seen.ask = max(seen.ask, wanted)  # Action:Replace outdoes Action:Reboot
 
 
-def wish(kernel: bytes) -> str:
+def choose_action(kernel: bytes) -> str:
     """What HMA asks for on seeing these lines of a kernel log; "" for what it leaves alone."""
     codes = {int(code) for code in _XID.findall(kernel)}
     if codes & REPLACE_XIDS or _FATAL_SXID.search(kernel):
@@ -134,7 +134,7 @@ def wish(kernel: bytes) -> str:
     return "Action:Reboot" if codes & REBOOT_XIDS else ""
 
 
-def mark(spec: Spec, slurm: Slurm, node: str, reason: str) -> str:
+def mark_node(spec: SandboxSpec, slurm: SlurmCommands, node: str, reason: str) -> str:
     """Mark a node as HMA does, in Slurm and in its own log. Raises HpctlError."""
     slurm.scontrol("update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
     action = MARKS[reason]
@@ -165,12 +165,12 @@ class Recovery:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: SandboxSpec,
         programs: Programs,
         act: Callable[[str, str], bool],
         settled: Callable[[str], bool],
     ) -> None:
-        self._slurm = Slurm(spec, programs)
+        self._slurm = SlurmCommands(spec, programs)
         self._act = act
         self._settled = settled
         self._treated: dict[NodeName, float] = {}
@@ -196,7 +196,7 @@ class Recovery:
         return booted and node.responding and not node.down and self._settled(str(node.name))
 
 
-def repeat(look: Callable[[], None], every_s: float, stopped: threading.Event) -> None:
+def run_periodically(look: Callable[[], None], every_s: float, stopped: threading.Event) -> None:
     """Look again and again: a slurmctld that is away is asked later."""
     while not stopped.wait(every_s):
         try:
@@ -237,7 +237,7 @@ def sxid_line(code: int, pci: str = "", text: str = "") -> str:
 class NodeFaults:
     """Breaks nodes of one sandbox."""
 
-    def __init__(self, spec: Spec, programs: Programs, machines: LocalMachines) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs, machines: LocalMachines) -> None:
         self._spec = spec
         self._programs = programs
         self._machines = machines
@@ -251,12 +251,12 @@ class NodeFaults:
         if kind in ("xid", "sxid", "kmsg"):
             return self._kernel(node, kind, **how)
         if kind in ("file", "hardware", "gpu"):
-            return self._device(node, kind, **how)
+            return self._inject_device_fault(node, kind, **how)
         if kind in ("partition", "heal"):
-            return self._cable(machine.address, node, up=kind == "heal")
+            return self._unplug_cable(machine.address, node, up=kind == "heal")
         if kind.startswith("hma-"):
-            slurm = Slurm(self._spec, self._programs)
-            return mark(self._spec, slurm, node, f"Action:{kind[4:].capitalize()}")
+            slurm = SlurmCommands(self._spec, self._programs)
+            return mark_node(self._spec, slurm, node, f"Action:{kind[4:].capitalize()}")
         if kind == "kill-node":
             self._machines.crash(node)
             return f"{node}: every process killed"
@@ -264,7 +264,7 @@ class NodeFaults:
             self._machines.reboot(machine)
             return f"{node}: booted"
         if kind in ("freeze-node", "thaw-node"):
-            return self._freeze(node, stop=kind == "freeze-node")
+            return self._freeze_node(node, stop=kind == "freeze-node")
         if kind in ("hang-agent", "kill-agent", "kill-slurmd"):
             verb, _, what = kind.partition("-")
             return self._one(node, what, signal.SIGSTOP if verb == "hang" else signal.SIGKILL)
@@ -287,21 +287,25 @@ class NodeFaults:
         append_kmsg(self._spec.layout, node, line)
         return f"{node}: {line}"
 
-    def _device(self, node: str, kind: str, *, lasting: bool = False, **how: Any) -> str:
+    def _inject_device_fault(
+        self, node: str, kind: str, *, lasting: bool = False, **how: Any
+    ) -> str:
         """What the node's checks find; a reboot fixes it, unless it is `lasting`."""
         directory = self._spec.layout.of_node(node)
         if kind == "gpu":
-            done = self._gpu(directory, **how)
+            done = self._inject_gpu_fault(directory, **how)
         elif kind == "file":
             done = change_file(directory / HARDWARE, **how)
         else:
-            hardware.have(directory / HARDWARE, how["device"], how["count"])
+            hardware.set_device_count(directory / HARDWARE, how["device"], how["count"])
             done = f"{how['count']} {how['device']} devices"
         if lasting:
             (directory / LASTING).touch()
         return f"{node}: {done}{', whatever is rebooted' if lasting else ''}"
 
-    def _gpu(self, directory: Path, answers: Mapping[str, str], index: int | None = None) -> str:
+    def _inject_gpu_fault(
+        self, directory: Path, answers: Mapping[str, str], index: int | None = None
+    ) -> str:
         if not self._spec.nvml_library:
             raise HpctlError(
                 "this sandbox plays no GPUs",
@@ -311,7 +315,7 @@ class NodeFaults:
         change_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})
         return ", ".join(f"{place}{k}={v}" for k, v in answers.items())
 
-    def _cable(self, address: str, node: str, *, up: bool) -> str:
+    def _unplug_cable(self, address: str, node: str, *, up: bool) -> str:
         if not self._spec.netns:
             raise HpctlError(
                 "this sandbox has no network namespaces: its nodes share one network",
@@ -320,12 +324,12 @@ class NodeFaults:
         instances.set_cable(self._programs, address, up=up)
         return f"{node}: cable {'plugged in' if up else 'pulled'}"
 
-    def _freeze(self, node: str, *, stop: bool) -> str:
+    def _freeze_node(self, node: str, *, stop: bool) -> str:
         number = signal.SIGSTOP if stop else signal.SIGCONT
         done: set[int] = set()
         # What was forked between the listing and the signal is in the next listing.
         while new := set(self._machines.processes(node)) - done:
-            send(new, number)
+            send_signal(new, number)
             done |= new
         if not done:
             raise HpctlError(f"{node} is dead: it has no processes", "Nothing to freeze or thaw.")
@@ -335,13 +339,13 @@ class NodeFaults:
         pid = self._machines.pid_of(node, what)
         if pid not in self._machines.processes(node):
             raise HpctlError(f"{node} runs no {what}", f"Its log: {self._spec.layout.logs}")
-        send([pid], number)
+        send_signal([pid], number)
         return f"{node}: {number.name} to its {what} (pid {pid})"
 
 
 def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) -> str:
     """Write or remove a file of the node's hardware. Raises HpctlError."""
-    hardware.change(root, path, None if remove else text)
+    hardware.change_file(root, path, None if remove else text)
     return f"{path} removed" if remove else f"{path}: {text}"
 
 

@@ -38,7 +38,7 @@ class SysfsTree:
         for folder in (_PCI, "sys/devices/pci0000:00"):
             (root / folder).mkdir(parents=True, exist_ok=True)
         slots = [path.name for path in (root / _PCI).iterdir()]
-        self._next = 1 + max((_number(slot) for slot in slots), default=-1)
+        self._next = 1 + max((_parse_number(slot) for slot in slots), default=-1)
 
     def add_efa(
         self, name: str, values: Mapping[str, int] | None = None, *, old: bool = False,
@@ -48,17 +48,17 @@ class SysfsTree:
 
         `bound` false: on the bus, without a driver.
         """
-        pci = self._pci(_AMAZON, _EFA_ID)
+        pci = self._make_pci_device(_AMAZON, _EFA_ID)
         if not bound:
             return
-        device = self._rdma(pci, name)
+        device = self._make_rdma_device(pci, name)
         port = device / "ports/1"
-        self._state(port)
+        self._write_state(port)
         names = [n for n in COUNTERS["efa_port"] if not (old and n in COUNTERS["efa_new"])]
         start = {"keep_alive_rcvd": 1000, "submitted_cmds": 40, "completed_cmds": 40}
-        self._write(port / "hw_counters", names, {**start, **(values or {})})
+        self._write_files(port / "hw_counters", names, {**start, **(values or {})})
         own = port if old else device
-        self._write(own / "hw_counters", COUNTERS["efa_device"], {**start, **(values or {})})
+        self._write_files(own / "hw_counters", COUNTERS["efa_device"], {**start, **(values or {})})
         (port / "hw_counters/lifespan").write_text("10\n")
 
     def add_efas(self, count: int) -> list[str]:
@@ -72,29 +72,29 @@ class SysfsTree:
         self, name: str, *, ports: int = 1, state: str = "4: ACTIVE", interface: str = ""
     ) -> None:
         """A ConnectX device; with `interface`, one that runs Ethernet."""
-        pci = self._pci("0x15b3", "0x101e")
-        device = self._rdma(pci, name)
+        pci = self._make_pci_device("0x15b3", "0x101e")
+        device = self._make_rdma_device(pci, name)
         for number in range(1, ports + 1):
             port = device / f"ports/{number}"
-            self._state(port, state)
-            self._write(port / "counters", COUNTERS["mlx5_port"], {})
-            self._write(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
+            self._write_state(port, state)
+            self._write_files(port / "counters", COUNTERS["mlx5_port"], {})
+            self._write_files(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
         if interface:
-            self._write(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
+            self._write_files(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
 
     def add_neuron(self, number: int, folder: str = "stats/hardware", total: bool = False) -> None:
         """A Neuron device whose counters are in `folder`; `total`: each as a folder of its own."""
-        pci = self._pci(_AMAZON, _NEURON_ID)
+        pci = self._make_pci_device(_AMAZON, _NEURON_ID)
         device = self.root / f"{_NEURON}/neuron{number}"
         for core in range(2):
             status = device / f"neuron_core{core}/stats/status/hw_error"
-            self._write(status, ("total", "present"), {})
+            self._write_files(status, ("total", "present"), {})
         (device / "info/architecture").mkdir(parents=True)
         (device / "info/architecture/device_name").write_text("Trainium2\n")
         (device / "device").symlink_to(os.path.relpath(pci, device))
         for name in COUNTERS["neuron"]:
             place = device / folder / name if total else device / folder
-            self._write(place, ("total" if total else name,), {})
+            self._write_files(place, ("total" if total else name,), {})
 
     def neuron_file(self, number: int, name: str) -> Path:
         """Where a counter of a Neuron device is."""
@@ -144,14 +144,14 @@ class SysfsTree:
         link.unlink()
         self._off_the_bus(pci)
 
-    def unbind(self, device: str) -> None:
+    def unbind_driver(self, device: str) -> None:
         """Take the driver off an RDMA device; the function stays on the bus."""
         self._places.clear()
         link = self.root / _RDMA / device
         shutil.rmtree(link.resolve())
         link.unlink()
 
-    def _pci(self, vendor: str, device: str) -> Path:
+    def _make_pci_device(self, vendor: str, device: str) -> Path:
         slot = f"0000:{self._next // 32:02x}:{self._next % 32:02x}.0"
         self._next += 1
         pci = self.root / "sys/devices/pci0000:00" / slot
@@ -166,7 +166,7 @@ class SysfsTree:
         (self.root / _PCI / pci.name).unlink()
         shutil.rmtree(pci)
 
-    def _rdma(self, pci: Path, name: str) -> Path:
+    def _make_rdma_device(self, pci: Path, name: str) -> Path:
         device = pci / "infiniband" / name
         device.mkdir(parents=True)
         (device / "device").symlink_to("../..")
@@ -175,14 +175,14 @@ class SysfsTree:
         link.symlink_to(os.path.relpath(device, link.parent))
         return device
 
-    def _state(self, port: Path, state: str = "4: ACTIVE") -> None:
+    def _write_state(self, port: Path, state: str = "4: ACTIVE") -> None:
         port.mkdir(parents=True)
         up = state == "4: ACTIVE"
         (port / "state").write_text(f"{state}\n")
         (port / "phys_state").write_text("5: LinkUp\n" if up else "3: Disabled\n")
         (port / "link_layer").write_text("Unspecified\n")
 
-    def _write(self, folder: Path, names: Sequence[str], values: Mapping[str, int]) -> None:
+    def _write_files(self, folder: Path, names: Sequence[str], values: Mapping[str, int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             (folder / name).write_text(f"{values.get(name, 0)}\n")
@@ -193,7 +193,7 @@ def efa_name(number: int) -> str:
     return f"rdmap{79 + 17 * (number // 4)}s{number % 4}"
 
 
-def have(root: Path, kind: str, count: int) -> None:
+def set_device_count(root: Path, kind: str, count: int) -> None:
     """Let the machine at `root` have so many devices of a kind, in service: plug in or unplug.
 
     Those that stay are left as they are. Nobody sends their keep-alives, so they are devices
@@ -220,16 +220,16 @@ def have(root: Path, kind: str, count: int) -> None:
             tree.file(device.name, "keep_alive_rcvd").unlink()
 
 
-def boot(root: Path, devices: Mapping[str, int]) -> None:
+def make_tree(root: Path, devices: Mapping[str, int]) -> None:
     """Make the whole tree anew, as a machine that boots finds it. Raises HpctlError."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "proc").mkdir(parents=True)
     (root / "proc/uptime").write_text(f"{UPTIME_S}.00 {UPTIME_S}.00\n")
     for kind, count in devices.items():
-        have(root, kind, count)
+        set_device_count(root, kind, count)
 
 
-def change(root: Path, path: str, text: str | None) -> None:
+def change_file(root: Path, path: str, text: str | None) -> None:
     """Write a file below `root`, or with None remove a file, a link or a folder.
 
     A file that is there is written in place, as its readers may hold it open. Raises HpctlError.
@@ -249,6 +249,6 @@ def change(root: Path, path: str, text: str | None) -> None:
         raise HpctlError(f"{path}: {error.strerror}", f"Below {root}: ls shows what is.") from error
 
 
-def _number(slot: str) -> int:
+def _parse_number(slot: str) -> int:
     _, bus, device = slot.split(":")
     return int(bus, 16) * 32 + int(device.partition(".")[0], 16)

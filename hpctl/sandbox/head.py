@@ -27,9 +27,9 @@ from msgspec import Struct
 from hpctl.sandbox import bootplan, clocks, slurmconf
 from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.proctree import listening
-from hpctl.sandbox.slurmconf import Slots
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.proctree import is_listening
+from hpctl.sandbox.slurmconf import NodeSlots
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.policy import AcceptancePolicy
@@ -47,24 +47,28 @@ class Database(Struct, frozen=True):
     url: str
 
 
-def choose_database(spec: Spec) -> Database:
+def choose_database(spec: SandboxSpec) -> Database:
     """The database that the sandbox names, or that is installed with Python's driver. Raises
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
-    if named in ("", "mariadb") and find_spec("pymysql") and (server := _program("mariadbd")):
+    if named in ("", "mariadb") and find_spec("pymysql") and (server := _find_program("mariadbd")):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
         return Database(
-            [_program("mariadb-install-db"), *own, "--auth-root-authentication-method=normal"],
+            [_find_program("mariadb-install-db"), *own, "--auth-root-authentication-method=normal"],
             [server, *own, *files, "--innodb-buffer-pool-size=16M"],
             sock,
             f"mariadb://root@localhost/test?unix_socket={sock}",
         )
-    if named in ("", "postgresql") and find_spec("psycopg") and (server := _program("postgres")):
+    if (
+        named in ("", "postgresql")
+        and find_spec("psycopg")
+        and (server := _find_program("postgres"))
+    ):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
         return Database(
-            [_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
+            [_find_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
             [server, "-D", str(data), *options],
             home / ".s.PGSQL.5432",
             f"postgresql://hpctl@/postgres?host={home}",
@@ -77,7 +81,7 @@ def choose_database(spec: Spec) -> Database:
     )
 
 
-def _program(name: str) -> str:
+def _find_program(name: str) -> str:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])) or ""
 
 
@@ -87,7 +91,7 @@ def as_nobody(command: list[str]) -> list[str]:
     return ["setpriv", *drop, "--", *command]
 
 
-def install_database(spec: Spec) -> None:
+def install_database(spec: SandboxSpec) -> None:
     """Make the server's files. Raises HpctlError."""
     home = spec.layout.database
     home.mkdir()
@@ -104,10 +108,10 @@ def install_database(spec: Spec) -> None:
 START_TIMEOUT_S = 30.0
 
 
-class Head:
+class HeadServices:
     """Starts, stops and restarts the head node's services, each by its name."""
 
-    def __init__(self, spec: Spec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
         self._spec = spec
         self._programs = programs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -164,7 +168,7 @@ class Head:
         spec, layout = self._spec, self._spec.layout
         if service == "munged":
             layout.munge_socket.unlink(missing_ok=True)
-            command = bootplan.munged(
+            command = bootplan.munged_command(
                 self._programs, spec, layout.munge_socket, layout.state / "head", spec.head_address
             )
             return command, layout.munge_socket.exists
@@ -176,14 +180,18 @@ class Head:
         if name == "slurmctld" and head <= spec.heads:
             log = str(layout.logs / f"{service}.log")
             command = [self._programs["slurmctld"], "-D", "-f", str(layout.slurm_conf), "-L", log]
-            return self._on(head, command), lambda: self._answers(head, spec.ports.slurmctld)
+            return self._wrap_for_head(head, command), lambda: self._answers_ping(
+                head, spec.ports.slurmctld
+            )
         if name == "daemon" and head <= spec.heads:
             config = ["--config", str(layout.of_head(head)[0])]
             command = [sys.executable, *SAFE_PATH, "hpctl", "daemon", "run", *config]
-            return self._on(head, command), lambda: self._answers(head, spec.ports.intake)
+            return self._wrap_for_head(head, command), lambda: self._answers_ping(
+                head, spec.ports.intake
+            )
         raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
 
-    def _on(self, head: int, command: list[str]) -> list[str]:
+    def _wrap_for_head(self, head: int, command: list[str]) -> list[str]:
         """The command on one of several heads. A slurmctld ends whoever the pid file names."""
         if self._spec.heads == 1:
             return command
@@ -193,9 +201,9 @@ class Head:
         script = f'{own} && mount -t tmpfs none {run} && exec "$@"'
         return ["unshare", "--uts", "--mount", "sh", "-c", script, "sh", *command]
 
-    def _answers(self, head: int, port: int) -> bool:
+    def _answers_ping(self, head: int, port: int) -> bool:
         if self._spec.heads == 1:
-            return listening(port)
+            return is_listening(port)
         with socket.socket() as probe:
             probe.settimeout(1.0)
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
@@ -209,7 +217,7 @@ class Head:
     def _spawn(
         self, command: list[str], log: Path, clock: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        env = {**bootplan.child_env(self._spec), **bootplan.environment(self._spec), **clock}
+        env = {**bootplan.child_env(self._spec), **bootplan.make_environment(self._spec), **clock}
         with log.open("ab") as sink:
             return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -222,7 +230,7 @@ class Head:
             )
 
 
-def prepare(spec: Spec, programs: Programs) -> None:
+def prepare_head(spec: SandboxSpec, programs: Programs) -> None:
     """Write all that the head node needs before anything starts: key, devices, slurm.conf."""
     layout = spec.layout
     etc = layout.slurm_conf.parent
@@ -237,8 +245,8 @@ def prepare(spec: Spec, programs: Programs) -> None:
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
     devices = make_devices(layout.state / "dev")
-    slots = Slots(spec, programs)
-    slurmconf.write(
+    slots = NodeSlots(spec, programs)
+    slurmconf.write_files(
         etc,
         {
             "slurm.conf": slots.text(),
@@ -271,7 +279,7 @@ def make_devices(directory: Path) -> list[Path]:
     return made
 
 
-def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
+def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
     """hpctl.yaml for a head node of this sandbox, with the caller's keys merged over it."""
     layout = spec.layout
     cluster: dict[str, Any] = {"provider": "none"}
@@ -303,10 +311,10 @@ def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
     if spec.heads > 1:
         ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}
         ours["intake"]["advertise"] = ours["intake"]["listen"]
-    return _merged(ours, spec.config)
+    return _merge_config(ours, spec.config)
 
 
-def test_command(spec: Spec) -> str:
+def test_command(spec: SandboxSpec) -> str:
     """Return `acceptance.command` of a sandbox, where each node's agent has a directory of its own.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.
@@ -318,11 +326,11 @@ def test_command(spec: Spec) -> str:
     return f"env HPCTL_AGENT_SPOOL={spool} {python} {module}"
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge_config(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
         if isinstance(value, dict) and isinstance(below, dict):
-            value = _merged(below, value)
+            value = _merge_config(below, value)
         result[key] = value
     return result

@@ -14,16 +14,16 @@ from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator.faults import Fault
 from hpctl.sandbox.emulator.service import Emulator, Site
 from hpctl.sandbox.emulator.state import Role
-from hpctl.sandbox.instances import LocalMachines, Service
+from hpctl.sandbox.instances import EmulatedService, LocalMachines
 from hpctl.sandbox.machines import (
     CONTROLLER_TYPE,
     LIFECYCLE_S3,
     ON_CREATE,
     WORKER_TYPE,
-    Machine,
+    EmulatedMachine,
     head_node,
 )
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName
@@ -55,7 +55,9 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 class HyperPod:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
-    def __init__(self, spec: Spec, machines: LocalMachines, aws: OtherAws | None = None) -> None:
+    def __init__(
+        self, spec: SandboxSpec, machines: LocalMachines, aws: OtherAws | None = None
+    ) -> None:
         self._spec = spec
         self._machines = machines
         self._aws = aws
@@ -64,8 +66,8 @@ class HyperPod:
             region="us-east-1",
             account="123456789012" if aws else "000000000000",
             boot_time_s=spec.boot_time,
-            allocate=self._allocate,
-            parameters=self._parameters,
+            allocate=self._allocate_address,
+            parameters=self._read_parameters,
             port=spec.ports.emulator,
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
@@ -79,9 +81,9 @@ class HyperPod:
             ),
         )
         if aws:
-            machines.connect(Service(self._resource_config, aws.fetch, self._log))
+            machines.connect(EmulatedService(self._resource_config, aws.fetch, self._ship_log))
         else:
-            machines.connect(Service(self._resource_config))
+            machines.connect(EmulatedService(self._resource_config))
 
     def start(self) -> None:
         """Serve, and create the cluster; returns when all its instances run."""
@@ -93,7 +95,7 @@ class HyperPod:
         if failed := [n for n in self._spec.names if self._machines.machine_of(n) is None]:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
-    def _allocate(self, name: str, role: Role) -> tuple[str, NodeName]:
+    def _allocate_address(self, name: str, role: Role) -> tuple[str, NodeName]:
         """An address of a slot that nobody has; the head's for the first controller.
 
         The instances that a sandbox starts with have the slots of their place in it.
@@ -110,7 +112,7 @@ class HyperPod:
             raise HpctlError(f"slurm.conf has no node for {name}", "Start it with more --slots.")
         return spec.address(number), NodeName(spec.node(number))
 
-    def _parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _read_parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The provisioning_parameters.json in a group's S3 prefix, if there is one to be read."""
         uri = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "")
         if not self._aws or not uri:
@@ -123,7 +125,7 @@ class HyperPod:
                 return None
         return found if isinstance(found, dict) else None
 
-    def _resource_config(self, machine: Machine) -> dict[str, Any]:
+    def _resource_config(self, machine: EmulatedMachine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""
         with self.emulator.world.lock:
             cluster = self.emulator.cluster_of(machine.logical_id)
@@ -133,7 +135,7 @@ class HyperPod:
             groups = {g.name: g.instance_type for g in cluster.groups.values()}
             return resource_config(cluster.name, cluster.arn, groups, instances)
 
-    def _log(self, machine: Machine, lines: list[str]) -> None:
+    def _ship_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
         """Ship an instance's lifecycle log to where HyperPod puts it."""
         with self.emulator.world.lock:
             cluster = self.emulator.cluster_of(machine.logical_id)
@@ -149,9 +151,9 @@ class HyperPod:
             self.emulator.faults.clear(which)
             return f"api: {which or 'all faults'} cleared"
         if kind == "capacity":
-            return self._capacity(how)
+            return self._set_capacity(how)
         if kind == "spot-interruption":
-            return self._interrupt(str(how.get("node", "")), float(how.get("seconds", 120)))
+            return self._interrupt_node(str(how.get("node", "")), float(how.get("seconds", 120)))
         if kind == "second-actor":
             return self._second_actor(str(how.get("node", "")))
         if kind not in API_KINDS:
@@ -164,9 +166,9 @@ class HyperPod:
             k: v.split(",") if k in ("operations", "nodes") and isinstance(v, str) else v
             for k, v in how.items()
         }
-        return _describe(kind, self.emulator.faults.add(name, **{**defaults, **given}))
+        return _describe_fault(kind, self.emulator.faults.add(name, **{**defaults, **given}))
 
-    def _capacity(self, how: dict[str, Any]) -> str:
+    def _set_capacity(self, how: dict[str, Any]) -> str:
         """`capacity ml.p5.48xlarge=3`: only so many are to be had; `quota=...` refuses instead."""
         # `quota=1 ml.p5.48xlarge=3`: the types, without the word that says what they are.
         counts = {name: count for name, count in how.items() if name != "quota"}
@@ -183,7 +185,7 @@ class HyperPod:
         self.emulator.capacity.set(given)
         return f"api: {json.dumps(self.emulator.capacity.shown())}"
 
-    def _interrupt(self, node: str, notice_s: float) -> str:
+    def _interrupt_node(self, node: str, notice_s: float) -> str:
         machine = self._machines.machine_of(node)
         if machine is None or not self.emulator.interrupt(machine.instance_id, notice_s):
             raise HpctlError(
@@ -192,7 +194,7 @@ class HyperPod:
             )
         return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
 
-    def recover(self, node: str, how: str) -> bool:
+    def recover_node(self, node: str, how: str) -> bool:
         """The service's own recovery acts on a node; false where it is off, or cannot now."""
         machine = self._machines.machine_of(node)
         if machine is None:
@@ -221,7 +223,7 @@ class HyperPod:
         return f"api: the service replaces {machine.instance_id} ({node}) by itself"
 
 
-def _describe(kind: str, fault: Fault) -> str:
+def _describe_fault(kind: str, fault: Fault) -> str:
     parts = [
         f"{name}={value}"
         for name in ("operations", "nodes", "calls", "seconds", "for_s", "probability")
@@ -230,13 +232,13 @@ def _describe(kind: str, fault: Fault) -> str:
     return " ".join([f"api: {kind}", *parts])
 
 
-def cluster_request(spec: Spec) -> dict[str, Any]:
+def cluster_request(spec: SandboxSpec) -> dict[str, Any]:
     """CreateCluster's request for this sandbox: a controller and the worker groups."""
-    groups = [_group("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
+    groups = [_make_group("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
     for number in range(1, spec.groups + 1):
         name = f"worker-{number}"
         slurm = {"NodeType": "Compute", "PartitionNames": [name]}
-        groups.append(_group(name, WORKER_TYPE, len(spec.members(number)), slurm))
+        groups.append(_make_group(name, WORKER_TYPE, len(spec.members(number)), slurm))
     return {
         "ClusterName": spec.cluster,
         "InstanceGroups": groups,
@@ -246,7 +248,7 @@ def cluster_request(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _group(name: str, kind: str, count: int, slurm: dict[str, Any]) -> dict[str, Any]:
+def _make_group(name: str, kind: str, count: int, slurm: dict[str, Any]) -> dict[str, Any]:
     return {
         "InstanceGroupName": name,
         "InstanceType": kind,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.sandbox.logs import last_lines
-from hpctl.sandbox.proctree import become_subreaper, kill_below, listening
+from hpctl.sandbox.proctree import become_subreaper, is_listening, kill_below
 
 STEP_TIMEOUT_S = 30.0
 
@@ -41,27 +41,27 @@ def main(plan: dict[str, Any]) -> int:
         return 1
     try:
         if "munged" in plan:
-            _munged(plan)
-        _lifecycle(plan)
+            _start_munged(plan)
+        _run_lifecycle(plan)
         if "slurmd" in plan:
-            _slurmd(plan)
+            _start_slurmd(plan)
     except BootFailed as error:
-        _say({"failed": str(error), "log": error.log})
+        _print_message({"failed": str(error), "log": error.log})
         kill_below(os.getpid())
         return 1
-    agent = Agent(plan)
+    agent = AgentSupervisor(plan)
     agent.start()
-    _say({"ready": True})
-    _live(agent)
+    _print_message({"ready": True})
+    _keep_alive(agent)
     kill_below(os.getpid())
     return 0
 
 
-def _say(message: dict[str, Any]) -> None:
+def _print_message(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
-def _spawn(
+def _start_process(
     command: list[str], log: str, env: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     with Path(log).open("ab") as sink:
@@ -76,7 +76,7 @@ def _spawn(
         )
 
 
-def _until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) -> None:
+def _wait_until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) -> None:
     """Wait until `there()`; BootFailed when the process ends first or time runs out."""
     deadline = time.monotonic() + STEP_TIMEOUT_S
     while not there():
@@ -90,18 +90,18 @@ def _until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) ->
         raise BootFailed(f"{what} {how}: {last_lines(Path(log))}", log)
 
 
-def _munged(plan: dict[str, Any]) -> None:
+def _start_munged(plan: dict[str, Any]) -> None:
     step = plan["munged"]
     Path(step["socket"]).unlink(missing_ok=True)
-    process = _spawn(step["command"], step["log"])
-    _until("munged", process, step["log"], Path(step["socket"]).exists)
+    process = _start_process(step["command"], step["log"])
+    _wait_until("munged", process, step["log"], Path(step["socket"]).exists)
 
 
-def _lifecycle(plan: dict[str, Any]) -> None:
+def _run_lifecycle(plan: dict[str, Any]) -> None:
     step = plan.get("lifecycle")
     if not step:
         return
-    _say({"lifecycle": step["script"]})
+    _print_message({"lifecycle": step["script"]})
     name = f"Lifecycle script {step['script']}"
     log = step["log"]
     try:
@@ -125,14 +125,14 @@ def _lifecycle(plan: dict[str, Any]) -> None:
         raise BootFailed(f"{name} exited with code {code}: {last_lines(Path(log), 1)}", log)
 
 
-def _slurmd(plan: dict[str, Any]) -> None:
+def _start_slurmd(plan: dict[str, Any]) -> None:
     step = plan["slurmd"]
-    process = _spawn(step["command"], step["log"])
+    process = _start_process(step["command"], step["log"])
     Path(step["pidfile"]).write_text(str(process.pid))
-    _until("slurmd", process, step["log"], lambda: listening(step["port"]))
+    _wait_until("slurmd", process, step["log"], lambda: is_listening(step["port"]))
 
 
-class Agent:
+class AgentSupervisor:
     """The node agent, started again when it ends, as its systemd unit does: 1 s, 2 s, ... 60 s."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ class Agent:
         """Start it and note its pid."""
         if not self._step:
             return
-        self._process = _spawn(self._step["command"], self._step["log"], self._step["env"])
+        self._process = _start_process(self._step["command"], self._step["log"], self._step["env"])
         Path(self._step["pidfile"]).write_text(str(self._process.pid))
         self._due = float("inf")
 
@@ -161,14 +161,14 @@ class Agent:
         return max(0.0, self._due - now) if self._due != float("inf") else 3600.0
 
 
-def _live(agent: Agent) -> None:
+def _keep_alive(agent: AgentSupervisor) -> None:
     """Reap, and keep the agent running, until standard input ends."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        wait = agent.look(_reap())
+        wait = agent.look(_reap_children())
         ready, _, _ = select.select([0, wake_read], [], [], wait)
         if 0 in ready and not os.read(0, 64):
             return
@@ -176,7 +176,7 @@ def _live(agent: Agent) -> None:
             os.read(wake_read, 4096)
 
 
-def _reap() -> set[int]:
+def _reap_children() -> set[int]:
     gone: set[int] = set()
     while True:
         try:

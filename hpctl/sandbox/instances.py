@@ -31,11 +31,11 @@ from msgspec import Struct
 
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.logs import last_lines
-from hpctl.sandbox.machines import LifecycleFailed, Machine
+from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
 from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.proctree import descendants, kill_below, start_time
-from hpctl.sandbox.slurmconf import ETC_HOSTS, Slots
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.proctree import kill_below, list_descendants, start_time
+from hpctl.sandbox.slurmconf import ETC_HOSTS, NodeSlots
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError
 
@@ -54,10 +54,10 @@ def make_head(programs: Programs) -> None:
         ["addr", "add", "10.77.0.2/16", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
     ):
-        _ip([programs["ip"], *arguments])
+        _run_ip([programs["ip"], *arguments])
 
 
-def connect(programs: Programs, pid: int, address: str) -> None:
+def connect_namespace(programs: Programs, pid: int, address: str) -> None:
     """Lay a cable from the bridge to the namespace of `pid`, which must be about to have one."""
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
@@ -67,17 +67,17 @@ def connect(programs: Programs, pid: int, address: str) -> None:
     port, ip = port_of(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
     subprocess.run([ip, "link", "del", port], capture_output=True, timeout=10, check=False)
-    _ip([ip, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
-    _ip([ip, "link", "set", port, "master", BRIDGE, "up"])
+    _run_ip([ip, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
+    _run_ip([ip, "link", "set", port, "master", BRIDGE, "up"])
     inside = [programs["nsenter"], f"--net=/proc/{pid}/ns/net", "--", ip]
-    _ip([*inside, "link", "set", "lo", "up"])
-    _ip([*inside, "addr", "add", f"{address}/16", "dev", "eth0"])
-    _ip([*inside, "link", "set", "eth0", "up"])
+    _run_ip([*inside, "link", "set", "lo", "up"])
+    _run_ip([*inside, "addr", "add", f"{address}/16", "dev", "eth0"])
+    _run_ip([*inside, "link", "set", "eth0", "up"])
 
 
 def set_cable(programs: Programs, address: str, *, up: bool) -> None:
     """Pull a node's cable, or plug it in again."""
-    _ip([programs["ip"], "link", "set", port_of(address), "up" if up else "down"])
+    _run_ip([programs["ip"], "link", "set", port_of(address), "up" if up else "down"])
 
 
 def port_of(address: str) -> str:
@@ -85,7 +85,7 @@ def port_of(address: str) -> str:
     return "node" + address.rsplit(".")[-1]
 
 
-def _ip(command: list[str]) -> None:
+def _run_ip(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     if done.returncode != 0:
         raise HpctlError(
@@ -104,7 +104,7 @@ class Imds:
     def __init__(self, port: int) -> None:
         self._port = port
         self._lock = threading.Lock()
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _ImdsServer] = {}
 
     def url(self, address: str) -> str:
         """Where the service of the instance with this address is."""
@@ -115,7 +115,7 @@ class Imds:
         with self._lock:
             server = self._servers.get(address)
             if server is None:
-                server = self._servers[address] = _Server((address, self._port), _Handler)
+                server = self._servers[address] = _ImdsServer((address, self._port), _ImdsHandler)
                 threading.Thread(
                     target=server.serve_forever, args=(0.1,), name=f"imds-{address}", daemon=True
                 ).start()
@@ -129,32 +129,32 @@ class Imds:
                 server.notice = json.dumps({"action": "terminate", "time": when})
 
 
-class _Server(ThreadingHTTPServer):
+class _ImdsServer(ThreadingHTTPServer):
     daemon_threads = True
     notice = ""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ImdsHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: _ImdsServer
 
     def log_message(self, format: str, *args: object) -> None:
         """Quietly: agents ask every few seconds."""
 
     def do_PUT(self) -> None:
         """The token of IMDSv2."""
-        self._say(200 if self.path == "/latest/api/token" else 404, TOKEN)
+        self._send_text(200 if self.path == "/latest/api/token" else 404, TOKEN)
 
     def do_GET(self) -> None:
         """The notice, or 404."""
         if self.headers.get("X-aws-ec2-metadata-token") != TOKEN:
-            self._say(401, "")
+            self._send_text(401, "")
         elif self.path != ACTION or not self.server.notice:
-            self._say(404, "")
+            self._send_text(404, "")
         else:
-            self._say(200, self.server.notice)
+            self._send_text(200, self.server.notice)
 
-    def _say(self, status: int, text: str) -> None:
+    def _send_text(self, status: int, text: str) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -171,7 +171,7 @@ _OWN_RUN = (
 """Runs a command with an empty /run of its own."""
 
 
-class Service(Struct):
+class EmulatedService(Struct):
     """What an instance gets from the service that owns it, and gives to it.
 
     `resource_config` is the content of resource_config.json, empty for that of the machines that
@@ -179,43 +179,43 @@ class Service(Struct):
     sandbox's own lifecycle directory. `log` takes the lines of a lifecycle log.
     """
 
-    resource_config: Callable[[Machine], dict[str, Any]] = lambda _machine: {}
+    resource_config: Callable[[EmulatedMachine], dict[str, Any]] = lambda _machine: {}
     fetch: Callable[[str, Path], None] | None = None
-    log: Callable[[Machine, list[str]], None] = lambda _machine, _lines: None
+    log: Callable[[EmulatedMachine, list[str]], None] = lambda _machine, _lines: None
 
 
 class LocalMachines:
     """Boots, kills, freezes and reboots instances on this machine. Thread-safe per machine."""
 
-    def __init__(self, spec: Spec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
         self._spec = spec
         self._programs = programs
-        self._slots = Slots(spec, programs)
-        self._service = Service()
+        self._slots = NodeSlots(spec, programs)
+        self._service = EmulatedService()
         self.imds = Imds(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, EmulatedMachine] = {}
         self._failures: dict[str, HpctlError] = {}
         self._lock = threading.Lock()
         # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
 
-    def connect(self, service: Service) -> None:
+    def connect(self, service: EmulatedService) -> None:
         """Serve instances as the emulated service says from now on: it is created with these
         machines, and starts after them."""
         self._service = service
 
-    def give_notice(self, machine: Machine, at: datetime) -> None:
+    def give_notice(self, machine: EmulatedMachine, at: datetime) -> None:
         """Have a spot instance read in its metadata that it ends at that time."""
         self.imds.give_notice(machine.address, at)
 
-    def boot(self, machine: Machine) -> None:
+    def boot(self, machine: EmulatedMachine) -> None:
         """See Machines. A controller's or login node's daemons are the head's: it only runs the
         lifecycle script here, where the emulated service owns all instances.
         """
         with self._lock:
             self._machines[machine.name] = machine
-        self._kill(machine)
+        self._kill_processes(machine)
         if machine.role != "compute":
             if self._spec.empty:
                 self._run_lifecycle(machine, self._fresh(machine), alone=True)
@@ -228,31 +228,31 @@ class LocalMachines:
         with self._recording_failure(machine):
             self._run_lifecycle(machine, self._fresh(machine), alone=False)
 
-    def destroy(self, machine: Machine) -> None:
+    def destroy(self, machine: EmulatedMachine) -> None:
         """See Machines."""
-        self._kill(machine)
+        self._kill_processes(machine)
         with self._lock:
             if self._machines.get(machine.name) == machine:
                 del self._machines[machine.name]
 
-    def retire(self, machine: Machine) -> None:
+    def retire(self, machine: EmulatedMachine) -> None:
         """See Machines."""
         self.destroy(machine)
         if machine.role == "compute":
             self._slots.leave(machine)
 
-    def reboot(self, machine: Machine) -> None:
+    def reboot(self, machine: EmulatedMachine) -> None:
         """See Machines."""
         if machine.role != "compute":
             return
-        self._kill(machine)
+        self._kill_processes(machine)
         directory = self._spec.layout.of_node(machine.node)
-        plan = bootplan.plan(self._spec, self._programs, machine, None)
+        plan = bootplan.make_boot_plan(self._spec, self._programs, machine, None)
         with self._recording_failure(machine):
             self._start(machine, plan, directory)
 
     @contextlib.contextmanager
-    def _recording_failure(self, machine: Machine) -> Iterator[None]:
+    def _recording_failure(self, machine: EmulatedMachine) -> Iterator[None]:
         """Keep the error of a boot for `why_down`, until the node boots again."""
         self._failures.pop(machine.node, None)
         try:
@@ -261,7 +261,7 @@ class LocalMachines:
             self._failures[machine.node] = error
             raise
 
-    def alive(self, machine: Machine) -> bool:
+    def alive(self, machine: EmulatedMachine) -> bool:
         """See Machines."""
         if machine.role != "compute":
             return True
@@ -275,12 +275,12 @@ class LocalMachines:
         """See Machines."""
         self._slots.rewrite()
 
-    def machine_of(self, node: str) -> Machine | None:
+    def machine_of(self, node: str) -> EmulatedMachine | None:
         """The machine that stands for this node now."""
         with self._lock:
             return next((m for m in self._machines.values() if m.node == node), None)
 
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[EmulatedMachine]:
         """Every machine there is, in order of name."""
         with self._lock:
             return sorted(
@@ -292,7 +292,7 @@ class LocalMachines:
         init = self._inits.get(node)
         if init is None or init.poll() is not None:
             return []
-        return [init.pid, *descendants(init.pid)]
+        return [init.pid, *list_descendants(init.pid)]
 
     def pid_of(self, node: str, what: str) -> int:
         """The pid of a node's `slurmd` or `agent`; 0 where it has none."""
@@ -316,13 +316,13 @@ class LocalMachines:
         """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
         machine = self.machine_of(node)
         if machine is not None:
-            self._kill(machine)
+            self._kill_processes(machine)
 
     def init_pids(self) -> list[int]:
         """The first process of every instance."""
         return [init.pid for init in list(self._inits.values())]
 
-    def _kill(self, machine: Machine) -> None:
+    def _kill_processes(self, machine: EmulatedMachine) -> None:
         init = self._inits.pop(machine.node, None)
         if init is None:
             return
@@ -337,7 +337,7 @@ class LocalMachines:
         for what in ("slurmd", "agent"):
             (directory / f"{what}.pid").unlink(missing_ok=True)
 
-    def _fresh(self, machine: Machine) -> Path:
+    def _fresh(self, machine: EmulatedMachine) -> Path:
         """A new instance's empty disk."""
         directory = self._spec.layout.of_node(machine.node)
         spool = Path(self._spec.state) / "spool" / machine.node
@@ -349,39 +349,41 @@ class LocalMachines:
         return directory
 
     def _write_slurm_conf(self, directory: Path) -> None:
-        everywhere = slurmconf.everywhere(self._spec)
-        conf = slurmconf.render(self._spec, self._programs, directory / "munge.sock", everywhere)
+        everywhere = slurmconf.describe_all_slots(self._spec)
+        conf = slurmconf.render_slurm_conf(
+            self._spec, self._programs, directory / "munge.sock", everywhere
+        )
         etc = self._spec.layout.slurm_conf.parent
         texts = {"slurm.conf": conf}
         for name in ("gres.conf", "cgroup.conf"):
             texts[name] = (etc / name).read_text()
-        slurmconf.write(directory, texts)
+        slurmconf.write_files(directory, texts)
 
-    def _run_lifecycle(self, machine: Machine, directory: Path, *, alone: bool) -> None:
+    def _run_lifecycle(self, machine: EmulatedMachine, directory: Path, *, alone: bool) -> None:
         """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
         goes to the service's log however it ends.
         """
         config = self._service.resource_config(machine) or self._resource_config()
-        step = bootplan.lifecycle(self._spec, machine, config, self._service.fetch)
+        step = bootplan.plan_lifecycle(self._spec, machine, config, self._service.fetch)
         if alone and step is None:
             return
         if has_imds(self._spec, machine):
             bootplan.expect_spot(self._spec, machine, self.imds.url(machine.address))
-        plan = bootplan.plan(self._spec, self._programs, machine, step, alone=alone)
+        plan = bootplan.make_boot_plan(self._spec, self._programs, machine, step, alone=alone)
         try:
             self._start(machine, plan, directory)
         except LifecycleFailed as error:
-            self._tell(machine, directory, str(error))
+            self._ship_script_output(machine, directory, str(error))
             raise
         if step:
-            self._tell(machine, directory, "")
+            self._ship_script_output(machine, directory, "")
 
     def _resource_config(self) -> dict[str, Any]:
         name = self._spec.cluster
         arn = f"arn:aws:sagemaker:us-east-1:000000000000:cluster/{name}"
         return bootplan.resource_config(name, arn, {}, self.machines())
 
-    def _tell(self, machine: Machine, directory: Path, failure: str) -> None:
+    def _ship_script_output(self, machine: EmulatedMachine, directory: Path, failure: str) -> None:
         """Bring the script's output to the service's log, in HyperPod's frame."""
         path = directory / "lifecycle.log"
         output = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -395,7 +397,7 @@ class LocalMachines:
             ],
         )
 
-    def _start(self, machine: Machine, plan: dict[str, Any], directory: Path) -> None:
+    def _start(self, machine: EmulatedMachine, plan: dict[str, Any], directory: Path) -> None:
         (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (directory / "kmsg").write_bytes(b"")
         # The journal of this boot: its reader cannot know it by the machine's own boot.
@@ -403,22 +405,24 @@ class LocalMachines:
         (directory / "boot_time").write_text(str(time.time()))
         path = directory / "boot.json"
         path.write_text(json.dumps(plan))
-        init = self._spawner.submit(self._spawn, plan["wait"], path, machine).result()
+        init = self._spawner.submit(self._start_init, plan["wait"], path, machine).result()
         self._inits[machine.node] = init
         if plan["wait"]:
-            connect(self._programs, init.pid, machine.address)
+            connect_namespace(self._programs, init.pid, machine.address)
             assert init.stdin is not None
             init.stdin.write(b"go\n")
             init.stdin.flush()
         try:
-            self._await(machine, init)
+            self._await_boot(machine, init)
         except LifecycleFailed:
-            self._kill(machine)
+            self._kill_processes(machine)
             raise
 
-    def _spawn(self, own_network: bool, plan: Path, machine: Machine) -> subprocess.Popen[bytes]:
+    def _start_init(
+        self, own_network: bool, plan: Path, machine: EmulatedMachine
+    ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
-        command = [*self._mounts(plan.parent, machine), *command]
+        command = [*self._mounts_command(plan.parent, machine), *command]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
         env = bootplan.child_env(self._spec)
@@ -435,7 +439,7 @@ class LocalMachines:
                 start_new_session=True,
             )
 
-    def _mounts(self, directory: Path, machine: Machine) -> list[str]:
+    def _mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
         """Return the command that gives an instance mounts of its own; empty where it has none.
 
         They are the cluster's host names, as on HyperPod, where this process may mount, with
@@ -462,7 +466,7 @@ class LocalMachines:
         command = [*bind_mounts([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
         return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
-    def _await(self, machine: Machine, init: subprocess.Popen[bytes]) -> None:
+    def _await_boot(self, machine: EmulatedMachine, init: subprocess.Popen[bytes]) -> None:
         """Follow the init's own account of the boot. Raises LifecycleFailed."""
         timer = threading.Timer(BOOT_TIMEOUT_S, init.kill)
         timer.start()
@@ -494,6 +498,6 @@ def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
     return command
 
 
-def has_imds(spec: Spec, machine: Machine) -> bool:
+def has_imds(spec: SandboxSpec, machine: EmulatedMachine) -> bool:
     """Whether an instance's agent's settings name its metadata service: on loopback only."""
     return machine.spot and not spec.netns

@@ -46,17 +46,17 @@ def main(command: list[str]) -> int:
             word = os.read(0, 64)
             ended = not word
             lifeline = []
-        status = _reap(supervisor)
+        status = _reap_zombies(supervisor)
     if status is None:
         os.kill(supervisor, signal.SIGTERM)
         signal.alarm(int(GRACE_S))
         signal.signal(signal.SIGALRM, lambda *_: os.kill(supervisor, signal.SIGKILL))
-        status = _wait(supervisor)
+        status = _wait_for_supervisor(supervisor)
     kill_below(os.getpid())
     return status
 
 
-def _reap(supervisor: int) -> int | None:
+def _reap_zombies(supervisor: int) -> int | None:
     """Collect every zombie; the supervisor's exit code if it was among them."""
     status = None
     while True:
@@ -70,7 +70,7 @@ def _reap(supervisor: int) -> int | None:
             status = os.waitstatus_to_exitcode(raw)
 
 
-def _wait(supervisor: int) -> int:
+def _wait_for_supervisor(supervisor: int) -> int:
     while True:
         pid, raw = os.waitpid(-1, 0)
         if pid == supervisor:

@@ -12,7 +12,7 @@ from hpctl.toolkit.errors import HpctlError
 def try_bundle(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
     try:
-        packages.find("", netns=False)
+        packages.find_programs("", netns=False)
     except HpctlError as error:
         return f"not tried: {error}"
     # Without the emulated API, which would keep the failed instance and go on.

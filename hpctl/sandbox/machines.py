@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guessed
+from hpctl.vocabulary.instance_join import guess_node_name
 
 
-class Machine(Struct, frozen=True):
+class EmulatedMachine(Struct, frozen=True):
     """One instance of a cluster, from its creation to its end.
 
     `name` is HyperPod's `<group>-<n>` (n from 1), as in resource_config.json. `role` is
@@ -50,23 +50,23 @@ class Machines(Protocol):
     for the same machine.
     """
 
-    def boot(self, machine: Machine) -> None:
+    def boot(self, machine: EmulatedMachine) -> None:
         """Run the lifecycle entry script with HyperPod's environment, then slurmd and agent.
 
         Returns when slurmd runs. Raises LifecycleFailed(message naming script, exit code, last
         log line).
         """
 
-    def destroy(self, machine: Machine) -> None:
+    def destroy(self, machine: EmulatedMachine) -> None:
         """Kill every process of the instance at once. Idempotent."""
 
-    def retire(self, machine: Machine) -> None:
+    def retire(self, machine: EmulatedMachine) -> None:
         """Destroy, and let the node leave Slurm: its place in the cluster is no more."""
 
-    def reboot(self, machine: Machine) -> None:
+    def reboot(self, machine: EmulatedMachine) -> None:
         """Destroy, new boot id, slurmd and agent again; the lifecycle script is not re-run."""
 
-    def alive(self, machine: Machine) -> bool:
+    def alive(self, machine: EmulatedMachine) -> bool:
         """Whether the instance's slurmd runs."""
 
     def drifted(self) -> bool:
@@ -90,7 +90,7 @@ class NullMachines:
         self.fail_boot: set[str] = set()
         self.edited = False
 
-    def boot(self, machine: Machine) -> None:
+    def boot(self, machine: EmulatedMachine) -> None:
         """Remember it as up. Raises LifecycleFailed for names in `fail_boot`."""
         with self._lock:
             self.done.append(("boot", machine.instance_id))
@@ -98,22 +98,22 @@ class NullMachines:
                 raise LifecycleFailed(f"on_create.sh on {machine.name} exited with 1: no such file")
             self._up.add(machine.instance_id)
 
-    def destroy(self, machine: Machine) -> None:
+    def destroy(self, machine: EmulatedMachine) -> None:
         """Remember it as gone."""
         with self._lock:
             self.done.append(("destroy", machine.instance_id))
             self._up.discard(machine.instance_id)
 
-    def retire(self, machine: Machine) -> None:
+    def retire(self, machine: EmulatedMachine) -> None:
         """Remember it as gone."""
         self.destroy(machine)
 
-    def reboot(self, machine: Machine) -> None:
+    def reboot(self, machine: EmulatedMachine) -> None:
         """Remember the reboot."""
         with self._lock:
             self.done.append(("reboot", machine.instance_id))
 
-    def alive(self, machine: Machine) -> bool:
+    def alive(self, machine: EmulatedMachine) -> bool:
         """Whether it was booted and not destroyed since."""
         with self._lock:
             return machine.instance_id in self._up
@@ -133,16 +133,16 @@ LIFECYCLE_S3 = "s3://sagemaker-sandbox/lifecycle/"
 ON_CREATE = "on_create.sh"
 
 
-def initial_machines(spec: Spec) -> list[Machine]:
+def initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
     """One controller and the workers, with fresh ids, for a sandbox without the emulator."""
     names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
     at = {"address": spec.head_address, "node": head_node(spec), "partition": ""}
-    controller = _machine(role="controller", **names, **at)
-    return [controller, *(_worker(spec, number) for number in range(1, spec.nodes + 1))]
+    controller = _make_machine(role="controller", **names, **at)
+    return [controller, *(_make_worker(spec, number) for number in range(1, spec.nodes + 1))]
 
 
-def _machine(**own: Any) -> Machine:
-    return Machine(
+def _make_machine(**own: Any) -> EmulatedMachine:
+    return EmulatedMachine(
         instance_id=InstanceId(f"i-{secrets.token_hex(9)[:17]}"),
         logical_id=LogicalId(secrets.token_hex(8)),
         source_s3_uri=LIFECYCLE_S3,
@@ -152,14 +152,14 @@ def _machine(**own: Any) -> Machine:
     )
 
 
-def head_node(spec: Spec) -> NodeName:
+def head_node(spec: SandboxSpec) -> NodeName:
     """The head node's name, which is no Slurm node's."""
-    return NodeName(guessed(spec.head_address, ""))
+    return NodeName(guess_node_name(spec.head_address, ""))
 
 
-def _worker(spec: Spec, number: int) -> Machine:
+def _make_worker(spec: SandboxSpec, number: int) -> EmulatedMachine:
     group = spec.group(number)
     index = spec.members(int(group.rsplit("-")[-1])).index(number) + 1
     at = {"address": spec.address(number), "node": NodeName(spec.node(number)), "partition": group}
     names = {"name": f"{group}-{index}", "group": group, "instance_type": WORKER_TYPE}
-    return _machine(role="compute", **names, **at)
+    return _make_machine(role="compute", **names, **at)

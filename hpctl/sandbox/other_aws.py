@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from hpctl.clusters.iam_policies import trust
+from hpctl.clusters.iam_policies import make_trust_policy
 from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
 
 
@@ -29,28 +29,28 @@ def complete_file_systems() -> None:
     from moto.fsx.models import FileSystem
 
     if FileSystem.to_dict.__module__ != __name__:
-        FileSystem.to_dict = _completed(FileSystem.to_dict)  # type: ignore[method-assign]
+        FileSystem.to_dict = _complete_description(FileSystem.to_dict)  # type: ignore[method-assign]
 
 
-def _completed(to_dict: Any) -> Any:
-    def whole(self: Any) -> dict[str, Any]:
+def _complete_description(to_dict: Any) -> Any:
+    def to_complete_dict(self: Any) -> dict[str, Any]:
         description: dict[str, Any] = to_dict(self)
         description |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
         if (lustre := description.get("LustreConfiguration")) is not None:
             description["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
         return description
 
-    return whole
+    return to_complete_dict
 
 
 def install_simulation() -> None:
     """Let moto's IAM answer the call, in this process."""
     from moto.iam.responses import IamResponse
 
-    IamResponse.simulate_principal_policy = _simulate  # type: ignore[attr-defined]
+    IamResponse.simulate_principal_policy = _simulate_policy  # type: ignore[attr-defined]
 
 
-def _simulate(response: Any) -> Any:
+def _simulate_policy(response: Any) -> Any:
     """A method of moto's IamResponse."""
     from moto.core.responses import ActionResult
 
@@ -69,7 +69,7 @@ def _simulate(response: Any) -> Any:
                 {
                     "EvalActionName": action,
                     "EvalResourceName": resource,
-                    "EvalDecision": _decision(policies, action, resource),
+                    "EvalDecision": _decide_access(policies, action, resource),
                 }
                 for action in response._get_param("ActionNames")
                 for resource in resources
@@ -78,7 +78,7 @@ def _simulate(response: Any) -> Any:
     )
 
 
-def _decision(policies: list[Any], action: str, resource: str) -> str:
+def _decide_access(policies: list[Any], action: str, resource: str) -> str:
     from moto.iam.access_control import IAMPolicy, PermissionResult
 
     found = {IAMPolicy(policy).is_action_permitted(action, resource) for policy in policies}
@@ -92,14 +92,14 @@ ZONES = ("us-east-1a", "us-east-1b")
 ROLE = "sandbox-hyperpod"
 
 
-def guarded(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
+def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
     """The WSGI application for requests that are signed with this access key, of 128 random bits.
 
     moto takes any key. The signature is not checked: on loopback nobody else sees the key.
     """
     marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
 
-    def guard(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+    def check_signature(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         given = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
         if any(mark in text for mark in marks for text in given):
             return app(environ, start_response)
@@ -109,13 +109,13 @@ def guarded(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
             b" your keys are old: hpctl sandbox env prints those of now.</Message></Error>"
         ]
 
-    return guard
+    return check_signature
 
 
 class OtherAws:
     """The server, in threads of this process, and clients for it."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: SandboxSpec) -> None:
         self.settings = spec
         self._clients: dict[str, Any] = {}
         self._server: Any = None
@@ -137,18 +137,20 @@ class OtherAws:
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
         self._server.start()
-        self._server._server.app = guarded(self._server._server.app, self.settings.access_key)
+        self._server._server.app = require_access_key(
+            self._server._server.app, self.settings.access_key
+        )
         services = ("s3", "iam", "ec2", "fsx", "logs")
-        self._clients = {service: self._make(service) for service in services}
+        self._clients = {service: self._make_client(service) for service in services}
         network = self._network()
         self.filled = {
             **network,
             "execution_role": self._role(),
-            "lifecycle": self._scripts(),
+            "lifecycle": self._upload_scripts(),
             "fsx_lustre": self._file_system(network),
         }
         self.settings.layout.aws.write_text(json.dumps(self.filled, indent=2) + "\n")
-        example = yaml.safe_dump(self._cluster(), sort_keys=False)
+        example = yaml.safe_dump(self._make_cluster_file(), sort_keys=False)
         self.settings.layout.cluster_file.write_text(example)
 
     def stop(self) -> None:
@@ -165,7 +167,7 @@ class OtherAws:
         """boto3's client for s3, iam, ec2, fsx or logs; for all threads."""
         return self._clients[service]
 
-    def _make(self, service: str) -> Any:
+    def _make_client(self, service: str) -> Any:
         # Not from several threads at once: only the clients are for all of them.
         import boto3
 
@@ -195,11 +197,11 @@ class OtherAws:
                 if entry["Key"].endswith("/") or target not in path.resolve().parents:
                     continue
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(self._object(bucket, entry["Key"], entry["ETag"]))
+                path.write_bytes(self._read_object(bucket, entry["Key"], entry["ETag"]))
         except ClientError as error:
             raise HpctlError(f"{uri}: {error}", "Name a bucket that is there.") from error
 
-    def _object(self, bucket: str, key: str, etag: str) -> bytes:
+    def _read_object(self, bucket: str, key: str, etag: str) -> bytes:
         """An object's bytes, asked for once: every instance that boots fetches the same ones."""
         if (known := self._objects.get((bucket, key, etag))) is None:
             known = self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
@@ -220,10 +222,10 @@ class OtherAws:
         if events:
             logs.put_log_events(**where, logEvents=events)
 
-    def _cluster(self) -> dict[str, Any]:
+    def _make_cluster_file(self) -> dict[str, Any]:
         """A file for `hpctl cluster create` that names what is here."""
 
-        def group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
+        def make_group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
             return {
                 "name": name,
                 "instance_type": instance_type,
@@ -243,8 +245,8 @@ class OtherAws:
                 "subnets": [next(iter(self.filled["subnets"]))],
             },
             "instance_groups": [
-                group("controller", "controller", CONTROLLER_TYPE, 1),
-                group("worker", "compute", WORKER_TYPE, max(1, self.settings.nodes // 2)),
+                make_group("controller", "controller", CONTROLLER_TYPE, 1),
+                make_group("worker", "compute", WORKER_TYPE, max(1, self.settings.nodes // 2)),
             ],
         }
 
@@ -282,15 +284,15 @@ class OtherAws:
 
     def _role(self) -> str:
         iam = self.client("iam")
-        arn = iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(trust()))["Role"][
-            "Arn"
-        ]
+        arn = iam.create_role(
+            RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(make_trust_policy())
+        )["Role"]["Arn"]
         everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
         policy = {"Version": "2012-10-17", "Statement": [everything]}
         iam.put_role_policy(RoleName=ROLE, PolicyName="sandbox", PolicyDocument=json.dumps(policy))
         return str(arn)
 
-    def _scripts(self) -> str:
+    def _upload_scripts(self) -> str:
         s3 = self.client("s3")
         bucket, _, prefix = LIFECYCLE_S3.removeprefix("s3://").partition("/")
         s3.create_bucket(Bucket=bucket)

@@ -42,7 +42,7 @@ class Programs(Struct, frozen=True):
         return self.paths[name]
 
 
-def find(prefix: str = "", *, netns: bool = False) -> Programs:
+def find_programs(prefix: str = "", *, netns: bool = False) -> Programs:
     """Find every program a sandbox needs.
 
     `prefix` is a Slurm installation with bin and sbin. Daemons lie in sbin, which an ordinary
@@ -63,11 +63,11 @@ def find(prefix: str = "", *, netns: bool = False) -> Programs:
         else:
             missing[name] = package
     if missing:
-        _refuse(missing, prefix)
-    return Programs(paths, version(paths["slurmctld"]), prefix)
+        _raise_missing(missing, prefix)
+    return Programs(paths, read_version(paths["slurmctld"]), prefix)
 
 
-def _refuse(missing: Mapping[str, str], prefix: str) -> None:
+def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:
     names = ", ".join(missing)
     if prefix and any(name in _SLURM for name in missing):
         raise HpctlError(
@@ -81,7 +81,7 @@ def _refuse(missing: Mapping[str, str], prefix: str) -> None:
     )
 
 
-def version(slurmctld: str) -> tuple[int, int, int]:
+def read_version(slurmctld: str) -> tuple[int, int, int]:
     """The release that `slurmctld -V` names (`slurm-wlm 22.05.8`, `slurm 25.11.7`)."""
     done = subprocess.run(
         [slurmctld, "-V"],

@@ -35,21 +35,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def become_subreaper() -> None:
     """Adopt orphaned descendants from now on. Raises OSError."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: signal.Signals) -> None:
     """Get this signal when the *thread* that started this process ends. Raises OSError."""
-    _prctl(PR_SET_PDEATHSIG, int(number))
+    _call_prctl(PR_SET_PDEATHSIG, int(number))
 
 
-def _prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
 
-def _stat(pid: int) -> tuple[int, str, str] | None:
+def _read_stat(pid: int) -> tuple[int, str, str] | None:
     """Parent pid, state letter and start time (clock ticks since boot); None when gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -61,21 +61,21 @@ def _stat(pid: int) -> tuple[int, str, str] | None:
 
 def start_time(pid: int) -> str:
     """What differs between this process and a later one with the same pid; "" when it is gone."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return "" if stat is None or stat[1] == "Z" else stat[2]
 
 
-def pids() -> list[int]:
+def list_pids() -> list[int]:
     """Every process that this one can see."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def descendants(root: int) -> list[int]:
+def list_descendants(root: int) -> list[int]:
     """Every living process below `root`, zombies left out, nearest first."""
     children: dict[int, list[int]] = defaultdict(list)
     zombies: set[int] = set()
-    for pid in pids():
-        stat = _stat(pid)
+    for pid in list_pids():
+        stat = _read_stat(pid)
         if stat is not None:
             children[stat[0]].append(pid)
             if stat[1] == "Z":
@@ -91,11 +91,11 @@ def descendants(root: int) -> list[int]:
 
 def zombie_children(parent: int) -> list[int]:
     """Children of `parent` that ended and were not waited for."""
-    stats = ((pid, _stat(pid)) for pid in pids())
+    stats = ((pid, _read_stat(pid)) for pid in list_pids())
     return [pid for pid, stat in stats if stat is not None and stat[:2] == (parent, "Z")]
 
 
-def send(targets: Iterable[int], number: signal.Signals) -> None:
+def send_signal(targets: Iterable[int], number: signal.Signals) -> None:
     """Signal each; those that are gone already are what we wanted."""
     for pid in targets:
         with contextlib.suppress(ProcessLookupError):
@@ -109,15 +109,15 @@ def kill_below(root: int, timeout: float = 10.0) -> list[int]:
     subreaper, adopts: the next round sees it.
     """
     deadline = time.monotonic() + timeout
-    while left := descendants(root):
+    while left := list_descendants(root):
         if time.monotonic() > deadline:
             return left
-        send(left, signal.SIGKILL)
+        send_signal(left, signal.SIGKILL)
         time.sleep(0.01)
     return []
 
 
-def environ(pid: int) -> dict[str, str]:
+def read_environment(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty where we may not look."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
@@ -127,7 +127,7 @@ def environ(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
-def stragglers(sandbox: str, cluster: str) -> list[int]:
+def find_stragglers(sandbox: str, cluster: str) -> list[int]:
     """Processes of a sandbox whose tree is broken: keeper and supervisor both killed.
 
     Those carry the sandbox's id; a job's own processes have the environment of its sbatch, and
@@ -135,10 +135,10 @@ def stragglers(sandbox: str, cluster: str) -> list[int]:
     """
     mine = {os.getpid()}
     found = []
-    for pid in pids():
+    for pid in list_pids():
         if pid in mine:
             continue
-        env = environ(pid)
+        env = read_environment(pid)
         job = "SLURMD_NODENAME" in env and env.get("SLURM_CLUSTER_NAME") == cluster
         if job or env.get(OWNED) == sandbox:
             found.append(pid)
@@ -148,25 +148,25 @@ def stragglers(sandbox: str, cluster: str) -> list[int]:
 def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[int]:
     """SIGKILL what `stragglers` finds until nothing is left; returns what would not die."""
     deadline = time.monotonic() + timeout
-    while left := [pid for pid in stragglers(sandbox, cluster) if start_time(pid)]:
+    while left := [pid for pid in find_stragglers(sandbox, cluster) if start_time(pid)]:
         if time.monotonic() > deadline:
             return left
-        send(left, signal.SIGKILL)
+        send_signal(left, signal.SIGKILL)
         time.sleep(0.02)
     return []
 
 
-def listening(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether some TCP socket listens on `port`, in our network namespace."""
     try:
-        return _listening(port)
+        return _query_listener(port)
     except OSError:  # a kernel without sock_diag
         wanted = re.compile(rf" *\d+: [0-9A-F]+:{port:04X} [0-9A-F:]+ 0A ")
         tables = (Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6"))
         return any(map(wanted.match, (line for t in tables if t.exists() for line in t.open())))
 
 
-def _listening(port: int) -> bool:
+def _query_listener(port: int) -> bool:
     """By sock_diag(7), which looks at listeners alone: who waits for a service asks again and
     again, and /proc/net/tcp costs 10 ms where many connections come and go. Raises OSError.
     """

@@ -18,10 +18,10 @@ def count_questions(sandbox: Sandbox) -> Counter[str]:
     _, _, by_type = text.partition("statistics by message type")
     by_type, _, _ = by_type.partition("statistics by user")
     found = {row["type"]: int(row["count"]) for row in _ROW.finditer(by_type)}
-    return Counter({name: count for name, count in found.items() if _asks(name)})
+    return Counter({name: count for name, count in found.items() if _is_question(name)})
 
 
-def _asks(name: str) -> bool:
+def _is_question(name: str) -> bool:
     if name in (_OWN, "REQUEST_PING"):
         return name != _OWN
     return name.startswith("REQUEST_") and "_INFO" in name

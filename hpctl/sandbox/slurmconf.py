@@ -24,9 +24,9 @@ from types import MappingProxyType
 
 from hpctl.clusters.bundle import slurm_plugins
 from hpctl.sandbox.bootplan import child_env
-from hpctl.sandbox.machines import Machine
+from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.spec import Spec
+from hpctl.sandbox.spec import SandboxSpec
 
 GPUS = 8
 
@@ -35,8 +35,8 @@ ETC_HOSTS = Path("/etc/hosts")
 _TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
-def render(  # noqa: PLR0913 -- pure: all that the file says
-    spec: Spec,
+def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
+    spec: SandboxSpec,
     programs: Programs,
     munge_socket: Path,
     members: Mapping[str, str],
@@ -52,10 +52,10 @@ def render(  # noqa: PLR0913 -- pure: all that the file says
     """
     text = _TEMPLATE.read_text().format(
         cluster=spec.cluster,
-        controllers=_controllers(spec),
+        controllers=_controller_lines(spec),
         timeout=30 if spec.heads == 1 else 10,
         port=spec.ports.slurmctld,
-        user=_user(),
+        user=_read_user(),
         munge=munge_socket,
         state=spec.state,
     )
@@ -63,15 +63,15 @@ def render(  # noqa: PLR0913 -- pure: all that the file says
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
     if epilog := spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec))):
         text += f"EpilogSlurmctld={epilog}\n"
-    text += "".join(_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
+    text += "".join(_format_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):
         if name and name != "dev":
-            text += _partition(name, [n for n, p in members.items() if p == name])
-    text += _partition("dev", list(members), "Default=YES ")
+            text += _format_partition(name, [n for n, p in members.items() if p == name])
+    text += _format_partition("dev", list(members), "Default=YES ")
     return text + (spec.slurm_conf.rstrip() + "\n" if spec.slurm_conf else "")
 
 
-def _controllers(spec: Spec) -> str:
+def _controller_lines(spec: SandboxSpec) -> str:
     """The lines that name slurmctld's hosts: this machine, or two that it plays (see head.py)."""
     if spec.heads == 1:
         return f"SlurmctldHost={socket.gethostname().partition('.')[0]}({spec.head_address})\n"
@@ -80,7 +80,7 @@ def _controllers(spec: Spec) -> str:
     return lines + "CommunicationParameters=NoCtldInAddrAny\n"
 
 
-def render_hosts(spec: Spec, addresses: Mapping[str, str]) -> str:
+def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
     """Return an /etc/hosts that knows this machine's names, every node, and two or more heads."""
     names = dict(addresses)
     if spec.heads > 1:
@@ -93,12 +93,12 @@ def render_hosts(spec: Spec, addresses: Mapping[str, str]) -> str:
     return f"{own}\n{''.join(lines)}"
 
 
-def own_epilog(spec: Spec) -> Path:
+def own_epilog(spec: SandboxSpec) -> Path:
     """Where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
 
-def render_epilog(spec: Spec) -> str:
+def render_epilog(spec: SandboxSpec) -> str:
     """The EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not wanted.
 
     Without a daemon to wake Slurm is left as it comes.
@@ -111,7 +111,7 @@ def render_epilog(spec: Spec) -> str:
     return "#!/bin/sh\n" + "".join(lines)
 
 
-def _user() -> str:
+def _read_user() -> str:
     """Who we are, not who the environment says: slurmctld refuses to run as anybody else."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -119,24 +119,26 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def initial_members(spec: Spec) -> dict[str, str]:
+def initial_members(spec: SandboxSpec) -> dict[str, str]:
     """The nodes that a sandbox starts with, and their partitions."""
     if spec.empty:
         return {}
     return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
 
 
-def everywhere(spec: Spec) -> dict[str, str]:
+def describe_all_slots(spec: SandboxSpec) -> dict[str, str]:
     """Every slot as a node in no partition of its own: what an instance's copy names."""
     return {spec.node(n): "" for n in range(1, spec.places + 1)}
 
 
-def _partition(name: str, nodes: Sequence[str], more: str = "") -> str:
+def _format_partition(name: str, nodes: Sequence[str], more: str = "") -> str:
     there = f"Nodes={','.join(nodes)} " if nodes else ""
     return f"PartitionName={name} {there}{more}MaxTime=INFINITE State=UP\n"
 
 
-def _node(spec: Spec, number: int, members: Mapping[str, str], addresses: Mapping[str, str]) -> str:
+def _format_node(
+    spec: SandboxSpec, number: int, members: Mapping[str, str], addresses: Mapping[str, str]
+) -> str:
     name = spec.node(number)
     there = "CLOUD" if spec.cloud_nodes else "UNKNOWN"
     state = there if name in members else "FUTURE"
@@ -171,7 +173,7 @@ def render_cgroup(programs: Programs) -> str:
     return f"CgroupPlugin={plugin}\n"
 
 
-def write(directory: Path, texts: dict[str, str]) -> None:
+def write_files(directory: Path, texts: dict[str, str]) -> None:
     """Write the files that are not empty; scripts can be run."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -188,10 +190,10 @@ PAUSES_S = (0.1, 0.3, 0.0)
 """After each try of scontrol."""
 
 
-class Slots:
+class NodeSlots:
     """Which nodes are in the cluster. Its methods may be called from any thread."""
 
-    def __init__(self, spec: Spec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
         self._spec = spec
         self._programs = programs
         self._lock = threading.Lock()
@@ -202,7 +204,7 @@ class Slots:
 
     def text(self) -> str:
         """The head node's slurm.conf as it should be now."""
-        return render(
+        return render_slurm_conf(
             self._spec,
             self._programs,
             self._spec.layout.munge_socket,
@@ -215,7 +217,7 @@ class Slots:
         """Return the /etc/hosts that every instance should see now."""
         return render_hosts(self._spec, self._addresses)
 
-    def join(self, machine: Machine) -> bool:
+    def join(self, machine: EmulatedMachine) -> bool:
         """Let a machine's node be a node of its partition; whether it was none before.
 
         A partition stays when its last node leaves: jobs may be waiting in it.
@@ -228,31 +230,31 @@ class Slots:
             self._members[node], self._addresses[node] = partition, machine.address
             if partition and partition not in self._partitions:
                 self._partitions.append(partition)
-            self._apply()
+            self._apply_conf()
             return True
 
-    def leave(self, machine: Machine) -> None:
+    def leave(self, machine: EmulatedMachine) -> None:
         """Take a machine's node out of Slurm; its jobs end, or are requeued, as on a dead node."""
         with self._lock:
             if self._members.pop(str(machine.node), None) is None:
                 return
             name = f"NodeName={machine.node}"
-            self._scontrol("update", name, "State=DOWN", "Reason=instance deleted")
-            self._scontrol("update", name, "State=FUTURE")
-            self._apply()
+            self._run_scontrol("update", name, "State=DOWN", "Reason=instance deleted")
+            self._run_scontrol("update", name, "State=FUTURE")
+            self._apply_conf()
 
     def drifted(self) -> bool:
         """Whether somebody has edited the partitions in slurm.conf since it was written."""
         with self._lock:
             found = self._spec.layout.slurm_conf.read_text()
-            return _partitions(found) != _partitions(self.text())
+            return _find_partitions(found) != _find_partitions(self.text())
 
     def rewrite(self) -> None:
         """Write slurm.conf anew, and make slurmctld read it."""
         with self._lock:
-            self._apply()
+            self._apply_conf()
 
-    def _apply(self) -> None:
+    def _apply_conf(self) -> None:
         conf = self._spec.layout.slurm_conf
         part = conf.with_suffix(".part")
         part.write_text(self.text())
@@ -260,9 +262,9 @@ class Slots:
         if self._spec.layout.hosts.read_text() != self.hosts():
             # In place: the instances' mounts are of this inode.
             self._spec.layout.hosts.write_text(self.hosts())
-        self._scontrol("reconfigure")
+        self._run_scontrol("reconfigure")
 
-    def _scontrol(self, *arguments: str) -> None:
+    def _run_scontrol(self, *arguments: str) -> None:
         """A slurmctld that just reads its configuration may hang up (22.05): ask it again.
 
         Without one nothing is lost: it reads slurm.conf when it is started again.
@@ -285,5 +287,5 @@ class Slots:
         log.warning("scontrol %s: %s", " ".join(arguments), output)
 
 
-def _partitions(text: str) -> list[str]:
+def _find_partitions(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.startswith("PartitionName="))

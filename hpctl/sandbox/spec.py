@@ -18,7 +18,7 @@ import msgspec
 
 from hpctl.clusters import bundle
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.instance_join import guessed
+from hpctl.vocabulary.instance_join import guess_node_name
 
 MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""
@@ -50,7 +50,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     slurmd: int
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
     `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
@@ -166,7 +166,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         """The Slurm name of node `number`: made from the address, or `gpu-compute-<number>`."""
         if self.node_names == "group":
             return f"gpu-compute-{number}"
-        return guessed(self.address(number), "")
+        return guess_node_name(self.address(number), "")
 
     def moved(self, address: str) -> str:
         """The address of an instance that takes the place of one at `address`.
@@ -256,15 +256,15 @@ class Layout:
         return self.state / "nodes" / node
 
 
-def load(state: Path) -> Spec | None:
+def load_spec(state: Path) -> SandboxSpec | None:
     """The sandbox in this directory, or None where there is none."""
     try:
-        return msgspec.json.decode(Layout(state).spec.read_bytes(), type=Spec)
+        return msgspec.json.decode(Layout(state).spec.read_bytes(), type=SandboxSpec)
     except FileNotFoundError:
         return None
 
 
-def save(spec: Spec) -> None:
+def save_spec(spec: SandboxSpec) -> None:
     """Write spec.json, in one piece."""
     part = spec.layout.spec.with_suffix(".part")
     part.touch(mode=0o600)
@@ -336,7 +336,7 @@ def free_ports(nodes: int) -> Ports:
     for _ in range(50):
         first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
         ports = range(first, first + wanted)
-        if all(_is_free(port) for port in ports) and _claim(ports):
+        if all(_is_free(port) for port in ports) and _claim_ports(ports):
             return Ports(
                 slurmctld=first,
                 intake=first + 1,
@@ -348,7 +348,7 @@ def free_ports(nodes: int) -> Ports:
     raise HpctlError(f"no {wanted} free TCP ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
 
 
-def _claim(ports: range) -> bool:
+def _claim_ports(ports: range) -> bool:
     """Claim the blocks of a run of ports; False where another process has claimed one of them.
 
     A claim is a Unix socket's abstract name: it leaves no file, goes with its process, and is of

@@ -26,11 +26,11 @@ from hpctl.sandbox import faults, instances, packages
 from hpctl.sandbox.api import Control
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.faults import NodeFaults
-from hpctl.sandbox.head import Head, prepare
+from hpctl.sandbox.head import HeadServices, prepare_head
 from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.machines import LifecycleFailed, initial_machines
 from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
-from hpctl.sandbox.spec import Spec, load
+from hpctl.sandbox.spec import SandboxSpec, load_spec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 
@@ -45,10 +45,10 @@ IDLE_TIMEOUT_S = 60.0
 class Supervisor:
     """A running sandbox."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: SandboxSpec) -> None:
         self.spec = spec
-        self.programs = packages.find(spec.prefix, netns=spec.netns or spec.heads > 1)
-        self.head = Head(spec, self.programs)
+        self.programs = packages.find_programs(spec.prefix, netns=spec.netns or spec.heads > 1)
+        self.head = HeadServices(spec, self.programs)
         self.machines = LocalMachines(spec, self.programs)
         self.faults = NodeFaults(spec, self.programs, self.machines)
         self.hyperpod: HyperPod | None = None
@@ -61,7 +61,7 @@ class Supervisor:
         began = time.monotonic()
         if self.spec.netns:
             instances.make_head(self.programs)
-        prepare(self.spec, self.programs)
+        prepare_head(self.spec, self.programs)
         release = self.programs.release
         self.say(f"Slurm {release}: munged and slurmctld")
         self.head.start("munged")
@@ -107,10 +107,10 @@ class Supervisor:
             looks.append((faults.Hma(self.spec, self.programs, self.machines).look, faults.LOOK_S))
         if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
             pod = self.hyperpod
-            service = faults.Recovery(self.spec, self.programs, pod.recover, pod.settled)
+            service = faults.Recovery(self.spec, self.programs, pod.recover_node, pod.settled)
             looks.append((service.look, faults.SERVICE_LOOK_S))
         for look, every_s in looks:
-            work = partial(faults.repeat, look, every_s, self.ended)
+            work = partial(faults.run_periodically, look, every_s, self.ended)
             threading.Thread(target=work, name="hma", daemon=True).start()
 
     def say(self, what: str, **more: Any) -> None:
@@ -298,7 +298,7 @@ def reap_adopted(*known: Iterable[int]) -> None:
 def main(state: Path) -> int:
     """Run the sandbox of this state directory; the keeper kills what is left after it."""
     become_subreaper()
-    spec = load(state)
+    spec = load_spec(state)
     if spec is None:
         raise HpctlError(f"there is no spec.json in {state}")
     supervisor = Supervisor(spec)

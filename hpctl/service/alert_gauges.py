@@ -23,7 +23,7 @@ from hpctl.engine.plan import GATE
 from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.view import View
 from hpctl.engine.waiting import find_waiting_jobs, find_waiting_nodes
-from hpctl.toolkit.bounds import later, printable
+from hpctl.toolkit.bounds import add_seconds, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.pause import find_whole
 
@@ -142,11 +142,11 @@ class AlertGauges:
         self._paused_at.labels("kill_switch").set(self._stopped_since)
 
     def _look_at_waiting(self, view: View) -> None:
-        now = later(EPOCH, time.time())
+        now = add_seconds(EPOCH, time.time())
         nodes = find_waiting_nodes(view.state, view.scheduler.nodes)
         jobs = find_waiting_jobs(view.state, view.scheduler.jobs, now)
         found = {
-            "node": [(printable(rec.node)[:64], rec.since) for rec in nodes],
+            "node": [(make_printable(rec.node)[:64], rec.since) for rec in nodes],
             "job": [(str(one.job), one.since) for one in jobs],
         }
         named: dict[tuple[str, str], float] = {}

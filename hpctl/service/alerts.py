@@ -42,7 +42,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.toolkit.bounds import in_utc, span
+from hpctl.toolkit.bounds import clamp_duration, in_utc
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
@@ -70,7 +70,7 @@ _DEVICE = ("device", "gpu", "disk", "mountpoint")
 _Labels = Annotated[dict[str, str], Meta(max_length=64)]
 
 
-class Notice(Struct, frozen=True):
+class FiringNotice(Struct, frozen=True):
     """One alert of a notification. What else Alertmanager says is left unread."""
 
     status: Literal["firing", "resolved"]
@@ -85,22 +85,22 @@ class Notice(Struct, frozen=True):
         return self.labels.get("alertname", "")
 
 
-class _Version(Struct, frozen=True):
+class _AlertsVersion(Struct, frozen=True):
     version: str
 
 
 class Notification(Struct, frozen=True):
     """A group of alerts. `truncated` is how many Alertmanager's `max_alerts` left out."""
 
-    alerts: Annotated[tuple[Notice, ...], Meta(max_length=MAX_ALERTS)]
+    alerts: Annotated[tuple[FiringNotice, ...], Meta(max_length=MAX_ALERTS)]
     truncated: Annotated[int, Meta(ge=0)] = msgspec.field(name="truncatedAlerts", default=0)
 
 
-_version = msgspec.json.Decoder(_Version)
+_version = msgspec.json.Decoder(_AlertsVersion)
 _notification = msgspec.json.Decoder(Notification)
 
 
-def decode(body: bytes) -> Notification:
+def decode_notification(body: bytes) -> Notification:
     """The notification in a body. Raises Refusal."""
     try:
         version = _version.decode(body).version
@@ -116,7 +116,7 @@ def decode(body: bytes) -> Notification:
         raise Refusal(400, "malformed", f"not JSON: {error}") from error
 
 
-class Nodes:
+class AlertNodes:
     """Slurm's nodes, to be found by what monitoring calls them."""
 
     def __init__(self, addresses: Mapping[NodeName, str], labels: Sequence[str]) -> None:
@@ -127,11 +127,11 @@ class Nodes:
             if known != name:
                 self._by_address[address] = None  # of several: no name for any of them
 
-    def looked_at(self, notice: Notice) -> dict[str, str]:
+    def looked_at(self, notice: FiringNotice) -> dict[str, str]:
         """The labels that can name a node, as this alert has them."""
         return {label: notice.labels[label] for label in self._labels if label in notice.labels}
 
-    def of(self, notice: Notice) -> NodeName | None:
+    def of(self, notice: FiringNotice) -> NodeName | None:
         """The node that the first label that names one names; by name, host name or NodeAddr."""
         for value in self.looked_at(notice).values():
             match = _PORT.match(value)
@@ -144,7 +144,7 @@ class Nodes:
         return None
 
 
-def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
+def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> Alert:
     """The finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
     severity = notice.labels.get("severity", "")
     summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
@@ -154,16 +154,16 @@ def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
         Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
         min(in_utc(notice.starts_at), heard),
         heard,
-        device=_plain(device, 256),
+        device=_strip_text(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],
-        detail=_plain(summary, 256),
-        evidence=_plain(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
+        detail=_strip_text(summary, 256),
+        evidence=_strip_text(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
         clears=Clears.GONE,
     )
     return Alert(node, notice.fingerprint, finding, heard)
 
 
-def _plain(text: str, limit: int) -> str:
+def _strip_text(text: str, limit: int) -> str:
     return _CONTROL.sub(" ", text).strip()[:limit]
 
 
@@ -190,9 +190,9 @@ class Webhook:
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
-        notification = decode(body)
+        notification = decode_notification(body)
         try:
-            nodes = Nodes(self._directory.addresses(), self._labels)
+            nodes = AlertNodes(self._directory.addresses(), self._labels)
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
@@ -200,7 +200,7 @@ class Webhook:
         heard = self._clock.now()
         firing: list[Alert] = []
         resolved: list[tuple[NodeName, str]] = []
-        unknown: list[Notice] = []
+        unknown: list[FiringNotice] = []
         for notice in notification.alerts:
             node = nodes.of(notice) if notice.name else None
             if node is None:
@@ -208,7 +208,7 @@ class Webhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._now_there(alert(notice, node, heard)))
+                firing.append(self._now_there(make_alert(notice, node, heard)))
         try:
             stored = self._alerts.take(firing, resolved)
         except OSError as error:
@@ -218,17 +218,21 @@ class Webhook:
         left_out = len(firing) - stored.kept
         done = {"taken": stored.kept, "resolved": stored.ended, "left_out": left_out}
         if unknown:
-            raise self._unknown(unknown, nodes, len(notification.alerts), done)
+            raise self._refuse_unknown_nodes(unknown, nodes, len(notification.alerts), done)
         return done
 
     def _now_there(self, alert: Alert) -> Alert:
         """Of the generation that is there now; of the first to come where there is none yet, or
         where this daemon does not know: a standby hears no agent."""
         known = self._directory.generation_of(alert.node)
-        return alert if known is None else _bound(alert, known)
+        return alert if known is None else _bind_to_instance(alert, known)
 
-    def _unknown(
-        self, unknown: Sequence[Notice], nodes: Nodes, all_of_them: int, done: dict[str, int]
+    def _refuse_unknown_nodes(
+        self,
+        unknown: Sequence[FiringNotice],
+        nodes: AlertNodes,
+        all_of_them: int,
+        done: dict[str, int],
     ) -> Refusal:
         looked_at = [(notice.name, nodes.looked_at(notice)) for notice in unknown[:MAX_NAMED]]
         text = "; ".join(
@@ -247,7 +251,7 @@ class Webhook:
         )
 
 
-def routes(
+def make_routes(
     token_file: Path | None, take: Callable[[bytes], dict[str, int]], registry: CollectorRegistry
 ) -> list[Route]:
     """The route for the intake's application; none where no token file is configured.
@@ -259,10 +263,10 @@ def routes(
     taken = Counter("hpctl_alerts", "Alert notifications accepted.", registry=registry)
     refused = RefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
 
-    async def alerts(request: Request) -> Response:
+    async def receive_alerts(request: Request) -> Response:
         try:
             authorization = request.headers.get("authorization", "")
-            await asyncio.to_thread(_authorize, authorization, token_file)
+            await asyncio.to_thread(_authorize_request, authorization, token_file)
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
@@ -283,10 +287,10 @@ def routes(
         taken.inc()
         return JSONResponse(answer)
 
-    return [Route(PATH, alerts, methods=["POST"])]
+    return [Route(PATH, receive_alerts, methods=["POST"])]
 
 
-def _authorize(authorization: str, token_file: Path) -> None:
+def _authorize_request(authorization: str, token_file: Path) -> None:
     """Compare with the file's token, read each time: it may be changed while we run."""
     token = read_token(token_file, "alerts.token_file")
     scheme, _, given = authorization.partition(" ")
@@ -358,9 +362,9 @@ class AlertStore:
 
     def __init__(self, path: Path, keep_s: float, clock: Clock) -> None:
         """Start from what a former daemon knew. What was not repeated for `keep_s` is dropped."""
-        self._path, self._keep, self._clock = path, span(keep_s), clock
+        self._path, self._keep, self._clock = path, clamp_duration(keep_s), clock
         self._lock = threading.Lock()
-        self._alerts = {(a.node, a.id): a for a in recall(path)}
+        self._alerts = {(a.node, a.id): a for a in load_alerts(path)}
 
     def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> StoredAlerts:
         """Take alerts in, durably.
@@ -369,7 +373,7 @@ class AlertStore:
         stored; nothing has changed then.
         """
         with self._lock:
-            fresh = self._still(self._clock.now())
+            fresh = self._list_firing(self._clock.now())
             ended = sum(fresh.pop(key, None) is not None for key in resolved)
             kept, held = 0, Counted(node for node, _ in fresh)
             for alert in firing:
@@ -378,11 +382,11 @@ class AlertStore:
                     if held[alert.node] >= MAX_A_NODE or len(fresh) >= MOST_ALERTS:
                         continue
                     held[alert.node] += 1
-                fresh[alert.node, alert.id] = alert if old is None else _again(old, alert)
+                fresh[alert.node, alert.id] = alert if old is None else _repeat_alert(old, alert)
                 kept += 1
             if fresh != self._alerts:
-                self._save(fresh.values())
-            news = _named(fresh) ^ _named(self._alerts)
+                self._save_alerts(fresh.values())
+            news = _name_alerts(fresh) ^ _name_alerts(self._alerts)
             self._alerts = fresh
         return StoredAlerts(kept, ended, frozenset(node for node, _ in news))
 
@@ -395,22 +399,22 @@ class AlertStore:
         with self._lock:
             if not self._alerts:
                 return
-            self._alerts = self._still(now)
+            self._alerts = self._list_firing(now)
             for key, alert in self._alerts.items():
                 known = health.get(alert.node)
                 if known is None:
                     continue
                 generation = known.generation
                 if alert.instance is None:
-                    alert = _bound(alert, generation)
+                    alert = _bind_to_instance(alert, generation)
                     self._alerts[key] = alert
                 if (alert.instance, alert.boot) == (generation.instance, generation.boot):
                     health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
 
-    def _still(self, now: datetime) -> dict[_Key, Alert]:
+    def _list_firing(self, now: datetime) -> dict[_Key, Alert]:
         return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
 
-    def _save(self, alerts: Iterable[Alert]) -> None:
+    def _save_alerts(self, alerts: Iterable[Alert]) -> None:
         temporary = self._path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             file.write(msgspec.json.encode(tuple(alerts)))
@@ -419,7 +423,7 @@ class AlertStore:
         temporary.replace(self._path)
 
 
-def recall(path: Path) -> tuple[Alert, ...]:
+def load_alerts(path: Path) -> tuple[Alert, ...]:
     """What the file of a daemon holds; nothing where it cannot be read: they are sent again."""
     try:
         return _alerts.decode(path.read_bytes())
@@ -430,16 +434,16 @@ def recall(path: Path) -> tuple[Alert, ...]:
         return ()
 
 
-def _again(old: Alert, new: Alert) -> Alert:
+def _repeat_alert(old: Alert, new: Alert) -> Alert:
     """Said again: counted, and of the generation that is there now."""
     first = min(old.finding.first, new.finding.first)
     count = old.finding.count + 1
     return replace(new, finding=replace(new.finding, first=first, count=count))
 
 
-def _bound(alert: Alert, of: Generation) -> Alert:
+def _bind_to_instance(alert: Alert, of: Generation) -> Alert:
     return replace(alert, instance=of.instance, boot=of.boot)
 
 
-def _named(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
+def _name_alerts(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
     return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

@@ -25,16 +25,16 @@ from hpctl.engine.job_losses import count_gpus
 from hpctl.engine.journal.state import State
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.view import Reading, View
+from hpctl.engine.view import ReadScope, View
 from hpctl.faults.catalogue import SITE_RULE
 from hpctl.faults.table import ROWS
 from hpctl.service.alert_gauges import OTHER, AlertGauges
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
@@ -43,7 +43,7 @@ from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire.heads import AGENT_METRICS_PORT
 
 _STEPS: Final = {
@@ -65,8 +65,15 @@ MISSED_S: Final = 300.0
 
 _FAULTS: Final = ("xid", "sxid", "gpu", "kernel", "host", "efa", "rdma", "neuron", "hma", "peer")
 _TROUBLES: Final = (
-    *(Kind.CRASH, Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.CUDA, Kind.NETWORK, Kind.HANG),
-    *(Kind.NAN, Kind.STORAGE, Kind.DISK_FULL, Kind.CORRUPTION),
+    *(
+        TroubleKind.CRASH,
+        TroubleKind.GPU_MEMORY,
+        TroubleKind.HOST_MEMORY,
+        TroubleKind.CUDA,
+        TroubleKind.NETWORK,
+        TroubleKind.HANG,
+    ),
+    *(TroubleKind.NAN, TroubleKind.STORAGE, TroubleKind.DISK_FULL, TroubleKind.CORRUPTION),
 )
 CLASSES: Final = (*_FAULTS, "slurm", "site", *map(str, _TROUBLES), OTHER)
 """Why something is recovered: the family of the rule that called the node faulty, or what went
@@ -108,7 +115,7 @@ class _Series(Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-def _series() -> dict[str, _Series]:
+def _list_series() -> dict[str, _Series]:
     """Every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
@@ -117,91 +124,98 @@ def _series() -> dict[str, _Series]:
     }
 
 
-_SERIES: Final = _series()
+_SERIES: Final = _list_series()
 
 
-def _create(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+def _create_series(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
     """Create what a series has for each combination of the values of its labels."""
     for labels in product(*values):
         series.labels(*labels)
 
 
-class _Counts:
+class _MetricCounts:
     """All series, with the values that their labels can have: each exists from the start, so that
     a missing one means a dead daemon."""
 
     def __init__(self, registry: CollectorRegistry, gauge: Callable[[str], Gauge]) -> None:
-        def counter(name: str) -> Counter:
+        def make_counter(name: str) -> Counter:
             series = _SERIES[name]
             return Counter(name, series.text, series.labels, registry=registry)
 
-        def histogram(name: str, *buckets: float) -> Histogram:
+        def make_histogram(name: str, *buckets: float) -> Histogram:
             series = _SERIES[name]
             return Histogram(name, series.text, series.labels, registry=registry, buckets=buckets)
 
         self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
-        self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
-        self.readings = counter("hpctl_slurm_readings")
-        self.failed = counter("hpctl_cycles_failed")
-        self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
-        self.flaws = counter("hpctl_internal_errors")
+        self.cycles = make_histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
+        self.readings = make_counter("hpctl_slurm_readings")
+        self.failed = make_counter("hpctl_cycles_failed")
+        self.journal = make_histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
+        self.flaws = make_counter("hpctl_internal_errors")
         self.pauses = gauge("hpctl_pause_end_seconds")
         self.quarantined = gauge("hpctl_quarantined")
-        self.opened = counter("hpctl_recoveries_opened")
+        self.opened = make_counter("hpctl_recoveries_opened")
         self.open = gauge("hpctl_recoveries_open")
-        self.ended = counter("hpctl_recoveries_ended")
-        self.steps = counter("hpctl_steps")
+        self.ended = make_counter("hpctl_recoveries_ended")
+        self.steps = make_counter("hpctl_steps")
         self.doubt = gauge("hpctl_steps_in_doubt")
-        self.api = counter("hpctl_api_calls")
-        self.stage = histogram("hpctl_recovery_stage_seconds", 1.0, 5.0, 20.0, 120.0)
-        self.recovery = histogram("hpctl_job_recovery_seconds", 1.0, 5.0, 20.0, 120.0)
-        self.repair = histogram("hpctl_node_recovery_seconds", 300, 900, 1800, 3600, 14400, 86400)
-        self.drained = counter("hpctl_drained_node_seconds")
-        self.lost = counter("hpctl_lost_gpu_seconds")
-        self.missed = counter("hpctl_partition_lost_gpu_seconds")
-        self.held = counter("hpctl_job_gpu_seconds")
+        self.api = make_counter("hpctl_api_calls")
+        self.stage = make_histogram("hpctl_recovery_stage_seconds", 1.0, 5.0, 20.0, 120.0)
+        self.recovery = make_histogram("hpctl_job_recovery_seconds", 1.0, 5.0, 20.0, 120.0)
+        self.repair = make_histogram(
+            "hpctl_node_recovery_seconds", 300, 900, 1800, 3600, 14400, 86400
+        )
+        self.drained = make_counter("hpctl_drained_node_seconds")
+        self.lost = make_counter("hpctl_lost_gpu_seconds")
+        self.missed = make_counter("hpctl_partition_lost_gpu_seconds")
+        self.held = make_counter("hpctl_job_gpu_seconds")
         self.ratio = gauge("hpctl_effective_training_time_ratio")
         self.spares = gauge("hpctl_spares")
         self.agents = gauge("hpctl_agents")
-        self.notifications = counter("hpctl_notifications")
+        self.notifications = make_counter("hpctl_notifications")
         self.nodes = gauge("hpctl_nodes")
         self.gpus = gauge("hpctl_gpus")
         self.jobs = gauge("hpctl_jobs")
         # The training operator's own names, so that dashboards made for it work.
         operator = "hyperpod_training_operator_jobs"
-        self.created, self.deleted = counter(f"{operator}_created"), counter(f"{operator}_deleted")
-        self.successful = counter(f"{operator}_successful")
-        self.broken = counter(f"{operator}_failed")
-        self.restarted = counter(f"{operator}_restarted")
+        self.created, self.deleted = (
+            make_counter(f"{operator}_created"),
+            make_counter(f"{operator}_deleted"),
+        )
+        self.successful = make_counter(f"{operator}_successful")
+        self.broken = make_counter(f"{operator}_failed")
+        self.restarted = make_counter(f"{operator}_restarted")
         self.restart = gauge(f"{operator}_restart_latency")
         self.detection = gauge(f"{operator}_fault_detection_latency")
         self.partitions: dict[str, str] = {OTHER: OTHER}
-        self._start()
+        self._create_all_series()
 
-    def _start(self) -> None:
+    def _create_all_series(self) -> None:
         walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
-        _create(self.flaws, walls)
-        _create(self.readings, [str(reading) for reading in Reading])
-        _create(self.quarantined, ("no", "yes"))
-        _create(self.lost, CLASSES)
-        _create(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
-        _create(self.opened, ["job"], [str(name) for name in (Kind.NODE, *_TROUBLES, OTHER)])
+        _create_series(self.flaws, walls)
+        _create_series(self.readings, [str(reading) for reading in ReadScope])
+        _create_series(self.quarantined, ("no", "yes"))
+        _create_series(self.lost, CLASSES)
+        _create_series(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
+        _create_series(
+            self.opened, ["job"], [str(name) for name in (TroubleKind.NODE, *_TROUBLES, OTHER)]
+        )
         for kind, (phases, ends) in _KINDS.items():
-            _create(self.ended, [kind], [str(phase) for phase in phases if phase in ends])
-            _create(self.open, [kind], [str(phase) for phase in phases if phase not in ends])
-        _create(self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind])
-        _create(self.api, OPERATIONS, RESULTS)
-        _create(self.stage, ("opened", "drained", "released", "running"))
-        _create(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
-        _create(self.spares, ("configured", "reserved"))
-        _create(self.agents, ("heard", "silent", "never", "out_of_service"))
+            _create_series(self.ended, [kind], [str(phase) for phase in phases if phase in ends])
+            _create_series(self.open, [kind], [str(phase) for phase in phases if phase not in ends])
+        _create_series(self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind])
+        _create_series(self.api, OPERATIONS, RESULTS)
+        _create_series(self.stage, ("opened", "drained", "released", "running"))
+        _create_series(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
+        _create_series(self.spares, ("configured", "reserved"))
+        _create_series(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """The label's value for a partition; OTHER for one too many, and for one that no node
         belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
         if name not in self.partitions and new:
             room = len(self.partitions) < MOST_PARTITIONS
-            self.partitions[name] = printable(name)[:64] if room else OTHER
+            self.partitions[name] = make_printable(name)[:64] if room else OTHER
         return self.partitions.get(name, OTHER)
 
     def take_ratio(self, partition: str) -> None:
@@ -230,12 +244,12 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
 
-        def gauge(name: str) -> Gauge:
+        def make_gauge(name: str) -> Gauge:
             series = _SERIES[name]
             return Gauge(name, series.text, series.labels, registry=self.registry)
 
-        self._counts = _Counts(self.registry, gauge)
-        self._gauges = AlertGauges(gauge, leader, state_dir)
+        self._counts = _MetricCounts(self.registry, make_gauge)
+        self._gauges = AlertGauges(make_gauge, leader, state_dir)
         self.failed, self.journal = self._counts.failed, self._counts.journal
         self.notifications = self._counts.notifications
         if leader is not None:
@@ -270,18 +284,23 @@ class Metrics:
                 "instance_type": group.instance_type if group else "",
                 "partition": ",".join(sorted(node.partitions)),
             }
-            labels = {key: printable(text)[:128] for key, text in labels.items() if text}
+            labels = {key: make_printable(text)[:128] for key, text in labels.items() if text}
             found.append({"targets": [f"{host}:{self._agent_port}"], "labels": labels})
         return found
 
-    def cycle(self, seconds: float, view: View, policy: Policy, flaws: Iterable[Flaw] = ()) -> None:
+    def cycle(
+        self, seconds: float, view: View, policy: Policy, flaws: Iterable[InconsistentState] = ()
+    ) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
         self._view = view
         self._gauges.end_cycle()
         self._counts.cycles.observe(seconds)
         for flaw in flaws:
             self._counts.flaws.labels(flaw.where).inc()
-        if walled("metrics", "metrics", self._look, (view, policy), shown="") is not None:
+        if (
+            isolate_call("metrics", "metrics", self._observe_view, (view, policy), shown="")
+            is not None
+        ):
             self._counts.flaws.labels("metrics").inc()
 
     def take_cycle(self, seconds: float, result: CycleResult) -> None:
@@ -300,7 +319,7 @@ class Metrics:
             ends = pause.until.timestamp() if pause.until is not None else 0
             self._counts.pauses.labels(*labels).set(ends)
 
-    def _look(self, seen: tuple[View, Policy]) -> None:
+    def _observe_view(self, seen: tuple[View, Policy]) -> None:
         view, policy = seen
         self._counts.readings.labels(str(view.reading)).inc()
         state = view.state
@@ -327,7 +346,7 @@ class _Recoveries:
     What had happened when the daemon started is not counted again.
     """
 
-    def __init__(self, counts: _Counts) -> None:
+    def __init__(self, counts: _MetricCounts) -> None:
         self._counts = counts
         self._events = -1
         self._known: set[RecoveryId] = set()
@@ -337,7 +356,7 @@ class _Recoveries:
     def begin(self, state: State) -> None:
         """What is in it has happened already."""
         self._before.clear()
-        for recs, open_now in _kept(state):
+        for recs, open_now in _list_recoveries(state):
             self._known.update(recs)
             self._before |= {rid: recs[rid] for rid in open_now}
 
@@ -348,12 +367,12 @@ class _Recoveries:
         self._events = view.state.events
         before, self._before = self._before, {}
         open_phases = Counted[tuple[str, str]]()
-        for recs, open_now in _kept(view.state):
+        for recs, open_now in _list_recoveries(view.state):
             new = [*takewhile(lambda rid: rid not in self._known, reversed(recs))]
             self._known.update(new)
             for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
-                self._moved(before.get(rid), recs[rid], view)
-            open_phases.update(_labels(recs[rid]) for rid in open_now)
+                self._count_transitions(before.get(rid), recs[rid], view)
+            open_phases.update(_make_labels(recs[rid]) for rid in open_now)
             self._before |= {rid: recs[rid] for rid in open_now}
         for kind, (phases, ends) in _KINDS.items():
             for phase in phases:
@@ -363,8 +382,8 @@ class _Recoveries:
         doubts = (step.in_doubt for rec in self._before.values() for step in rec.steps)
         self._counts.doubt.set(sum(doubts))
 
-    def _moved(self, before: Recovery | None, rec: Recovery, view: View) -> None:
-        kind, phase = _labels(rec)
+    def _count_transitions(self, before: Recovery | None, rec: Recovery, view: View) -> None:
+        kind, phase = _make_labels(rec)
         old: tuple[StepRecord, ...] = before.steps if before is not None else ()
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
@@ -387,16 +406,16 @@ class _Recoveries:
             self._job_ended(rec, view.state)
 
     def _node_ended(self, rec: NodeRecovery) -> None:
-        drained = _at(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
+        drained = _find_signal_time(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
         returned = rec.phase is node_recovery.NodePhase.RETURNED
         if returned:
-            self._counts.repair.observe(_s(rec.opened, rec.since))
+            self._counts.repair.observe(_seconds_between(rec.opened, rec.since))
         if drained is not None:
             given_back = rec.trail[-1].signal in _GIVEN_BACK
             found = "healthy" if given_back and not rec.remedied else "remedied"
             if not returned and not given_back:
                 found = str(rec.phase)
-            self._counts.drained.labels(found).inc(_s(drained, rec.since))
+            self._counts.drained.labels(found).inc(_seconds_between(drained, rec.since))
 
     def _job_ended(self, rec: JobRecovery, state: State) -> None:
         """Its stages, where it ran again, and what it lost, until then or to its end."""
@@ -409,7 +428,9 @@ class _Recoveries:
         running = max((move.at for move in rec.trail if move.signal in _RUNS_AGAIN), default=None)
         stages = {
             "opened": opened,
-            "drained": _at(cause.trail, node_recovery.NodeSignal.CORDON_SEEN) if cause else None,
+            "drained": _find_signal_time(cause.trail, node_recovery.NodeSignal.CORDON_SEEN)
+            if cause
+            else None,
             "released": next(
                 (m.at for m in rec.trail if m.phase == job_recovery.JobPhase.RELEASED), None
             ),
@@ -419,27 +440,29 @@ class _Recoveries:
             last = line
             for stage, at in stages.items():
                 if at is not None:
-                    self._counts.stage.labels(stage).observe(_s(last, at))
+                    self._counts.stage.labels(stage).observe(_seconds_between(last, at))
                     last = max(last, at)
-            self._counts.recovery.observe(_s(line, running))
+            self._counts.recovery.observe(_seconds_between(line, running))
             self._counts.restarted.inc()
-            self._counts.restart.set(_s(line, running))
-            self._counts.detection.set(_s(line, opened))
-        lost = _s(line, running or rec.since) + _redone_s(rec, line, state)
+            self._counts.restart.set(_seconds_between(line, running))
+            self._counts.detection.set(_seconds_between(line, opened))
+        lost = _seconds_between(line, running or rec.since) + _redone_s(rec, line, state)
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
         why = family_of(cause.rule) if cause is not None else _opened_class(rec)
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
 
-def _kept(state: State) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
+def _list_recoveries(
+    state: State,
+) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
     """The recoveries and changes, and the ids of those that are open."""
     yield state.nodes, state.open_nodes.values()
     yield state.jobs, state.open_jobs.values()
     yield state.changes, state.open_changes.values()
 
 
-def _labels(rec: Recovery) -> tuple[str, str]:
+def _make_labels(rec: Recovery) -> tuple[str, str]:
     """The kind and the phase of a recovery or change. A removal is a change of capacity."""
     if isinstance(rec, Change):
         return "change", str(rec.phase)
@@ -464,16 +487,16 @@ def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
         return family_of(rec.rule)
     if rec.trouble is None:
-        return str(Kind.NODE)
+        return str(TroubleKind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
 
 
-def _s(begin: datetime, end: datetime) -> float:
+def _seconds_between(begin: datetime, end: datetime) -> float:
     """Seconds; none where a clock was set back."""
     return max(0.0, (end - begin).total_seconds())
 
 
-def _at(trail: Iterable[Trail], signal: str) -> datetime | None:
+def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
     return next((move.at for move in trail if move.signal == signal), None)
 
 
@@ -489,13 +512,13 @@ def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
     ]
     if not reports:
         return 0.0
-    return _s(min(at for at, progress in reports if progress == reports[-1][1]), line)
+    return _seconds_between(min(at for at, progress in reports if progress == reports[-1][1]), line)
 
 
 class _Sampler:
     """Counts nodes and jobs, every SAMPLE_S seconds."""
 
-    def __init__(self, counts: _Counts) -> None:
+    def __init__(self, counts: _MetricCounts) -> None:
         self._counts = counts
         self._last = -math.inf
         self._jobs: dict[tuple[JobId, datetime], bool | None] | None = None
@@ -512,22 +535,22 @@ class _Sampler:
         spares = sum(len(v) for k, v in view.reservations.items() if k.startswith(RESERVATION))
         self._counts.spares.labels("reserved").set(spares)
         self._counts.spares.labels("configured").set(sum(policy.spares.values()))
-        self._agents(view, slurm.known_at, policy.ages.silent_s)
-        gpus = self._nodes(view)
+        self._sample_agents(view, slurm.known_at, policy.ages.silent_s)
+        gpus = self._sample_nodes(view)
         self._of_jobs(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
-        self._registered(view)
+        self._sample_jobs(view)
 
-    def _agents(self, view: View, now: datetime, silent_s: float) -> None:
+    def _sample_agents(self, view: View, now: datetime, silent_s: float) -> None:
         expected = [n for n in view.scheduler.nodes.values() if not n.powered_down]
         awaited = [n.name for n in expected if n.in_service and not view.state.is_treated(n.name)]
         heard = [view.health[name].last_heard for name in awaited if name in view.health]
-        silent = sum(_s(at, now) > silent_s for at in heard)
+        silent = sum(_seconds_between(at, now) > silent_s for at in heard)
         self._counts.agents.labels("heard").set(len(heard) - silent)
         self._counts.agents.labels("silent").set(silent)
         self._counts.agents.labels("never").set(len(awaited) - len(heard))
         self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
-    def _nodes(self, view: View) -> dict[NodeName, int]:
+    def _sample_nodes(self, view: View) -> dict[NodeName, int]:
         """Nodes and GPUs by partition; answers the GPUs of each node."""
         found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
         for name, node in view.scheduler.nodes.items():
@@ -559,7 +582,7 @@ class _Sampler:
             self._counts.held.labels(label).inc(held[label] * passed_s)
             self._counts.take_ratio(label)
 
-    def _registered(self, view: View) -> None:
+    def _sample_jobs(self, view: View) -> None:
         """The training operator's counters. A job that is over may be started again by hpctl at
         once: it is counted when it is found over twice."""
         first, before = self._jobs is None, self._jobs or {}
@@ -572,11 +595,11 @@ class _Sampler:
             counted = before.get(key, first or None) if over else None
             if over and number not in view.state.open_jobs:
                 if counted is False:
-                    self._over(job)
+                    self._forget_job(job)
                 counted = counted is not None
             self._jobs[key] = counted
 
-    def _over(self, job: SlurmJob) -> None:
+    def _forget_job(self, job: SlurmJob) -> None:
         if job.state == "COMPLETED":
             self._counts.successful.inc()
         elif job.state == "CANCELLED":

@@ -56,7 +56,7 @@ class RenderView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("directory",)
 
 
-def _files(directory: Path, docs: str | None) -> dict[str, str]:
+def _collect_files(directory: Path, docs: str | None) -> dict[str, str]:
     """The shipped rules, their runbook and dashboards, by their names below the directory. `docs`:
     the URL of a site's documentation; without one the rules point to the runbook beside them."""
     from importlib import resources
@@ -102,14 +102,14 @@ def prometheus_config(
     return "# written by `hpctl observability render`\n" + yaml.safe_dump(made, sort_keys=False)
 
 
-def _heads(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
+def _list_heads(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
     from hpctl.wire.heads import Head
 
     heads = [Head.parse(one) for one in named] or [Head.here(config.intake.listen)]
     return tuple(f"[{h.host}]:{h.port}" if ":" in h.host else f"{h.host}:{h.port}" for h in heads)
 
 
-def _write(directory: Path, files: dict[str, str]) -> None:
+def _write_files(directory: Path, files: dict[str, str]) -> None:
     """Write the files. Raises HpctlError."""
     try:
         for name, text in files.items():
@@ -182,15 +182,15 @@ def render(
       hpctl observability render --out /etc/prometheus/hpctl
     """
     settings = config_loading.load_config(config)
-    scraped = _heads(settings, heads)
+    scraped = _list_heads(settings, heads)
     files = {
         CONFIG: prometheus_config(settings, scraped, every_s, alertmanagers),
-        **_files(out, docs),
+        **_collect_files(out, docs),
     }
     if not dry_run:
-        _write(out, files)
+        _write_files(out, files)
     view = RenderView(str(out), tuple(files), scraped, dry_run)
-    output.show("observability-render", view, as_json)
+    output.show_view("observability-render", view, as_json)
 
 
 @observability.command()
@@ -223,8 +223,11 @@ def up(
     if program is None:
         raise HpctlError("prometheus is not on the PATH", f"{APT} installs it.")
     place = directory or settings.state_dir / "prometheus"
-    scraped = _heads(settings, heads)
-    _write(place, {CONFIG: prometheus_config(settings, scraped, every_s), **_files(place, None)})
+    scraped = _list_heads(settings, heads)
+    _write_files(
+        place,
+        {CONFIG: prometheus_config(settings, scraped, every_s), **_collect_files(place, None)},
+    )
     arguments = [
         f"--config.file={place / CONFIG}",
         f"--storage.tsdb.path={place / 'data'}",

@@ -22,13 +22,13 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from hpctl.slurm import rules
-from hpctl.slurm.read import Reader
+from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.records import Hostlists, JobRecord
-from hpctl.slurm.run import UNAVAILABLE, outcome
-from hpctl.toolkit.bounds import at_text, natural
+from hpctl.slurm.run import UNAVAILABLE, judge_outcome
+from hpctl.toolkit.bounds import at_text, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import batches, fold, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, split_batches, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import COMMENT_OF_TEST, NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
@@ -41,7 +41,7 @@ Rule = Callable[[SlurmNode | None, str], Outcome | None]
 Send = Callable[[Sequence[str], str], Outcome]
 
 
-def update(
+def update_nodes(
     wanted: Mapping[NodeName, str],
     seen: Mapping[NodeName, SlurmNode],
     rule: Rule,
@@ -63,12 +63,12 @@ def update(
         else:
             groups.setdefault(text if with_reason else "", []).append(name)
     for reason, names in groups.items():
-        for part in batches(names, BATCH):
+        for part in split_batches(names, BATCH):
             answers |= _one_batch(part, reason, send)
     return {name: answers[name] for name in wanted}
 
 
-def singly(
+def update_singly(
     wanted: Mapping[NodeName, str],
     update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
 ) -> dict[NodeName, Outcome]:
@@ -130,7 +130,7 @@ def wrap_test(command: str) -> str:
     )
 
 
-def _me() -> str:
+def _find_own_user() -> str:
     """The daemon's own user: its name, which reservations want, or its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -153,7 +153,7 @@ def parse_reservations(text: str) -> dict[str, Reservation]:
     }
 
 
-class CliScheduler(Reader):
+class CliScheduler(SlurmCommandReader):
     """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as
     Reader does.
 
@@ -166,12 +166,12 @@ class CliScheduler(Reader):
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one update for each Reason and hundred nodes."""
         if spare_marks:
-            return singly(nodes, lambda one: self.update(one, "DRAIN", rules.drain_unmarked))
-        return self.update(nodes, "DRAIN", rules.drain)
+            return update_singly(nodes, lambda one: self.update(one, "DRAIN", rules.drain_unmarked))
+        return self.update(nodes, "DRAIN", rules.check_drain)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """DOWN with the same Reason, where the node is DRAIN with our recovery's Reason."""
-        return self.update(nodes, "DOWN", rules.down)
+        return self.update(nodes, "DOWN", rules.check_down)
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME where the Reason is still that recovery's and the slurmd answers."""
@@ -182,7 +182,7 @@ class CliScheduler(Reader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.signal(record, attempt)
+        refusal = rules.check_signal(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         return self.order("scancel", "--full", f"--signal={signal}", record.command_id)
@@ -192,7 +192,7 @@ class CliScheduler(Reader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        send = rules.requeue(record, attempt)
+        send = rules.check_requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
         return rules.requeue_answer(self.order("scontrol", "requeue", send))
@@ -215,7 +215,7 @@ class CliScheduler(Reader):
         try:
             known = self._known_of(record, exclude)
         except Unavailable as error:
-            return _unavailable(error)
+            return _reject_unavailable(error)
         send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
@@ -231,7 +231,7 @@ class CliScheduler(Reader):
                 return sent
             args = [f"JobId={update.command_id}"]
             if update.exclude is not None:
-                args += _exclusions(update.exclude, update.mark)
+                args += _format_exclusions(update.exclude, update.mark)
             if send.tasks is not None:
                 args.append(f"NumTasks={send.tasks}")
             args.append(rules.start_time(after_s))
@@ -248,13 +248,13 @@ class CliScheduler(Reader):
         try:
             known = self._known_of(record, ())
         except Unavailable as error:
-            return _unavailable(error)
-        send = rules.lift(record, nodes, known)
+            return _reject_unavailable(error)
+        send = rules.plan_lifts(record, nodes, known)
         if isinstance(send, Outcome):
             return send
         sent = Outcome.accepted()
         for update in send:
-            args = _exclusions(update.exclude, update.mark)
+            args = _format_exclusions(update.exclude, update.mark)
             sent = self.order("scontrol", "update", f"JobId={update.command_id}", *args)
             if sent.kind is not OutcomeKind.ACCEPTED:
                 return sent
@@ -265,13 +265,13 @@ class CliScheduler(Reader):
         record = self._look(job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.hold(record)
+        refusal = rules.check_hold(record)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         held = self.order("scontrol", "uhold", record.command_id)
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
-        written = self._comment(record, why)
+        written = self._write_comment(record, why)
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
 
@@ -283,7 +283,7 @@ class CliScheduler(Reader):
         refusal = rules.give_up(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        self._comment(record, why)
+        self._write_comment(record, why)
         return self.order("scancel", record.command_id)
 
     def note(self, attempt: Attempt, why: str) -> Outcome:
@@ -291,13 +291,13 @@ class CliScheduler(Reader):
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.note(record, attempt)
+        refusal = rules.check_note(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        return self._comment(record, why)
+        return self._write_comment(record, why)
 
-    def _comment(self, record: JobRecord, why: str) -> Outcome:
-        comment = rules.comment(record.job.comment, why)
+    def _write_comment(self, record: JobRecord, why: str) -> Outcome:
+        comment = rules.format_comment(record.job.comment, why)
         return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
 
     def active_controller(self) -> str:
@@ -315,7 +315,7 @@ class CliScheduler(Reader):
         try:
             held = self.reservations().get(name)
         except Unavailable as error:
-            return _unavailable(error)
+            return _reject_unavailable(error)
         if held is not None and set(held.nodes) == set(nodes):
             return Outcome.accepted("it holds them already")
         this, none = f"ReservationName={name}", Outcome.accepted("there is none")
@@ -323,15 +323,17 @@ class CliScheduler(Reader):
             sent = none if held is None else self.order("scontrol", "delete", this)
             return none if sent.code == _GONE else sent
         if held is not None:
-            sent = self.order("scontrol", "update", this, f"Nodes={fold(nodes)}")
+            sent = self.order("scontrol", "update", this, f"Nodes={fold_hostlist(nodes)}")
         else:
             args = [
                 this,
                 "StartTime=now",
                 "Duration=UNLIMITED",
-                f"Users={_me() if own else NOBODY}",
+                f"Users={_find_own_user() if own else NOBODY}",
             ]
-            sent = self.order("scontrol", "create", "reservation", *args, f"Nodes={fold(nodes)}")
+            sent = self.order(
+                "scontrol", "create", "reservation", *args, f"Nodes={fold_hostlist(nodes)}"
+            )
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
@@ -343,7 +345,7 @@ class CliScheduler(Reader):
         try:
             held = self.reservations().get(name)
         except Unavailable as error:
-            return _unavailable(error)
+            return _reject_unavailable(error)
         if held is not None:
             return Outcome.accepted("there is a reservation of that name")
         past = start <= datetime.now(UTC)
@@ -353,18 +355,18 @@ class CliScheduler(Reader):
             f"EndTime={end:{_SLURM_TIME}}",
             f"Users={NOBODY}",
             "Flags=MAINT,IGNORE_JOBS",
-            f"Nodes={fold(nodes)}",
+            f"Nodes={fold_hostlist(nodes)}",
         ]
         return self.order("scontrol", "create", "reservation", *args)
 
     def test(self, test: NodeTest) -> Outcome:
         """`sbatch --wrap`, where squeue knows no such job of ours."""
-        mine = (f"--name={test.name}", f"--user={_me()}")
+        mine = (f"--name={test.name}", f"--user={_find_own_user()}")
         try:
             known = self._read(*_OURS, *mine, program="squeue").text
         except Unavailable as error:
-            return _unavailable(error)
-        if job := max(map(natural, known.split()), default=0):
+            return _reject_unavailable(error)
+        if job := max(map(parse_count, known.split()), default=0):
             return Outcome.accepted(str(job))
         args = [*_ALONE, f"--job-name={test.name}"]
         if test.partition:
@@ -382,29 +384,31 @@ class CliScheduler(Reader):
         environ = {n: value for n, value in self.runner.environ.items() if n in _PASSED}
         ran = replace(self.runner, environ=environ).run("sbatch", *args)
         return (
-            Outcome.accepted(str(natural(ran.text.strip().partition(";")[0])))
+            Outcome.accepted(str(parse_count(ran.text.strip().partition(";")[0])))
             if ran.ok
-            else outcome(ran)
+            else judge_outcome(ran)
         )
 
     def end_test(self, name: str) -> Outcome:
         """`scancel` by name, of our own jobs alone."""
-        return self.order("scancel", f"--name={name}", f"--user={_me()}")
+        return self.order("scancel", f"--name={name}", f"--user={_find_own_user()}")
 
-    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+    def set_weight(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
         """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
-        return self.order("scontrol", "update", f"NodeName={fold(nodes)}", f"Weight={weight}")
+        return self.order(
+            "scontrol", "update", f"NodeName={fold_hostlist(nodes)}", f"Weight={weight}"
+        )
 
     def order(self, *args: str) -> Outcome:
         """Send one command, once."""
-        return outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
+        return judge_outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """The job now; a failed look is an order that was not sent."""
         try:
             return self.job(job)
         except Unavailable as error:
-            return _unavailable(error)
+            return _reject_unavailable(error)
 
     def _known_of(self, record: JobRecord | None, exclude: Sequence[NodeName]) -> set[NodeName]:
         wanted = set(exclude)
@@ -421,19 +425,19 @@ class CliScheduler(Reader):
             # Whether a mark is spent, which RESUME asks, takes the whole record.
             seen = self.nodes(names) if state == "RESUME" else self.states(names)
         except Unavailable as error:
-            return dict.fromkeys(wanted, _unavailable(error))
+            return dict.fromkeys(wanted, _reject_unavailable(error))
 
         def send(names: Sequence[str], reason: str) -> Outcome:
-            args = [f"NodeName={fold(names)}", f"State={state}"]
+            args = [f"NodeName={fold_hostlist(names)}", f"State={state}"]
             return self.order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
 
-        return update(wanted, seen, rule, send, with_reason=state != "RESUME")
+        return update_nodes(wanted, seen, rule, send, with_reason=state != "RESUME")
 
 
-def _exclusions(exclude: Sequence[NodeName], mark: str | None) -> list[str]:
-    listed = f"ExcNodeList={fold(exclude) if exclude else ''}"
+def _format_exclusions(exclude: Sequence[NodeName], mark: str | None) -> list[str]:
+    listed = f"ExcNodeList={fold_hostlist(exclude) if exclude else ''}"
     return [listed] if mark is None else [listed, f"AdminComment={mark}"]
 
 
-def _unavailable(error: Unavailable) -> Outcome:
+def _reject_unavailable(error: Unavailable) -> Outcome:
     return Outcome.rejected(UNAVAILABLE, str(error), transient=True)

@@ -126,7 +126,7 @@ class ControllerLog:
             return "which of several controllers is active is not known, or it is on another host"
         try:
             with path.open("rb", buffering=0) as file:
-                self._file, self._offset = _place(file)
+                self._file, self._offset = _find_end(file)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         self._path, self._rest, self._reopens = path, b"", False
@@ -144,15 +144,15 @@ class ControllerLog:
             if (there.st_dev, there.st_ino) == self._file and there.st_size == self._offset:
                 return ControllerNews.NONE
             with self._path.open("rb", buffering=0) as file:
-                return self._read(file)
+                return self._read_news(file)
         except FileNotFoundError:
             return ControllerNews.NONE  # between the two steps of a rotation
         except OSError:
             self._path = None
             return ControllerNews.NODE
 
-    def _read(self, file: BinaryIO) -> ControllerNews:
-        which, size = _place(file)
+    def _read_news(self, file: BinaryIO) -> ControllerNews:
+        which, size = _find_end(file)
         if which != self._file or size < self._offset:
             self._file, self._offset, self._rest = which, size, b""
             return ControllerNews.NODE
@@ -176,7 +176,7 @@ class ControllerLog:
         return news_of(line)
 
 
-def _place(file: BinaryIO) -> tuple[tuple[int, int], int]:
+def _find_end(file: BinaryIO) -> tuple[tuple[int, int], int]:
     """Which file this is, and where it ends."""
     found = os.fstat(file.fileno())
     return (found.st_dev, found.st_ino), found.st_size

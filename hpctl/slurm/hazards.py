@@ -33,7 +33,7 @@ class Hazard(msgspec.Struct, frozen=True):
     source: str
 
 
-class _Slurm(msgspec.Struct, frozen=True):
+class _CheckedSlurm(msgspec.Struct, frozen=True):
     version: Version
     config: Config
     files: Mapping[str, str] | None
@@ -47,10 +47,10 @@ class _Slurm(msgspec.Struct, frozen=True):
         return None
 
     def number(self, setting: str, default: int) -> int:
-        return _int(self.config.get(setting, ""), default)
+        return _parse_int(self.config.get(setting, ""), default)
 
 
-class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
+class _HazardRow(Hazard, frozen=True, forbid_unknown_fields=True):
     """A row of hazards.yaml, whose head says what each key means."""
 
     since: tuple[int, ...] = ()
@@ -65,11 +65,11 @@ class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
     given: bool | None = None
     by: str = ""
 
-    def of(self, slurm: _Slurm) -> list[Hazard]:
+    def of(self, slurm: _CheckedSlurm) -> list[Hazard]:
         """The hazard that the row tells of this Slurm, if it does; of some, one for each key."""
         if not self.since <= slurm.version < self.before:
             return []
-        found = BY[self.by](slurm) if self.by else self._values(slurm)
+        found = BY[self.by](slurm) if self.by else self._list_values(slurm)
         return [
             Hazard(
                 self.rule,
@@ -81,11 +81,11 @@ class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
             for values in found
         ]
 
-    def _values(self, slurm: _Slurm) -> list[_Values]:
+    def _list_values(self, slurm: _CheckedSlurm) -> list[_Values]:
         text: str | None = slurm.config.get(self.setting, "")
         if self.option:
             text = slurm.option(self.setting, self.option)
-        value = _int(text or "", self.default)
+        value = _parse_int(text or "", self.default)
         trips = (
             self.above is None or value > self.above,
             self.below is None or value < self.below,
@@ -97,72 +97,72 @@ class _Row(Hazard, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _rows() -> list[_Row]:
+def _load_rows() -> list[_HazardRow]:
     text = resources(__package__).joinpath("hazards.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), list[_Row])
+    return msgspec.convert(yaml.safe_load(text), list[_HazardRow])
 
 
-def hazards(
+def find_hazards(
     version: Version, config: Config, files: Mapping[str, str] | None = None
 ) -> list[Hazard]:
     """All findings for this release under this configuration, the worst first.
 
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
     """
-    slurm = _Slurm(version, config, files)
-    found = [hazard for row in _rows() for hazard in row.of(slurm)]
+    slurm = _CheckedSlurm(version, config, files)
+    found = [hazard for row in _load_rows() for hazard in row.of(slurm)]
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
-def _begin_delay(slurm: _Slurm) -> list[_Values]:
+def _begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
     delay = None
     if slurm.version >= (25, 11):
         delay = slurm.option("SchedulerParameters", "requeue_delay")
-    seconds = _int(delay or slurm.option("AuthInfo", "cred_expire") or "", 120)
+    seconds = _parse_int(delay or slurm.option("AuthInfo", "cred_expire") or "", 120)
     where = "SchedulerParameters=requeue_delay" if delay else "AuthInfo=cred_expire"
     restart = "; it is read once: restart slurmctld" if delay else ""
     values: _Values = {"seconds": seconds + 1, "where": where, "restart": restart}
     return [values] if seconds > 120 else []
 
 
-def _unkillable_floor(slurm: _Slurm) -> list[_Values]:
+def _unkillable_floor(slurm: _CheckedSlurm) -> list[_Values]:
     limit, floor = slurm.number("UnkillableStepTimeout", 60), 5 * slurm.number("MessageTimeout", 10)
     return [{"limit": limit, "floor": floor}] if limit < floor else []
 
 
-def _prologs(slurm: _Slurm) -> str:
+def _list_prologs(slurm: _CheckedSlurm) -> str:
     """The Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
     lines = (text for key, text in slurm.config.items() if key.partition("[")[0] == "Prolog")
     return ",".join(filter(None, lines))
 
 
-def _prolog_hold(slurm: _Slurm) -> list[_Values]:
-    prolog = _prologs(slurm)
+def _prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
+    prolog = _list_prologs(slurm)
     unheld = slurm.option("SchedulerParameters", "nohold_on_prolog_fail") is not None
     # Before 23.02 slurmd asks for the requeue, and reads its own slurm.conf.
     where = "slurm.conf, on the nodes as well" if slurm.version < (23, 2) else "slurm.conf"
     return [{"prolog": prolog, "where": where}] if prolog and not unheld else []
 
 
-def _prolog_cancels(slurm: _Slurm) -> list[_Values]:
+def _prolog_cancels(slurm: _CheckedSlurm) -> list[_Values]:
     forced = slurm.option("PrologFlags", "forcerequeueonfail") is not None
-    return [{}] if _prologs(slurm) and not forced else []
+    return [{}] if _list_prologs(slurm) and not forced else []
 
 
-def _requeue_exit(slurm: _Slurm) -> list[_Values]:
+def _requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
     bad = [key for key in keys if STOP_EXIT_CODE in parse.exit_codes(slurm.config.get(key, ""))]
     return [{"key": key, "code": STOP_EXIT_CODE} for key in bad]
 
 
-def _accounting(slurm: _Slurm) -> list[_Values]:
+def _check_accounting(slurm: _CheckedSlurm) -> list[_Values]:
     storage = slurm.config.get("AccountingStorageType", "")
     if not storage or storage.endswith("/none"):
         return []
     return [{}] if slurm.option("AccountingStoreFlags", "job_comment") is None else []
 
 
-def _topology_missing(slurm: _Slurm) -> list[_Values]:
+def _topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
     plugin = slurm.config.get("TopologyPlugin", "").rpartition("/")[2].lower()
     known = TOPOLOGY if slurm.version >= (25, 5, 0) else TOPOLOGY[:1]
     if slurm.files is None or plugin not in ("tree", "block"):
@@ -171,26 +171,26 @@ def _topology_missing(slurm: _Slurm) -> list[_Values]:
     return [] if there else [{"plugin": plugin, "files": " or ".join(known)}]
 
 
-def _topology_empty(slurm: _Slurm) -> list[_Values]:
+def _topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
     text = (slurm.files or {}).get("topology.yaml")
     lines = (line.strip() for line in (text or "").splitlines())
     full = any(line and not line.startswith("#") and line not in ("---", "[]") for line in lines)
     return [] if text is None or full else [{}]
 
 
-BY: Mapping[str, Callable[[_Slurm], list[_Values]]] = {
+BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
     "begin_delay": _begin_delay,
     "unkillable_floor": _unkillable_floor,
     "prolog_hold": _prolog_hold,
     "prolog_cancels": _prolog_cancels,
     "requeue_exit": _requeue_exit,
-    "accounting": _accounting,
+    "accounting": _check_accounting,
     "topology_missing": _topology_missing,
     "topology_empty": _topology_empty,
 }
 
 
-def _int(text: str, default: int) -> int:
+def _parse_int(text: str, default: int) -> int:
     """The number that a setting begins with (`300 sec`), or the default."""
     match = re.match(r"\s*(\d+)", text)
     return int(match[1]) if match else default

@@ -1,6 +1,6 @@
 """Where a node is reached, by its name."""
 
-from hpctl.vocabulary.instance_join import is_address, spelled
+from hpctl.vocabulary.instance_join import is_address, parse_host_address
 
 ASK_S = 10.0
 """How long slurmctld has to say where a node is."""
@@ -12,12 +12,12 @@ def find_address(name: str) -> str:
     Where Slurm has none either: the name. Names by instance group (`gpu-compute-1`, with
     `UseInstanceNames`) resolve nowhere, or to an instance that was replaced since.
     """
-    if address := name if is_address(name) else spelled(name):
+    if address := name if is_address(name) else parse_host_address(name):
         return address
     # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.
-    from hpctl.slurm.parse import node_lines, nodes
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.parse import node_lines, parse_nodes
+    from hpctl.slurm.run import SlurmRunner
 
-    ran = Runner(timeout=ASK_S).run("scontrol", "-o", "show", "node", name)
-    known, _ = nodes(node_lines(ran.text))
+    ran = SlurmRunner(timeout=ASK_S).run("scontrol", "-o", "show", "node", name)
+    known, _ = parse_nodes(node_lines(ran.text))
     return next((node.address for node in known if node.name == name and node.address), name)

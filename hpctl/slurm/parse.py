@@ -31,17 +31,17 @@ from hpctl.slurm.records import (
     Size,
     gres_of,
     least_of,
-    mebibytes,
     node_states,
     node_tres,
+    parse_mebibytes,
     tasks_of,
     tres_of,
 )
-from hpctl.toolkit.bounds import EARLIEST, at_text, natural, printable
+from hpctl.toolkit.bounds import EARLIEST, at_text, make_printable, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.demand import Demand, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.slurm_facts import COMPLETING, SlurmJob, SlurmNode
 
 SKEW = timedelta(seconds=30)
@@ -76,18 +76,18 @@ def node_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.startswith("NodeName=")]
 
 
-def nodes(
+def parse_nodes(
     lines: Iterable[str], by: Dealt = UNASKED, slurm_user: str = ""
-) -> tuple[list[SlurmNode], list[Flaw]]:
+) -> tuple[list[SlurmNode], list[InconsistentState]]:
     """The nodes of these lines, and the lines that cannot be read."""
-    return each("parse", lines, _name, lambda line: _node(line, by, slurm_user))
+    return isolate_each("parse", lines, _parse_name, lambda line: _parse_node(line, by, slurm_user))
 
 
-def _name(line: str) -> NodeName:
+def _parse_name(line: str) -> NodeName:
     return NodeName(line[9:].partition(" ")[0])
 
 
-def expedited(record: str) -> bool:
+def is_expedited_record(record: str) -> bool:
     """Whether a lone `show job ID` says that it was submitted with --requeue=expedite.
 
     Only text says so: the flag is not in v0.0.42. A comment could say so as well; what follows
@@ -117,7 +117,7 @@ class _JsonJobs(msgspec.Struct):
     jobs: list[_JsonJob] = []
 
 
-def config(text: str) -> dict[str, str]:
+def parse_config(text: str) -> dict[str, str]:
     """`scontrol show config` as a dict; an unset value (`(null)`) is an empty text."""
     found: dict[str, str] = {}
     for line in text.split("\n"):
@@ -134,14 +134,14 @@ def exit_codes(text: str) -> frozenset[int]:
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
         if match:
-            last = min(natural(match[2] or match[1]), LAST_EXIT_CODE)
-            codes.update(range(natural(match[1]), last + 1))
+            last = min(parse_count(match[2] or match[1]), LAST_EXIT_CODE)
+            codes.update(range(parse_count(match[1]), last + 1))
     return frozenset(codes)
 
 
 def partition_tiers(text: str) -> dict[str, int]:
     """The PriorityTier of each partition of `scontrol show partition -o`."""
-    return {found[1]: natural(found[2]) for found in _TIER.finditer(text)}
+    return {found[1]: parse_count(found[2]) for found in _TIER.finditer(text)}
 
 
 def preempting_qos(text: str) -> dict[str, frozenset[str]]:
@@ -150,43 +150,45 @@ def preempting_qos(text: str) -> dict[str, frozenset[str]]:
     return {name: frozenset(preempts.split(",")) for name, _, preempts in rows if preempts}
 
 
-def version(text: str) -> tuple[int, int, int] | None:
+def parse_version(text: str) -> tuple[int, int, int] | None:
     """The release in `slurm-wlm 22.05.8` or `slurm 25.11.7`."""
     match = re.search(r"\b(\d{2})\.(\d{2})\.(\d+)", text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
-    cpus = natural(_word(line, " CPUEfctv=", 0)) or natural(_word(line, " CPUTot=", 0))
-    features, gres = _word(line, " ActiveFeatures=", 0), _word(line, " Gres=", 0)
+def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
+    cpus = parse_count(_parse_word(line, " CPUEfctv=", 0)) or parse_count(
+        _parse_word(line, " CPUTot=", 0)
+    )
+    features, gres = _parse_word(line, " ActiveFeatures=", 0), _parse_word(line, " Gres=", 0)
     at = line.find(" NodeAddr=")
-    address = _word(line, " NodeAddr=", at) if at >= 0 else ""
-    version = _word(line, " Version=", max(at, 0))
-    memory = natural(_word(line, " RealMemory=", max(at, 0)))
+    address = _parse_word(line, " NodeAddr=", at) if at >= 0 else ""
+    version = _parse_word(line, " Version=", max(at, 0))
+    memory = parse_count(_parse_word(line, " RealMemory=", max(at, 0)))
     at = max(at, 0)
-    state, flags = _states_of(_word(line, " State=", at))
+    state, flags = _states_of(_parse_word(line, " State=", at))
     at = max(line.find(" State=", at), 0)
-    partitions = _word(line, " Partitions=", at)
-    reason, set_at, who = _reason(line, at)
+    partitions = _parse_word(line, " Partitions=", at)
+    reason, set_at, who = _parse_reason(line, at)
     return SlurmNode(
-        name=_name(line),
+        name=_parse_name(line),
         state=state,
         flags=flags,
         reason=reason,
-        reason_at=_at(set_at),
+        reason_at=_parse_time(set_at),
         address=address,
-        partitions=_names(partitions),
-        boot_time=_at(_word(line, " BootTime=", at)),
-        slurmd_start=_at(_word(line, " SlurmdStartTime=", at)),
-        last_busy=_at(_word(line, " LastBusyTime=", at)),
+        partitions=_split_names(partitions),
+        boot_time=_parse_time(_parse_word(line, " BootTime=", at)),
+        slurmd_start=_parse_time(_parse_word(line, " SlurmdStartTime=", at)),
+        last_busy=_parse_time(_parse_word(line, " LastBusyTime=", at)),
         has=node_tres(cpus, memory, gres, by),
-        features=_names(features),
+        features=_split_names(features),
         version=version,
-        reason_by=person(who, slurm_user),
+        reason_by=find_person(who, slurm_user),
     )
 
 
-def person(who: str, slurm_user: str) -> str:
+def find_person(who: str, slurm_user: str) -> str:
     """The author of a Reason, where that is a person: neither root nor SlurmUser.
 
     Where SlurmUser is not known nobody can tell, and it is taken to be Slurm.
@@ -203,7 +205,7 @@ GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,User:0|,Reason:0"
 """What `sinfo --Node --Format` prints for `glance`, the free text last."""
 
 
-def glance(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
+def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
     """The node with the state and Reason that sinfo prints, a line for each of its partitions.
 
     None where it is absent, or its lines differ.
@@ -224,12 +226,12 @@ def glance(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | Non
         state=state,
         flags=flags,
         reason="" if none else reason,
-        reason_at=_at(set_at),
-        reason_by=person(who, slurm_user),
+        reason_at=_parse_time(set_at),
+        reason_by=find_person(who, slurm_user),
     )
 
 
-def _reason(line: str, at: int) -> tuple[str, str, str]:
+def _parse_reason(line: str, at: int) -> tuple[str, str, str]:
     """The Reason, and time and user of its `[user@time]`; only Comment and Extra may follow."""
     start = line.find(" Reason=", at)
     if start < 0:
@@ -242,11 +244,11 @@ def _reason(line: str, at: int) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=65536)
-def _at(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     return at_text(text)
 
 
-def _word(record: str, key: str, at: int) -> str:
+def _parse_word(record: str, key: str, at: int) -> str:
     """The value after the first such key from `at` on, up to a space; `(null)` is empty."""
     start = record.find(key, at)
     if start < 0:
@@ -296,7 +298,7 @@ def _states_of(text: str) -> tuple[str, frozenset[str]]:
 
 
 @lru_cache(maxsize=1024)
-def _names(text: str) -> tuple[str, ...]:
+def _split_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
@@ -332,7 +334,7 @@ def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
     return fields if release < EXCLUDED_SINCE else (*fields[:-2], "ExcNodes", *fields[-2:])
 
 
-def environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
+def make_squeue_environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
     """What squeue reads its format from. `mark`: letters and digits that nobody can guess."""
     ends = [f"{name}:m{mark};" for name in fields[:-1]]
     return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
@@ -343,30 +345,30 @@ def of_lists(mark: str) -> dict[str, str]:
     return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
 
 
-def jobs(
+def parse_jobs(
     out: bytes, lists: bytes, mark: str, hosts: Hostlists, fields: tuple[str, ...] = FIELDS
-) -> tuple[list[JobRecord], list[Flaw]]:
+) -> tuple[list[JobRecord], list[InconsistentState]]:
     """The jobs that squeue printed, `lists` by `of_lists`, and the records that cannot be read.
 
     Raises FrameError.
     """
-    excluded = {row[0].strip(): row[1] for row in _rows(lists, mark) if len(row) == 2}
-    return each(
+    excluded = {row[0].strip(): row[1] for row in _split_rows(lists, mark) if len(row) == 2}
+    return isolate_each(
         "parse",
-        _rows(out, mark),
+        _split_rows(out, mark),
         lambda row: row[0].strip(),
-        lambda row: _record(row, fields, excluded, hosts),
+        lambda row: _parse_record(row, fields, excluded, hosts),
     )
 
 
-def _rows(out: bytes, mark: str) -> list[list[str]]:
+def _split_rows(out: bytes, mark: str) -> list[list[str]]:
     *rows, rest = out.split(f"m{mark}.".encode())
     if rest.strip():
         raise FrameError("it ends within a record")
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
-def _record(
+def _parse_record(
     row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: Hostlists
 ) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
@@ -380,15 +382,15 @@ def _record(
     preempted = at_text(values["PreemptTime"])
     ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
     state, flags = job_states(values["State"], ended)
-    uid = natural(values["UserID"])
+    uid = parse_count(values["UserID"])
     job = SlurmJob(
-        id=JobId(_id(values["JobID"])),
+        id=JobId(_parse_id(values["JobID"])),
         state=state,
         submit=at_text(values["SubmitTime"]) or EARLIEST,
-        restarts=natural(values["RestartCnt"]),
+        restarts=parse_count(values["RestartCnt"]),
         flags=flags,
-        name=printable(values["Name"]),
-        user=printable(values["UserName"]),
+        name=make_printable(values["Name"]),
+        user=make_printable(values["UserName"]),
         partition=values["Partition"],
         nodes=hosts(values["NodeList"]),
         excluded=hosts.of_user(uid, values.get("ExcNodes", excluded.get(row[0].strip(), ""))),
@@ -403,27 +405,27 @@ def _record(
         comment="" if values["Comment"] == "(null)" else values["Comment"],
         uid=uid,
         wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
-        asks=demand(values) if pending else None,
+        asks=parse_demand(values) if pending else None,
         completing_on=hosts(values["NodeList"]) if COMPLETING in flags else (),
-        array_job=natural(values["ArrayJobID"]) if task else 0,
+        array_job=parse_count(values["ArrayJobID"]) if task else 0,
         array_task=task,
-        het_job=JobId(natural(values["HetJobID"])),
-        het_offset=natural(values["HetJobOffset"]),
-        qos=printable(values["QOS"]),
+        het_job=JobId(parse_count(values["HetJobID"])),
+        het_offset=parse_count(values["HetJobOffset"]),
+        qos=make_printable(values["QOS"]),
         preempted=preempted,
         admin_comment=values["admin_comment"],
     )
     size = Size(
-        natural(values["NumNodes"]),
-        natural(tres_of(values["tres-alloc"]).get("node", "")),
-        natural(values["NumTasks"]),
-        natural(values["NTPerNode"]),
+        parse_count(values["NumNodes"]),
+        parse_count(tres_of(values["tres-alloc"]).get("node", "")),
+        parse_count(values["NumTasks"]),
+        parse_count(values["NTPerNode"]),
     )
     return JobRecord(job, size=size)
 
 
-def _id(text: str) -> int:
-    number = natural(text)
+def _parse_id(text: str) -> int:
+    number = parse_count(text)
     if not 0 < number < 2**32:
         raise ValueError("no job id")
     return number
@@ -433,12 +435,12 @@ def _exit_code(status: str) -> str:
     """wait(2)'s status as the code and signal that scontrol prints, and squeue too by now."""
     code, is_pair, signal = status.partition(":")
     if is_pair:
-        return f"{natural(code)}:{natural(signal)}"
-    number = natural(status)
+        return f"{parse_count(code)}:{parse_count(signal)}"
+    number = parse_count(status)
     return f"{number >> 8 & 0xFF}:{number & 0x7F}"
 
 
-def _oversubscribe(values: Mapping[str, str]) -> str:
+def _parse_oversubscribe(values: Mapping[str, str]) -> str:
     """As releases before 26.05 have it: OK for a job whose nodes others may be on, too."""
     if "OverSubscribe" in values:
         return values["OverSubscribe"]
@@ -449,11 +451,11 @@ _SHARED: Final = ("", "OK", "YES")
 """OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
-def demand(fields: Mapping[str, str]) -> Demand:
+def parse_demand(fields: Mapping[str, str]) -> Demand:
     """What a pending job asks for, of each node and together."""
     tres = tres_of(fields["tres-alloc"])
-    nodes = max(natural(tres.get("node", ""), least_of(fields["NumNodes"])), 1)
-    each, tasks = gres_of(fields["tres-per-node"]), max(natural(fields["NumTasks"]), 1)
+    nodes = max(parse_count(tres.get("node", ""), least_of(fields["NumNodes"])), 1)
+    each, tasks = gres_of(fields["tres-per-node"]), max(parse_count(fields["NumTasks"]), 1)
     together = dict(gres_of(fields["tres-per-job"]))
     for listed, times in ((gres_of(fields["tres-per-task"]), tasks), (each, nodes)):
         for name, count in listed:
@@ -461,14 +463,14 @@ def demand(fields: Mapping[str, str]) -> Demand:
     return Demand(
         nodes=nodes,
         tasks=max(tasks_of(fields["ArrayTaskID"]), 1),
-        each=Tres(natural(fields["MinCpus"]), 0, each),
+        each=Tres(parse_count(fields["MinCpus"]), 0, each),
         total=Tres(
-            natural(tres.get("cpu", ""), natural(fields["NumCPUs"])),
-            mebibytes(tres.get("mem", "")),
+            parse_count(tres.get("cpu", ""), parse_count(fields["NumCPUs"])),
+            parse_mebibytes(tres.get("mem", "")),
             tuple(sorted(together.items())),
         ),
         # How many sockets a node has is not known: such a job is taken to fill its nodes.
-        whole=_oversubscribe(fields) not in _SHARED or bool(fields["tres-per-socket"]),
+        whole=_parse_oversubscribe(fields) not in _SHARED or bool(fields["tres-per-socket"]),
         features=fields["Feature"],
         named=bool(fields["ReqNodes"]),
     )

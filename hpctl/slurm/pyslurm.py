@@ -30,17 +30,17 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.slurm import parse
-from hpctl.slurm.cli import CliScheduler, Rule, update
+from hpctl.slurm.cli import CliScheduler, Rule, update_nodes
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import Hostlists, node_states, tasks_of, whole_jobs
-from hpctl.slurm.run import Runner, of_text
-from hpctl.toolkit.bounds import EARLIEST, at_stamp, printable
+from hpctl.slurm.run import SlurmRunner, of_text
+from hpctl.toolkit.bounds import EARLIEST, at_stamp, make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, valid_name
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw, each, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -55,11 +55,11 @@ class ChildAnswer(msgspec.Struct):
 
     nodes: list[SlurmNode] = []
     jobs: list[SlurmJob] = []
-    flaws: list[Flaw] = []
+    flaws: list[InconsistentState] = []
     error: str = ""
 
 
-class Question(msgspec.Struct):
+class PySlurmQuestion(msgspec.Struct):
     """What the child is asked: `start`, `view`, `nodes` (all for no names), or `update`."""
 
     do: str
@@ -73,15 +73,15 @@ class PySlurm(CliScheduler):
 
     def __init__(
         self,
-        runner: Runner,
+        runner: SlurmRunner,
         *,
         event: Callable[[], bool] | None = None,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(runner, event=event, may_act=may_act)
-        self._child = _Child(runner)
+        self._child = _PySlurmChild(runner)
 
-    def unusable(self) -> str:
+    def explain_unusable(self) -> str:
         """Why pyslurm cannot be used beside these commands; "" where it can.
 
         slurmctld is not asked: one that is away now is no reason to do without pyslurm for good.
@@ -96,7 +96,7 @@ class PySlurm(CliScheduler):
             return f"the release of Slurm is not known: {error}"
         if ours.split(".")[:2] != [f"{theirs[0]}", f"{theirs[1]:02d}"]:
             return f"pyslurm {ours} does not match Slurm {'.'.join(map(str, theirs))}"
-        if self._child.ask(Question("start")) is None:
+        if self._child.ask(PySlurmQuestion("start")) is None:
             return f"pyslurm {ours} does not start: it was compiled for another Slurm, or is broken"
         return ""
 
@@ -107,7 +107,7 @@ class PySlurm(CliScheduler):
     def view(self) -> SchedulerView:
         """All nodes and jobs, by two RPCs. Raises Unavailable."""
         as_of = self.now()
-        answer = self._asked(Question("view"))
+        answer = self._ask_child(PySlurmQuestion("view"))
         nodes = self._by_name(answer.nodes)
         jobs = whole_jobs({job.id: job for job in answer.jobs})
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
@@ -127,11 +127,11 @@ class PySlurm(CliScheduler):
         named = {node.name: node for node in nodes}
         for name, node in named.items():
             if node.reason_by:
-                author = parse.person(node.reason_by, self.slurm_user())
+                author = parse.find_person(node.reason_by, self.slurm_user())
                 named[name] = replace(node, reason_by=author)
         return named
 
-    def _asked(self, question: Question) -> ChildAnswer:
+    def _ask_child(self, question: PySlurmQuestion) -> ChildAnswer:
         began = time.monotonic()
         answer = self._child.ask(question)
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
@@ -150,7 +150,9 @@ class PySlurm(CliScheduler):
         seen: dict[NodeName, SlurmNode] = {}
         try:
             if good:
-                looked = self._asked(Question("nodes", good if len(good) <= LOOK_SINGLY else []))
+                looked = self._ask_child(
+                    PySlurmQuestion("nodes", good if len(good) <= LOOK_SINGLY else [])
+                )
                 seen = self._by_name(looked.nodes)
         except Unavailable as error:
             refused = Outcome.rejected("unavailable", str(error), transient=True)
@@ -159,25 +161,27 @@ class PySlurm(CliScheduler):
         def send(names: Sequence[str], reason: str) -> Outcome:
             if not self.may_act():
                 return NOT_LEADING
-            answer = self._child.ask(Question("update", [fold(names)], state, reason))
+            answer = self._child.ask(
+                PySlurmQuestion("update", [fold_hostlist(names)], state, reason)
+            )
             if answer is None:
                 return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")
             return of_text(answer.error) if answer.error else Outcome.accepted()
 
-        return update(wanted, seen, rule, send, with_reason=state != "RESUME")
+        return update_nodes(wanted, seen, rule, send, with_reason=state != "RESUME")
 
 
-class _Child:
+class _PySlurmChild:
     """The process that has libslurm: started when it is needed, asked one thing at a time."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: SlurmRunner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
         self._running: list[tuple[subprocess.Popen[bytes], Connection]] = []
         # A command that has read Slurm once just ends.
-        weakref.finalize(self, _end, self._running)
+        weakref.finalize(self, _kill_child, self._running)
 
-    def ask(self, question: Question) -> ChildAnswer | None:
+    def ask(self, question: PySlurmQuestion) -> ChildAnswer | None:
         """The answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
@@ -187,18 +191,18 @@ class _Child:
                     raise TimeoutError
                 return msgspec.msgpack.decode(pipe.recv_bytes(), type=ChildAnswer)
             except (OSError, EOFError, msgspec.DecodeError):
-                _end(self._running)
+                _kill_child(self._running)
                 return None
 
     def end(self) -> None:
         """Kill the child."""
         with self._lock:
-            _end(self._running)
+            _kill_child(self._running)
 
     def _started(self) -> Connection:
         if self._running and self._running[0][0].poll() is None:
             return self._running[0][1]
-        _end(self._running)
+        _kill_child(self._running)
         ours, theirs = Pipe()
         env = self._runner.env()
         places = [str(Path(__file__).parents[2]), *env.get("PYTHONPATH", "").split(os.pathsep)]
@@ -216,7 +220,7 @@ class _Child:
         return ours
 
 
-def _end(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
+def _kill_child(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
     while running:
         process, pipe = running.pop()
         pipe.close()
@@ -224,29 +228,29 @@ def _end(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
         process.wait()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve_parent(pipe: Connection) -> None:
     """Answer until the parent is gone. libslurm is initialised here, and only here."""
     import pyslurm
 
     while True:
         try:
-            question = msgspec.msgpack.decode(pipe.recv_bytes(), type=Question)
+            question = msgspec.msgpack.decode(pipe.recv_bytes(), type=PySlurmQuestion)
         except EOFError:
             return
-        answer = walled("ask", question.do, partial(_answered, pyslurm), question)
-        if isinstance(answer, Flaw):
+        answer = isolate_call("ask", question.do, partial(_answer_safely, pyslurm), question)
+        if isinstance(answer, InconsistentState):
             answer = ChildAnswer(error=answer.error)
         pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def _answered(pyslurm: Any, question: Question) -> ChildAnswer:
+def _answer_safely(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
     try:
-        return _answer(pyslurm, question)
+        return _answer_question(pyslurm, question)
     except pyslurm.PyslurmError as error:
         return ChildAnswer(error=str(error) or "error without a text")
 
 
-def _answer(pyslurm: Any, question: Question) -> ChildAnswer:
+def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
     if question.do == "start":
         return ChildAnswer()
     if question.do == "update":
@@ -257,27 +261,31 @@ def _answer(pyslurm: Any, question: Question) -> ChildAnswer:
         pyslurm.Node(names).modify(changes)
         return ChildAnswer()
     if question.do == "nodes" and question.names:
-        return ChildAnswer(nodes=[n for name in question.names for n in _look(pyslurm, name)])
-    nodes, flaws = each("parse", pyslurm.Nodes.load().items(), itemgetter(0), _typed(_node))
+        return ChildAnswer(
+            nodes=[n for name in question.names for n in _look_up_node(pyslurm, name)]
+        )
+    nodes, flaws = isolate_each(
+        "parse", pyslurm.Nodes.load().items(), itemgetter(0), _check_type(_convert_node)
+    )
     if question.do == "nodes":
         return ChildAnswer(nodes=nodes)
     hosts = Hostlists()
-    job = _typed(partial(_job, hosts))
-    jobs = each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
+    job = _check_type(partial(_convert_job, hosts))
+    jobs = isolate_each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
     return ChildAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
 
-def _look(pyslurm: Any, name: str) -> list[SlurmNode]:
+def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
     """The node, or none: only a controller that answers may say that there is none."""
     try:
-        return [_node((name, pyslurm.Node.load(name)))]
+        return [_convert_node((name, pyslurm.Node.load(name)))]
     except pyslurm.RPCError as error:
         if "does not exist" in str(error) or "Invalid node name" in str(error):
             return []
         raise
 
 
-def _typed(make: Callable[[Any], T]) -> Callable[[Any], T]:
+def _check_type(make: Callable[[Any], T]) -> Callable[[Any], T]:
     """The same, raising here for a value of another type: there it would cost the whole answer."""
 
     def made(item: Any) -> T:
@@ -288,7 +296,7 @@ def _typed(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return made
 
 
-def _text(thing: Any, name: str) -> str:
+def _read_text(thing: Any, name: str) -> str:
     """A text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands there."""
     try:
         return getattr(thing, name) or ""
@@ -296,43 +304,43 @@ def _text(thing: Any, name: str) -> str:
         return error.object.decode("utf-8", "replace")
 
 
-def _node(item: tuple[str, Any]) -> SlurmNode:
+def _convert_node(item: tuple[str, Any]) -> SlurmNode:
     node = item[1]
     state, flags = node_states(node.state.split("+"))
     return SlurmNode(
         name=NodeName(node.name),
         state=state,
         flags=flags,
-        reason=_text(node, "reason"),
-        address=_text(node, "address"),
+        reason=_read_text(node, "reason"),
+        address=_read_text(node, "address"),
         partitions=tuple(node.partitions or ()),
         boot_time=at_stamp(node.boot_time),
         slurmd_start=at_stamp(node.slurmd_start_time),
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
-        version=_text(node, "slurm_version"),
-        reason_by=_text(node, "reason_user") if _text(node, "reason") else "",
+        version=_read_text(node, "slurm_version"),
+        reason_by=_read_text(node, "reason_user") if _read_text(node, "reason") else "",
     )
 
 
-def _wants(job: Any) -> int:
+def _count_wanted_nodes(job: Any) -> int:
     """The nodes of all tasks of a pending job that may run at once."""
     limit = job.array_tasks_parallel or ""
     return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
-def _tasks(job: Any) -> str:
+def _format_tasks(job: Any) -> str:
     """Which task of its array it is, or those that wait in its record; "" for no array."""
     if not job.array_id:
         return ""
     return str(job.array_task_id) if job.array_task_id is not None else job.array_tasks_waiting
 
 
-def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
+def _convert_job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
-    end, reason = at_stamp(job.end_time), _text(job, "state_reason").replace(" ", "_")
+    end, reason = at_stamp(job.end_time), _read_text(job, "state_reason").replace(" ", "_")
     preempted = at_stamp(job.preempt_time)
     ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
     state, flags = job_states(job.state, ended)
@@ -342,8 +350,8 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         submit=at_stamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
-        name=printable(_text(job, "name")),
-        user=printable(_text(job, "user_name")),
+        name=make_printable(_read_text(job, "name")),
+        user=make_printable(_read_text(job, "user_name")),
         partition=job.partition or "",
         nodes=hosts(job.allocated_nodes or ""),
         excluded=hosts.of_user(job.user_id, job.excluded_nodes or ""),
@@ -355,20 +363,20 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         start=at_stamp(job.start_time),
         end=end,
         eligible=at_stamp(job.eligible_time),
-        comment=_text(job, "comment"),
-        admin_comment=_text(job, "admin_comment"),
+        comment=_read_text(job, "comment"),
+        admin_comment=_read_text(job, "admin_comment"),
         uid=job.user_id,
-        wants=_wants(job) if state == "PENDING" else 0,
+        wants=_count_wanted_nodes(job) if state == "PENDING" else 0,
         completing_on=hosts(job.allocated_nodes or "") if "COMPLETING" in flags else (),
         array_job=job.array_id or 0,
-        array_task=_tasks(job),
+        array_task=_format_tasks(job),
         het_job=JobId(job.heterogeneous_id or 0),
         het_offset=job.heterogeneous_offset or 0,
-        qos=_text(job, "qos"),
+        qos=_read_text(job, "qos"),
         preempted=preempted,
     )
 
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):  # the daemon ended while we answered
-        _serve(Connection(int(sys.argv[1])))
+        _serve_parent(Connection(int(sys.argv[1])))

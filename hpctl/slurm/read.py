@@ -20,19 +20,19 @@ from hpctl.slurm.records import (
     Dealt,
     Hostlists,
     JobRecord,
-    dealt,
     group_components,
+    parse_dealt,
     whole_job,
     whole_jobs,
 )
-from hpctl.slurm.run import End, Ran, Runner
-from hpctl.toolkit.bounds import at_text, natural
+from hpctl.slurm.run import End, Ran, SlurmRunner
+from hpctl.toolkit.bounds import at_text, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Interrupted, Unavailable
-from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist, split_batches
 from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
@@ -61,10 +61,10 @@ clusters."""
 
 
 @dataclass(eq=False)
-class Reader:
+class SlurmCommandReader:
     """Slurm's answers as values. Every method raises Unavailable, and nothing else."""
 
-    runner: Runner = field(default_factory=Runner)
+    runner: SlurmRunner = field(default_factory=SlurmRunner)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     event: Callable[[], bool] | None = None
     """Whether a daemon's loop has an event to handle: a long read is then given up. Other threads
@@ -89,7 +89,7 @@ class Reader:
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
         if self._version is None:
-            self._version = parse.version(self._read("--version").text)
+            self._version = parse.parse_version(self._read("--version").text)
         if self._version is None:
             raise Unavailable("scontrol --version names no release", "is this Slurm?")
         return self._version
@@ -98,7 +98,7 @@ class Reader:
         """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
         config = self._fixed_config()
-        return dealt(config) if config else UNASKED
+        return parse_dealt(config) if config else UNASKED
 
     def slurm_user(self) -> str:
         """The name of SlurmUser, asked until it was answered once; empty where it was not."""
@@ -115,7 +115,7 @@ class Reader:
 
     def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
-        return parse.config(self._read("show", "config").text)
+        return parse.parse_config(self._read("show", "config").text)
 
     def booted(self) -> datetime | None:
         """When slurmctld started, to the second below."""
@@ -128,7 +128,7 @@ class Reader:
     def view(self) -> SchedulerView:
         """All nodes and jobs. `as_of` is before the first question, never after."""
         give_up, self._whole = self.event if self._whole else None, False
-        seen = self._beside(lambda: self._all_nodes(give_up))
+        seen = self._read_with_jobs(lambda: self._all_nodes(give_up))
         self._whole = True
         return seen
 
@@ -137,17 +137,17 @@ class Reader:
     ) -> SchedulerView:
         """All jobs, and these nodes; those of `known` as they were but for state and Reason."""
 
-        def read() -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
-            if known.keys() >= set(nodes) and (seen := self._glance(nodes, known)) is not None:
+        def read() -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
+            if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
                 return seen, []
             found, flaws = self._read_nodes(nodes)
             there = self._known(set(found))
             return {name: node for name, node in found.items() if name in there}, flaws
 
-        return self._beside(read)
+        return self._read_with_jobs(read)
 
-    def _beside(
-        self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[Flaw]]]
+    def _read_with_jobs(
+        self, read_nodes: Callable[[], tuple[dict[NodeName, SlurmNode], list[InconsistentState]]]
     ) -> SchedulerView:
         self.version()
         as_of = self.now()
@@ -183,7 +183,7 @@ class Reader:
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
-        return _name_account(natural(found["uid"])) if found is not None else ""
+        return _name_account(parse_count(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
@@ -201,7 +201,7 @@ class Reader:
         found, _ = self._read_nodes(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
-    def _glance(
+    def _read_sinfo(
         self, names: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> dict[NodeName, SlurmNode] | None:
         """These nodes, their state and Reason anew; None where that must be read another way.
@@ -217,7 +217,7 @@ class Reader:
         def ask(name: NodeName) -> SlurmNode | None:
             options = ("--noheader", "--all", "--local", "--Node", f"--Format={parse.GLANCE}")
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
-            return parse.glance(ran.text, known[name], slurm_user)
+            return parse.parse_sinfo(ran.text, known[name], slurm_user)
 
         asked = [self._glancing.submit(ask, name) for name in names]
         wait(asked)
@@ -227,23 +227,25 @@ class Reader:
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
         """As `nodes`, for who looks at nothing but state and Reason."""
-        seen = self._glance(names, {name: SlurmNode(name, "") for name in names})
+        seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 
-    def _read_nodes(self, names: Collection[str]) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+    def _read_nodes(
+        self, names: Collection[str]
+    ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
         found: dict[NodeName, SlurmNode] = {}
-        flaws: list[Flaw] = []
-        for batch in batches(sorted(set(names)), LOOK):
+        flaws: list[InconsistentState] = []
+        for batch in split_batches(sorted(set(names)), LOOK):
             self._look_at(batch, found, flaws)
         return found, flaws
 
     def _look_at(
-        self, names: Sequence[str], found: dict[NodeName, SlurmNode], flaws: list[Flaw]
+        self, names: Sequence[str], found: dict[NodeName, SlurmNode], flaws: list[InconsistentState]
     ) -> None:
         """Read a few nodes. A name that comes twice was forged by who is root on one of them: the
         others are read without it, halving what is asked for, and it alone, when the first line is
         its own."""
-        ran = self._read("show", "node", fold(names), "-o", known=_not_found)
+        ran = self._read("show", "node", fold_hostlist(names), "-o", known=_not_found)
         nodes, bad = self._parse_nodes(ran)
         asked = [node for node in nodes if node.name in names]
         if len(names) == 1 or len({node.name for node in asked}) == len(asked):
@@ -259,14 +261,14 @@ class Reader:
 
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
-        records = self._squeue(f"--jobs={job}", known=_no_job)[0]
-        found = _of(records, job)
+        records = self._read_squeue(f"--jobs={job}", known=_no_job)[0]
+        found = _pick_record(records, job)
         if found is None:
             return None
         group = group_components(record.job for record in records).get(job)
         if group is not None:
             found = JobRecord(whole_job(group), group)
-        return self._held_by_admin(self._expedited(found))
+        return self._held_by_admin(self._add_expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
@@ -275,18 +277,18 @@ class Reader:
         as well (seen on 22.05), so that record is left out.
         """
         found: dict[JobId, SlurmJob] = {}
-        for batch in batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
+        for batch in split_batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
             options = "--jobs=" + ",".join(batch)
-            records, _ = self._squeue(options, known=_no_job)
+            records, _ = self._read_squeue(options, known=_no_job)
             found |= {record.job.id: record.job for record in records}
         return whole_jobs(found)
 
-    def _expedited(self, record: JobRecord) -> JobRecord:
+    def _add_expedited(self, record: JobRecord) -> JobRecord:
         """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
         ran = self._read("show", "job", record.command_id, "-o", known=_no_job)
-        if not parse.expedited(ran.text):
+        if not parse.is_expedited_record(ran.text):
             return record
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
@@ -305,7 +307,7 @@ class Reader:
 
     def _all_nodes(
         self, give_up: Callable[[], bool] | None
-    ) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+    ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
         nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
         known = self._known({node.name for node in nodes})
         lines = Counter(node.name for node in nodes)
@@ -314,14 +316,14 @@ class Reader:
         again, bad = self._read_nodes(twice)
         return {n: node for n, node in found.items() if lines[n] == 1} | again, [*flaws, *bad]
 
-    def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[Flaw]]:
+    def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[InconsistentState]]:
         self._hosts.begin()
-        records, flaws = self._squeue()
+        records, flaws = self._read_squeue()
         return whole_jobs({record.job.id: record.job for record in records}), flaws
 
-    def _squeue(
+    def _read_squeue(
         self, *options: str, known: Callable[[Ran], bool] | None = None
-    ) -> tuple[list[JobRecord], list[Flaw]]:
+    ) -> tuple[list[JobRecord], list[InconsistentState]]:
         mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
@@ -330,11 +332,11 @@ class Reader:
                 raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
             return ran.out
 
-        out = ask(parse.environ(mark, fields))
+        out = ask(parse.make_squeue_environ(mark, fields))
         apart = "ExcNodes" not in fields and out.strip()
         lists = ask(parse.of_lists(mark)) if apart else b""
         try:
-            return parse.jobs(out, lists, mark, self._hosts, fields)
+            return parse.parse_jobs(out, lists, mark, self._hosts, fields)
         except parse.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
@@ -349,7 +351,7 @@ class Reader:
         listed = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
         try:
-            self._names.update(name for hosts in listed.split() for name in expand(hosts))
+            self._names.update(name for hosts in listed.split() for name in expand_hostlist(hosts))
         except HostlistError as error:
             raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
         strange = found - self._names
@@ -360,10 +362,10 @@ class Reader:
 
     def _parse_nodes(
         self, ran: Ran, give_up: Callable[[], bool] | None = None
-    ) -> tuple[list[SlurmNode], list[Flaw]]:
+    ) -> tuple[list[SlurmNode], list[InconsistentState]]:
         lines = parse.node_lines(ran.text)
-        polite = _politely(lines, give_up) if self.event else lines
-        return parse.nodes(polite, self.dealt(), self.slurm_user())
+        polite = _iterate_with_pauses(lines, give_up) if self.event else lines
+        return parse.parse_nodes(polite, self.dealt(), self.slurm_user())
 
     def _read(
         self,
@@ -375,11 +377,11 @@ class Reader:
     ) -> Ran:
         """Run a command until it answers. `known` tells an answer that has exit status 1."""
 
-        def answered(ran: Ran) -> bool:
+        def has_answer(ran: Ran) -> bool:
             return ran.ok or (known is not None and ran.end is End.EXITED and known(ran))
 
         ran = self.runner.run(program, *args, environ=environ, give_up=give_up)
-        if answered(ran):
+        if has_answer(ran):
             return ran
         if ran.end is End.GIVEN_UP:
             raise Interrupted(f"{program}: {ran.message}")
@@ -389,11 +391,11 @@ class Reader:
         tries = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(TRIES) | tenacity.stop_after_delay(RETRY_WITHIN),
             wait=tenacity.wait_random(0.05, 0.4),
-            retry=tenacity.retry_if_result(lambda ran: not answered(ran)),
+            retry=tenacity.retry_if_result(lambda ran: not has_answer(ran)),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
         ran = tries(lambda: next(before, None) or self.runner.run(program, *args, environ=environ))
-        if ran is None or not answered(ran):
+        if ran is None or not has_answer(ran):
             message = ran.message if ran else "no answer"
             raise Unavailable(
                 f"{program} {' '.join(args)}: {message}",
@@ -419,7 +421,7 @@ _LEAF = re.compile(
 """A switch whose ports are nodes, or a block: whatever else there is stands above these."""
 
 
-def _of(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
+def _pick_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
     return next((record for record in records if record.job.id == job), None)
 
 
@@ -431,7 +433,7 @@ def _no_job(ran: Ran) -> bool:
     return "Invalid job id" in ran.text + ran.err
 
 
-def _politely(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
+def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
     """The same, with pauses for the other threads. Raises Interrupted."""
     for number, node in enumerate(nodes, 1):
         yield node

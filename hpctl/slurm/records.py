@@ -17,8 +17,8 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import natural
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.bounds import parse_count
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.toolkit.job_ids import find_task_ranges
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -89,7 +89,7 @@ class Hostlists:
         found = self._before.get(text)
         if found is None:
             try:
-                found = tuple(map(NodeName, expand(text)))
+                found = tuple(map(NodeName, expand_hostlist(text)))
             except HostlistError:
                 found = ()
         if len(found) > left:
@@ -192,7 +192,7 @@ def whole_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
 
 def least_of(count: str) -> int:
     """The least of a node count as `2`, `2-4`; 0 where it is none."""
-    return natural(count.partition("-")[0])
+    return parse_count(count.partition("-")[0])
 
 
 def tasks_of(array: str) -> int:
@@ -201,7 +201,7 @@ def tasks_of(array: str) -> int:
     Slurm cuts a long list off with `...`: what is cut off is not counted.
     """
     count = max(sum(map(len, find_task_ranges(array))), 1)
-    return min(count, natural(array.partition("%")[2]) or count)
+    return min(count, parse_count(array.partition("%")[2]) or count)
 
 
 def node_states(states: list[str]) -> tuple[str, frozenset[str]]:
@@ -231,7 +231,7 @@ class Dealt(Struct, frozen=True):
 UNASKED: Final = Dealt()
 
 
-def dealt(config: Mapping[str, str]) -> Dealt:
+def parse_dealt(config: Mapping[str, str]) -> Dealt:
     """By `scontrol show config`."""
     whole = config.get("SelectType", "") == "select/linear"
     return Dealt(whole, "MEMORY" in config.get("SelectTypeParameters", "").upper())
@@ -257,11 +257,11 @@ def gres_of(text: str) -> tuple[tuple[str, int], ...]:
         if name in ("", "(null)", "cpu", "mem", "node", "billing"):
             continue
         last = rest.rpartition(":")[2]
-        found[name] = found.get(name, 0) + natural(last, 1)
+        found[name] = found.get(name, 0) + parse_count(last, 1)
     return tuple(sorted(found.items()))
 
 
-def mebibytes(text: str) -> int:
+def parse_mebibytes(text: str) -> int:
     """Of `2000M`, `1.5G`; 0 where it is no size."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", text)
     return round(float(match[1]) * _UNITS[match[2]]) if match else 0

@@ -45,7 +45,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import MARKS, mark_of, spent
+from hpctl.faults.hma_marks import MARKS, is_spent, mark_of
 from hpctl.faults.slurm_reasons import closed_by_slurm, find_row
 from hpctl.slurm.records import JobRecord
 from hpctl.vocabulary.exclusion_mark import write_excluded
@@ -87,7 +87,7 @@ class StartNow(Struct, frozen=True):
     requeue: bool = False
 
 
-def requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
+def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
     """The job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
@@ -100,8 +100,8 @@ def requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
     if job.state == "PENDING":
         return Outcome.accepted("it is pending already")
     if job.restarts != attempt.restarts:
-        return _other(f"restart {job.restarts} runs already")
-    if (several := _several(record)) is not None:
+        return _reject_other_job(f"restart {job.restarts} runs already")
+    if (several := _reject_several(record)) is not None:
         return several
     if not job.batch:
         return Outcome.rejected("not_batch", "salloc and srun jobs cannot be requeued")
@@ -141,25 +141,25 @@ def start_now(
     job = record.job
     if job.completing:
         return COMPLETING
-    if (several := _several(record)) is not None:
+    if (several := _reject_several(record)) is not None:
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     by_slurm = job.reason in ("JobHeldUser", REQUEUED_AND_HELD)
-    release = expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
+    release = is_expedited(record) and "REQUEUE_HOLD" in job.flags and by_slurm
     release = release or job.launch_failed
-    if held(record) and not release:
+    if is_held(record) and not release:
         return Outcome.rejected(HELD, f"the job is held ({job.reason}): release it first")
     components = record.components or (job,)
-    command_id, tasks = record.command_id, _tasks(record) if elastic else None
-    updates = [_start(each, tuple(exclude), known, forgive) for each in components]
+    command_id, tasks = record.command_id, _find_num_tasks(record) if elastic else None
+    updates = [_plan_start(each, tuple(exclude), known, forgive) for each in components]
     if len({(update.exclude, update.mark) for update in updates}) == 1:
         updates = [replace(updates[0], command_id=command_id)]
     ended = any(each.state in ENDED for each in record.components)
     return StartNow(command_id, tuple(updates), release, tasks, requeue=ended)
 
 
-def _start(
+def _plan_start(
     job: SlurmJob,
     exclude: Collection[NodeName],
     known: Collection[NodeName],
@@ -200,7 +200,7 @@ class Lift(Struct, frozen=True):
     mark: str | None
 
 
-def lift(
+def plan_lifts(
     record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
 ) -> tuple[Lift, ...] | Outcome:
     """What to send so that a pending job may be given these nodes again, where hpctl excluded
@@ -208,19 +208,21 @@ def lift(
     if record is None:
         return NO_SUCH_JOB
     job = record.job
-    if (several := _several(record)) is not None:
+    if (several := _reject_several(record)) is not None:
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
     if job.completing:
         return COMPLETING
     components = record.components or (job,)
-    lifts = [_lift(each, nodes, known) for each in components if each.state not in ENDED]
+    lifts = [_plan_lift(each, nodes, known) for each in components if each.state not in ENDED]
     updates = tuple(update for update in lifts if update is not None)
     return updates or Outcome.accepted("it excludes none of them by hpctl's order")
 
 
-def _lift(job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName]) -> Lift | None:
+def _plan_lift(
+    job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName]
+) -> Lift | None:
     ours = job.excluded_by_hpctl
     if not set(ours).intersection(nodes):
         return None
@@ -230,7 +232,7 @@ def _lift(job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName
     return Lift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
 
 
-def _tasks(record: JobRecord) -> int | None:
+def _find_num_tasks(record: JobRecord) -> int | None:
     """The NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
 
     Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
@@ -248,11 +250,11 @@ def start_time(after_s: float) -> str:
     return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
 
 
-def hold(record: JobRecord | None) -> Outcome | None:
+def check_hold(record: JobRecord | None) -> Outcome | None:
     """Why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    if (several := _several(record)) is not None:
+    if (several := _reject_several(record)) is not None:
         return several
     if record.job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {record.job.state}")
@@ -269,26 +271,26 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     other = other_attempt(record, attempt)
     if other is not None:
         return other
-    if (several := _several(record)) is not None:
+    if (several := _reject_several(record)) is not None:
         return several
     if job.completing:
         return COMPLETING
     if job.restarts - attempt.restarts > (job.state == "PENDING"):
-        return _other(f"restart {job.restarts} is the job's latest")
+        return _reject_other_job(f"restart {job.restarts} is the job's latest")
     return None
 
 
-def note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     """Why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
     if job.submit < attempt.submit or job.restarts < attempt.restarts:
-        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
-    return _several(record)
+        return _reject_other_job(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+    return _reject_several(record)
 
 
-def signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+def check_signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     """Why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
@@ -296,7 +298,7 @@ def signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     if other is not None:
         return other
     if record.job.restarts != attempt.restarts:
-        return _other(f"restart {record.job.restarts} is the job's latest")
+        return _reject_other_job(f"restart {record.job.restarts} is the job's latest")
     if not record.job.running or record.job.completing or record.whole_array:
         return Outcome.rejected("not_running", f"the job is {record.job.state}")
     return None
@@ -310,16 +312,16 @@ def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
     """
     job = record.job
     if job.restarts < attempt.restarts:
-        return _other(f"its restart count is {job.restarts}")
+        return _reject_other_job(f"its restart count is {job.restarts}")
     same = job.restarts == attempt.restarts
     if job.submit != attempt.submit if same else job.submit < attempt.submit:
-        return _other(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
+        return _reject_other_job(f"it was submitted at {job.submit:%Y-%m-%dT%H:%M:%S}Z")
     if not same and job.state in ENDED:
-        return _other(f"restart {job.restarts} has run and ended")
+        return _reject_other_job(f"restart {job.restarts} has run and ended")
     return None
 
 
-def comment(own: str, why: str) -> str:
+def format_comment(own: str, why: str) -> str:
     """The `Comment=` of a held job: why, after what the user had written there.
 
     What an earlier hold wrote makes room for it.
@@ -329,32 +331,32 @@ def comment(own: str, why: str) -> str:
     return f"Comment={own} | {line}" if own and line not in own else f"Comment={own or line}"
 
 
-def _several(record: JobRecord) -> Outcome | None:
+def _reject_several(record: JobRecord) -> Outcome | None:
     """Rejected where the id stands for more than one job, or for less than one."""
     if record.job.het_job and not record.job.components:
         return COMPONENT
     return ARRAY if record.whole_array else None
 
 
-def expedited(record: JobRecord) -> bool:
+def is_expedited(record: JobRecord) -> bool:
     """Submitted with --requeue=expedite, on a controller that has it."""
     return any(flag.startswith("EXPEDIT") for flag in record.job.flags)
 
 
-def held(record: JobRecord) -> bool:
+def is_held(record: JobRecord) -> bool:
     """Held by its user, an operator or Slurm itself: StartTime would not start it."""
     job = record.job
     return bool(job.flags & {"REQUEUE_HOLD", SPECIAL_EXIT}) or job.reason.startswith("JobHeld")
 
 
-def _other(why: str) -> Outcome:
+def _reject_other_job(why: str) -> Outcome:
     return Outcome.rejected("other_attempt", f"the job id is another attempt's by now: {why}")
 
 
 NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this name")
 
 
-def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
+def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
     HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over,
@@ -379,12 +381,12 @@ def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
 def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
     """As `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays so."""
     if node is not None and mark_of(node):
-        text = f"{node.name} is {_shown(node)}: HyperPod acts on that"
+        text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)
-    return drain(node, reason)
+    return check_drain(node, reason)
 
 
-def down(node: SlurmNode | None, reason: str) -> Outcome | None:
+def check_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Only a node that is DRAIN with the same recovery's Reason, or that bears this very mark.
 
     DOWN leaves FAIL as it is.
@@ -398,7 +400,7 @@ def down(node: SlurmNode | None, reason: str) -> Outcome | None:
     else:
         ours = node.drained and reason_owner(node.reason) == reason_owner(reason)
     if not ours:
-        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
+        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
     return Outcome.accepted("it is down already") if node.down else None
 
 
@@ -406,13 +408,13 @@ def give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
     """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    done = bool(mark_of(node)) and spent(node)
+    done = bool(mark_of(node)) and is_spent(node)
     if not (done or node.in_service) and reason_owner(node.reason) != RecoveryId(recovery):
-        return Outcome.rejected("not_ours", f"{node.name} is {_shown(node)}")
-    return resumable(node)
+        return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
+    return check_resume(node)
 
 
-def resumable(node: SlurmNode) -> Outcome | None:
+def check_resume(node: SlurmNode) -> Outcome | None:
     """RESUME makes a DOWN node IDLE, whether its slurmd is there or not."""
     if node.in_service:
         return Outcome.accepted("it is in service already")
@@ -434,7 +436,7 @@ def _bad_reason(reason: str) -> Outcome | None:
     return None
 
 
-def _shown(node: SlurmNode) -> str:
+def _describe_node(node: SlurmNode) -> str:
     return "+".join([node.state, *sorted(node.flags)]) + (
         f" ({node.reason})" if node.reason else ""
     )

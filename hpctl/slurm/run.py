@@ -77,7 +77,7 @@ class Ran(Struct, frozen=True):
         }[self.end]
 
 
-class Runner(Struct, frozen=True):
+class SlurmRunner(Struct, frozen=True):
     """Runs the commands of one Slurm installation against one cluster.
 
     `bin_dir` is where scontrol is (None: PATH), `conf` the slurm.conf (None: Slurm's own
@@ -121,7 +121,7 @@ class Runner(Struct, frozen=True):
         except OSError as error:
             return _not_started(command, f"cannot start {program}: {error.strerror}")
         with proc:
-            return _collect(command, proc, timeout or self.timeout, give_up)
+            return _collect_output(command, proc, timeout or self.timeout, give_up)
 
     def env(self) -> dict[str, str]:
         """The environment: the caller's own, less whatever would change what Slurm prints."""
@@ -140,7 +140,7 @@ def _not_started(command: Sequence[str], why: str) -> Ran:
     return Ran(tuple(command), End.NOT_STARTED, -1, b"", why, 0.0)
 
 
-def _collect(
+def _collect_output(
     command: tuple[str, ...],
     proc: subprocess.Popen[bytes],
     timeout: float,
@@ -256,7 +256,7 @@ _FOR_NOW = frozenset(
 )
 
 
-def outcome(ran: Ran) -> Outcome:
+def judge_outcome(ran: Ran) -> Outcome:
     """What a mutating command's end says of its order.
 
     Exit status 0 is Accepted. A command that could not be started or could not connect did

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 
 
 def beside_options(job: int, nodes: Sequence[str], name: str) -> list[str]:
@@ -14,5 +14,5 @@ def beside_options(job: int, nodes: Sequence[str], name: str) -> list[str]:
         f"--jobid={job}", "--overlap", "--gres=none", "--cpu-bind=none", "--mem-bind=none",
         "--input=none", "--kill-on-bad-exit=0", f"--job-name={name}", "--chdir=/",
         f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
-        f"--nodelist={fold(nodes)}",
+        f"--nodelist={fold_hostlist(nodes)}",
     ]  # fmt: skip

@@ -16,14 +16,14 @@ from click.shell_completion import CompletionItem
 
 from hpctl.toolkit.bounds import duration_s
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import together
+from hpctl.toolkit.output import combine_options
 
 now_option = click.option(
     "--now", is_flag=True, help="Do not wait for the jobs there to end: they are requeued at once."
 )
 
 
-class Reading(click.ParamType):  # type: ignore[type-arg]
+class ParsedArgument(click.ParamType):  # type: ignore[type-arg]
     """An argument that `read` makes a value of. What that raises is a usage error (exit code 2)."""
 
     name = "text"
@@ -41,7 +41,7 @@ class Reading(click.ParamType):  # type: ignore[type-arg]
             self.fail(message, param, ctx)
 
 
-class NameType(Reading):
+class NameType(ParsedArgument):
     """Text that matches a pattern as a whole; `means` says in words what it is, with an example."""
 
     def __init__(self, name: str, pattern: str, means: str) -> None:
@@ -57,18 +57,18 @@ class NameType(Reading):
         return text
 
 
-class NodesType(Reading):
+class NodesType(ParsedArgument):
     """A node's name of any kind, or a hostlist of names."""
 
     name = "node"
 
     def read(self, value: Any) -> str:
         """The text. Raises ValueError where it is no hostlist."""
-        from hpctl.toolkit.hostlist import HostlistError, expand
+        from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
         text = str(value)
         try:
-            expand(text)
+            expand_hostlist(text)
         except HostlistError as error:
             raise ValueError(f"{text!r}: {error}") from error
         return text
@@ -92,7 +92,7 @@ class ThereType(click.Path):
             raise HpctlError(error.message.rstrip("."), self._hint) from error
 
 
-def usage(error: HpctlError) -> click.UsageError:
+def make_usage_error(error: HpctlError) -> click.UsageError:
     """The usage error for an argument that the domain says is none."""
     return click.UsageError(": ".join(filter(None, (str(error), error.hint))))
 
@@ -139,7 +139,7 @@ ROLE_ARN = NameType(
 )
 
 
-class DurationType(Reading):
+class DurationType(ParsedArgument):
     """A length of time, such as `90s`, `30min` or `3h`; in seconds. A bare number is seconds."""
 
     name = "duration"
@@ -160,7 +160,7 @@ class DurationType(Reading):
         return found
 
 
-aws_options = together(
+aws_options = combine_options(
     click.option("--profile", help="A profile of ~/.aws/config."),
     click.option("--region", help="The AWS region."),
     click.option("--endpoint-url", metavar="URL", help="Another endpoint for the SageMaker API."),

@@ -30,7 +30,7 @@ _UNPRINTABLE = re.compile(
 _BUT_LINES = re.compile(_UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
-def bounded(at: datetime) -> datetime:
+def bound_time(at: datetime) -> datetime:
     """An aware time, or the bound that is nearest to it."""
     return EARLIEST if at < EARLIEST else LATEST if at > LATEST else at
 
@@ -39,42 +39,42 @@ def in_utc(at: datetime) -> datetime:
     """An aware time of any zone as one in UTC and in bounds; one without a zone is taken as UTC."""
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    at = bounded(at)
+    at = bound_time(at)
     return at if at.tzinfo is UTC else at.astimezone(UTC)
 
 
-def keep(value: object, *names: str) -> None:
+def bound_times(value: object, *names: str) -> None:
     """Bring these times of a frozen value in bounds; for its `__post_init__`."""
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            _set(value, name, in_utc(at))
+            _set_field(value, name, in_utc(at))
 
 
-def clean(value: object, *names: str) -> None:
+def clean_texts(value: object, *names: str) -> None:
     """Make these texts of a frozen value printable; for its `__post_init__`."""
     for name in names:
         text: str = getattr(value, name)
         if _BUT_LINES.search(text):
-            _set(value, name, printable(text, lines=True))
+            _set_field(value, name, make_printable(text, lines=True))
 
 
-def _set(value: Any, name: str, to: object) -> None:
+def _set_field(value: Any, name: str, to: object) -> None:
     # A prolog's program bounds numbers too, and is not to pay for the import.
     from msgspec.structs import force_setattr
 
     force_setattr(value, name, to)
 
 
-def later(at: datetime, seconds: float) -> datetime:
+def add_seconds(at: datetime, seconds: float) -> datetime:
     """`at` plus seconds, in bounds. What is no number of seconds is never over."""
     try:
-        return bounded(at + timedelta(seconds=seconds))
+        return bound_time(at + timedelta(seconds=seconds))
     except (OverflowError, ValueError):
         return EARLIEST if seconds < 0 else LATEST
 
 
-def span(seconds: float) -> timedelta:
+def clamp_duration(seconds: float) -> timedelta:
     """A duration of at most MAX_SECONDS either way; what is no number is the longest."""
     within = max(-MAX_SECONDS, min(seconds, MAX_SECONDS))
     return timedelta(seconds=within if seconds == seconds else MAX_SECONDS)
@@ -108,19 +108,19 @@ def at_text(text: str) -> datetime | None:
     if len(found[1]) > 4:
         return LATEST
     try:
-        return bounded(datetime.fromisoformat(text).replace(tzinfo=UTC))
+        return bound_time(datetime.fromisoformat(text).replace(tzinfo=UTC))
     except ValueError:
         return None
 
 
-def natural(text: str, otherwise: int = 0) -> int:
+def parse_count(text: str, otherwise: int = 0) -> int:
     """The number that a text of ASCII digits is, at most MAX_COUNT; `otherwise` for another."""
     if not (text.isascii() and text.isdigit()):
         return otherwise
     return min(int(text), MAX_COUNT) if len(text) <= _DIGITS else MAX_COUNT
 
 
-def printable(text: str, *, lines: bool = False) -> str:
+def make_printable(text: str, *, lines: bool = False) -> str:
     """A text without what a terminal obeys and does not show: C0, C1, bidi and format controls,
     halves of surrogate pairs. Each becomes U+FFFD; with `lines`, newlines and tabs stay.
     """
@@ -129,10 +129,10 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 def json_safe(text: str) -> str:
     """JSON whose strings hold nothing that a terminal obeys: the same document, in escapes."""
-    return _BUT_LINES.sub(lambda found: _escaped(ord(found[0])), text)
+    return _BUT_LINES.sub(lambda found: _escape_code(ord(found[0])), text)
 
 
-def _escaped(code: int) -> str:
+def _escape_code(code: int) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import DIM, counted, styled, word
+from hpctl.toolkit.tables import DIM, color_word, format_counts, style_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,13 +20,13 @@ LABELS = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown":
 """What the text calls each verdict."""
 
 
-def _label(check: CheckView) -> Text:
-    return word(check.verdict, LABELS[check.verdict])
+def _format_label(check: CheckView) -> Text:
+    return color_word(check.verdict, LABELS[check.verdict])
 
 
-def _found(check: CheckView) -> Text:
+def _format_finding(check: CheckView) -> Text:
     """What was found; what is not in order says how to fix it."""
-    text = styled(check.what)
+    text = style_text(check.what)
     if check.fix and check.verdict != "ok":
         text.append(f"\nmend: {check.fix}", DIM)
     if check.source:
@@ -47,15 +47,15 @@ class CheckView(Struct, frozen=True):
     source: str = ""
 
     columns: ClassVar[Columns] = (
-        Column("", _label),
+        Column("", _format_label),
         Column("", "name"),
-        Column("", _found, fold=True),
+        Column("", _format_finding, fold=True),
     )
 
 
 def _verdict_counts(view: Any) -> Text:
     found = [check.verdict for check in view.checks]
-    return counted({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
+    return format_counts({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
 
 
 CHECKLIST: Layout = (Section("checks"), Line(_verdict_counts, gap=True, when="checks"))
@@ -71,6 +71,6 @@ class DoctorView(Struct, frozen=True):
     layout: ClassVar[Layout] = CHECKLIST
 
 
-def verdict(view: DoctorView) -> Exit:
+def choose_exit_code(view: DoctorView) -> Exit:
     """The command's exit code."""
-    return output.worst(check.verdict for check in view.checks)
+    return output.choose_worst_exit(check.verdict for check in view.checks)

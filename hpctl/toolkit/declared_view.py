@@ -152,7 +152,7 @@ JsonOnly: TypeAlias = tuple[str, ...]
 
 
 class DeclaredView(Protocol):
-    """A view that `hpctl.toolkit.output.show` shows without a function that draws it."""
+    """A view that `hpctl.toolkit.output.show_view` shows without a function that draws it."""
 
     layout: ClassVar[Layout]
 

@@ -1,7 +1,7 @@
 """A length of time in words."""
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`0.4 s`, `41 s`, `3 min 5 s`, `2 h 4 min`, `3 d 2 h`: two units at most."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"

@@ -31,7 +31,7 @@ class HostlistError(ValueError):
         self.part = part
 
 
-def expand(text: str) -> tuple[str, ...]:
+def expand_hostlist(text: str) -> tuple[str, ...]:
     """The names of a hostlist, in its order, repeats kept as Slurm keeps them.
 
     An empty text is no names. Raises HostlistError with the bad part.
@@ -39,7 +39,7 @@ def expand(text: str) -> tuple[str, ...]:
     if not text:
         return ()
     names: list[str] = []
-    for part in _split(text):
+    for part in _split_parts(text):
         for name in _expand_part(part):
             if len(names) >= MAX_HOSTS:
                 raise HostlistError(f"more than {MAX_HOSTS} hosts", part)
@@ -47,7 +47,7 @@ def expand(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def fold(names: Iterable[str]) -> str:
+def fold_hostlist(names: Iterable[str]) -> str:
     """The shortest hostlist we can write for a set of names, sorted, repeats dropped.
 
     `expand(fold(names))` is the same set. Raises HostlistError for a name that is not one.
@@ -71,7 +71,7 @@ def fold(names: Iterable[str]) -> str:
 
 def fold_shown(names: Sequence[str]) -> str:
     """Return names for people: as a hostlist, or with commas where one is not plainly a name."""
-    return fold(names) if all(map(valid_name, names)) else ", ".join(names)
+    return fold_hostlist(names) if all(map(valid_name, names)) else ", ".join(names)
 
 
 def valid_name(name: str) -> bool:
@@ -79,7 +79,7 @@ def valid_name(name: str) -> bool:
     return len(name) <= 255 and _NAME.match(name) is not None
 
 
-def batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
+def split_batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
     """The names in order, in tuples of at most `size`."""
     batch: list[str] = []
     for name in names:
@@ -91,7 +91,9 @@ def batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
         yield tuple(batch)
 
 
-def nearest(nodes: Iterable[Name], job: Collection[Name], leaves: Mapping[Name, str]) -> list[Name]:
+def sort_by_nearest_leaf(
+    nodes: Iterable[Name], job: Collection[Name], leaves: Mapping[Name, str]
+) -> list[Name]:
     """`nodes`, first those whose leaf has most of the job's; else in the order that they had.
 
     `leaves`: the leaf switch or block of each node, as Slurm's topology has it; empty where none is
@@ -101,7 +103,7 @@ def nearest(nodes: Iterable[Name], job: Collection[Name], leaves: Mapping[Name, 
     return sorted(nodes, key=lambda node: -shared[leaves.get(node, "")])
 
 
-def _split(text: str) -> Iterator[str]:
+def _split_parts(text: str) -> Iterator[str]:
     """The parts between commas that are outside brackets."""
     start = depth = 0
     for at, char in enumerate(text):
@@ -127,7 +129,7 @@ def _expand_part(part: str) -> Iterator[str]:
     count = 1
     for at, piece in enumerate(re.split(r"[\[\]]", part)):
         if at % 2:
-            values = _ranges(piece, part)
+            values = _expand_ranges(piece, part)
             count *= len(values)
             if count > MAX_HOSTS:
                 raise HostlistError(f"more than {MAX_HOSTS} hosts", part)
@@ -143,7 +145,7 @@ def _expand_part(part: str) -> Iterator[str]:
         yield name
 
 
-def _ranges(inside: str, part: str) -> list[str]:
+def _expand_ranges(inside: str, part: str) -> list[str]:
     """The numbers of one bracket, with their leading zeros."""
     values: list[str] = []
     for item in inside.split(","):

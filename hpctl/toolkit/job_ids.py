@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 
 _ID = re.compile(r"([0-9]{1,10})(?:([_+])([0-9]{1,10}))?")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
@@ -29,7 +29,7 @@ def parse_job_id(text: str) -> UserJobId | None:
     found = _ID.fullmatch(text) if text.isascii() else None
     if found is None:
         return None
-    number, part = natural(found[1]), natural(found[3] or "")
+    number, part = parse_count(found[1]), parse_count(found[3] or "")
     if found[2] == "_":
         return UserJobId(number, task=part)
     if found[2] == "+":
@@ -55,5 +55,5 @@ def find_task_ranges(tasks: str) -> Iterator[range]:
     for part in tasks.partition("%")[0].split(","):
         found = _RANGE.fullmatch(part)
         if found is not None:
-            first, last = natural(found[1]), natural(found[2] or found[1])
-            yield range(first, last + 1, natural(found[3] or "1") or 1)
+            first, last = parse_count(found[1]), parse_count(found[2] or found[1])
+            yield range(first, last + 1, parse_count(found[3] or "1") or 1)

@@ -20,14 +20,14 @@ class _Formatter(click.HelpFormatter):
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """The line of the usage."""
         line = f"{prefix or 'Usage: '}{prog} {args}"
-        if not self._fit([line]):
+        if not self._fits_width([line]):
             super().write_usage(prog, args, prefix)
             return
         self.write(f"{'':{self.current_indent}}{line}\n")
 
     def write_text(self, text: str) -> None:
         """A paragraph."""
-        if not self._fit([text]):
+        if not self._fits_width([text]):
             super().write_text(text)
             return
         self.write(f"{'':{self.current_indent}}{text}\n")
@@ -39,17 +39,17 @@ class _Formatter(click.HelpFormatter):
         rows = list(rows)
         first = max((len(name) for name, _ in rows), default=0) + col_spacing
         lines = [f"{name:{first}}{text}" for name, text in rows]
-        if first > col_max or not self._fit(lines):
+        if first > col_max or not self._fits_width(lines):
             super().write_dl(rows, col_max, col_spacing)
             return
         self.write("".join(f"{'':{self.current_indent}}{line}\n" for line in lines))
 
-    def _fit(self, lines: Iterable[str]) -> bool:
+    def _fits_width(self, lines: Iterable[str]) -> bool:
         width = self.width - self.current_indent
         return all(len(line) <= width and line.isprintable() for line in lines)
 
 
-class _Context(click.Context):
+class _LazyContext(click.Context):
     formatter_class = _Formatter
 
 
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
     neither listed nor completed.
     """
 
-    context_class = _Context
+    context_class = _LazyContext
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            from hpctl.toolkit.bounds import printable
+            from hpctl.toolkit.bounds import make_printable
 
             # click prints it by itself, and a usage error quotes what was given.
-            vars(error)["message"] = printable(error.message, lines=True)
+            vars(error)["message"] = make_printable(error.message, lines=True)
             raise
         except KeyboardInterrupt:
             click.echo("hpctl: interrupted", err=True)
@@ -150,10 +150,10 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from hpctl.toolkit.output import nearest
+            from hpctl.toolkit.output import suggest_names
 
             known = self.list_commands(ctx)
-            hint = nearest(args[0], known, f"see {ctx.command_path} --help", n=2)
+            hint = suggest_names(args[0], known, f"see {ctx.command_path} --help", n=2)
             raise click.UsageError(f"{error.message} {hint[0].upper()}{hint[1:]}", ctx) from None
 
     def _replace_alias(self, args: list[str]) -> list[str]:

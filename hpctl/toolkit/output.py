@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 
-from hpctl.toolkit.bounds import duration_s, in_utc, json_safe, later, printable
+from hpctl.toolkit.bounds import add_seconds, duration_s, in_utc, json_safe, make_printable
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.interrupts import by_ctrl_c
@@ -53,7 +53,7 @@ class Exit(IntEnum):
     CANNOT_TELL = 3
 
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of the help."""
     return lambda command: functools.reduce(lambda f, option: option(f), reversed(options), command)
 
@@ -94,14 +94,14 @@ def to_json(schema: str, view: object) -> str:
 
 
 @overload
-def show(schema: str, view: DeclaredView, as_json: bool) -> None: ...
+def show_view(schema: str, view: DeclaredView, as_json: bool) -> None: ...
 
 
 @overload
-def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None: ...
+def show_view(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None: ...
 
 
-def show(
+def show_view(
     schema: str, view: Any, as_json: bool, draw: Callable[[Console, Any], None] | None = None
 ) -> None:
     """Print a view: as JSON, or as text on a console as wide as the terminal.
@@ -112,13 +112,13 @@ def show(
     if as_json:
         echo(to_json(schema, view))
     else:
-        _draw(console(), draw or draw_declared, view)
+        _draw_view(make_console(), draw or draw_declared, view)
 
 
 def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
     # As wide as the result, so that both read alike.
-    _draw(console(err=True, width=console().width), draw, value)
+    _draw_view(make_console(err=True, width=make_console().width), draw, value)
 
 
 def draw_declared(out: Console, view: DeclaredView) -> None:
@@ -128,7 +128,7 @@ def draw_declared(out: Console, view: DeclaredView) -> None:
     draw_view(out, view)
 
 
-def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
+def _draw_view(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     with on.capture() as drawn:
         draw(on, value)
     # rich fills table cells up with blanks: nobody wants them in a log or a mail.
@@ -136,7 +136,7 @@ def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     click.echo("\n".join(lines), err=on.stderr, color=on.is_terminal, nl=bool(lines))
 
 
-def console(*, err: bool = False, width: int | None = None) -> Console:
+def make_console(*, err: bool = False, width: int | None = None) -> Console:
     """Standard output, or standard error, for rich: colours on a terminal only, `COLUMNS` respected
     on standard output. Whatever text is drawn on it is cleaned."""
     if err:
@@ -162,17 +162,17 @@ def _clean_console() -> type[Console]:
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else printable(text, lines=True), style, control)
+                yield Segment(text if control else make_printable(text, lines=True), style, control)
 
     return CleanConsole
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print a text, cleaned of what a terminal obeys: a part of it may be what others wrote."""
-    click.echo(printable(text, lines=True), err=err, nl=nl)
+    click.echo(make_printable(text, lines=True), err=err, nl=nl)
 
 
-def exact(text: str, *, nl: bool = True) -> None:
+def print_exact(text: str, *, nl: bool = True) -> None:
     """Print what a program reads, as a path: to a program byte by byte, to a terminal cleaned."""
     if sys.stdout.isatty():
         echo(text, nl=nl)
@@ -187,7 +187,7 @@ def confirm(question: str, *, abort: bool = False) -> bool:
     Raises click.Abort for Ctrl-C, and without `abort` for an input that has ended.
     """
     try:
-        return click.confirm(printable(question, lines=True), abort=abort, err=True)
+        return click.confirm(make_printable(question, lines=True), abort=abort, err=True)
     except click.Abort as aborted:
         if not abort or by_ctrl_c(aborted):
             raise
@@ -197,19 +197,21 @@ def confirm(question: str, *, abort: bool = False) -> bool:
 
 def prompt(question: str, **how: Any) -> Any:
     """Ask for a word on standard error, see click.prompt. Raises click.Abort."""
-    return click.prompt(printable(question, lines=True), err=True, **how)
+    return click.prompt(make_printable(question, lines=True), err=True, **how)
 
 
-def folded(text: str, more: int = 0) -> str:
+def fold_text(text: str, more: int = 0) -> str:
     """Text broken between words where the reader's screen ends; `more` letters follow its end."""
     from textwrap import wrap
 
     return "\n".join(
-        wrap(text + "\0" * more, console().width, break_long_words=False, break_on_hyphens=False)
+        wrap(
+            text + "\0" * more, make_console().width, break_long_words=False, break_on_hyphens=False
+        )
     ).rstrip("\0")
 
 
-def worst(verdicts: Iterable[str]) -> Exit:
+def choose_worst_exit(verdicts: Iterable[str]) -> Exit:
     """What failed outweighs what cannot be told; warnings and notes alone are fine."""
     found = set(verdicts)
     if "fail" in found:
@@ -217,7 +219,7 @@ def worst(verdicts: Iterable[str]) -> Exit:
     return Exit.CANNOT_TELL if "unknown" in found else Exit.FINE
 
 
-def leave(code: Exit) -> None:
+def exit_with(code: Exit) -> None:
     """End the command with its exit code; plain success just returns."""
     if code is not Exit.FINE:
         raise click.exceptions.Exit(code)
@@ -263,7 +265,7 @@ class UntilType(click.ParamType):  # type: ignore[type-arg]
             return now()
         after = duration_s(text[1:]) if text[:1] == "+" and not text[-1:].isdecimal() else None
         if after is not None:
-            return later(now(), after)
+            return add_seconds(now(), after)
         try:
             at = iso_time(text)
         except ValueError:
@@ -271,7 +273,7 @@ class UntilType(click.ParamType):  # type: ignore[type-arg]
         return in_utc(at)
 
 
-def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
+def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
     """`did you mean a or b?`, of what there is; `otherwise` where nothing is near."""
     from difflib import get_close_matches
 
@@ -281,5 +283,5 @@ def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> s
 
 def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
     """The error for a name that nothing has, with the nearest ones that something has."""
-    hint = nearest(name, known, f"`hpctl {what}` lists what there is")
+    hint = suggest_names(name, known, f"`hpctl {what}` lists what there is")
     return HpctlError(f"hpctl does not know {name!r}", hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,88 +34,88 @@ STYLES = {
 }
 
 
-def styled(value: str, style: str = "") -> Text:
+def style_text(value: str, style: str = "") -> Text:
     """A text in a style; what is appended to it may have another."""
     from rich.text import Text
 
     return Text(value, style)
 
 
-def assembled(*parts: str | Text | tuple[str, str]) -> Text:
+def assemble_text(*parts: str | Text | tuple[str, str]) -> Text:
     """One text of parts, each a text or a string with its style."""
     from rich.text import Text
 
     return Text.assemble(*parts)
 
 
-def joined(between: str, parts: Sequence[Text]) -> Text:
+def join_texts(between: str, parts: Sequence[Text]) -> Text:
     """Texts as one, with the same words between each two of them."""
-    return styled(between).join(parts)
+    return style_text(between).join(parts)
 
 
-def word(value: str, shown: str = "") -> Text:
+def color_word(value: str, shown: str = "") -> Text:
     """A word in the color of its meaning; `-` for nothing."""
-    return styled(shown or value or "-", STYLES.get(value or "-", ""))
+    return style_text(shown or value or "-", STYLES.get(value or "-", ""))
 
 
-def counted(counts: dict[str, int]) -> Text:
+def format_counts(counts: dict[str, int]) -> Text:
     """`2 IDLE, 1 DOWN`, each word in the color of its meaning."""
-    parts = [word(name, f"{count} {name}") for name, count in counts.items()]
-    return joined(", ", parts) if parts else styled("none", DIM)
+    parts = [color_word(name, f"{count} {name}") for name, count in counts.items()]
+    return join_texts(", ", parts) if parts else style_text("none", DIM)
 
 
-def indented(what: RenderableType, depth: int = 2) -> Padding:
+def indent_block(what: RenderableType, depth: int = 2) -> Padding:
     """Something moved to the right, its wrapped lines as well."""
     from rich.padding import Padding
 
     return Padding(what, (0, 0, 0, depth))
 
 
-def stacked(parts: Sequence[RenderableType]) -> RenderableType:
+def stack_parts(parts: Sequence[RenderableType]) -> RenderableType:
     """Return the parts as one, each below the one before."""
     from rich.console import Group
 
     return Group(*parts)
 
 
-def heading(out: Console, text: str) -> None:
+def print_heading(out: Console, text: str) -> None:
     """A blank line and a title."""
     out.print()
     out.print(text, style=HEAD)
 
 
-def clock(at: datetime) -> str:
+def format_clock_time(at: datetime) -> str:
     """The time of day with hundredths of a second, UTC."""
     return f"{at:%H:%M:%S}.{at.microsecond // 10000:02}"
 
 
-def after(seconds: float) -> str:
+def format_time_offset(seconds: float) -> str:
     """`T+0.15 s`: how long after the fault, or before it; fine while seconds matter."""
-    from hpctl.toolkit.durations import duration
+    from hpctl.toolkit.durations import format_duration
 
     size = abs(seconds)
     sign = "-" if seconds < 0 else "+"
-    return f"T{sign}{size:.2f} s" if size < 10 else f"T{sign}{duration(size)}"
+    return f"T{sign}{size:.2f} s" if size < 10 else f"T{sign}{format_duration(size)}"
 
 
-def ago(at: datetime | None, now: datetime) -> str:
+def format_age(at: datetime | None, now: datetime) -> str:
     """How long ago, in two units."""
-    from hpctl.toolkit.durations import duration
+    from hpctl.toolkit.durations import format_duration
 
-    return "never" if at is None else f"{duration((now - at).total_seconds())} ago"
+    return "never" if at is None else f"{format_duration((now - at).total_seconds())} ago"
 
 
-def moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def format_moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A date and time; `-` for none."""
     return at.strftime(form) if at else "-"
 
 
-def count(number: int | None) -> str:
+def format_count(number: int | None) -> str:
     """A number; `-` where nobody knows it."""
     return "-" if number is None else str(number)
 
 
-def columns(*names: Heading) -> Table:
+def make_table(*names: Heading) -> Table:
     """A plain table; a column is its heading, or that and rich's options for it."""
     from rich.table import Table
 
@@ -126,7 +126,7 @@ def columns(*names: Heading) -> Table:
     return table
 
 
-def grid(*styles: str) -> Table:
+def make_grid(*styles: str) -> Table:
     """Columns without headings, one for each style and one more, which wraps."""
     from rich.table import Table
 
@@ -137,9 +137,9 @@ def grid(*styles: str) -> Table:
     return table
 
 
-def plain(rows: Sequence[tuple[str, ...]]) -> str:
+def format_plain_columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Columns without color, and no line of them wrapped."""
     rows = [tuple(cell or "-" for cell in row) for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     padded = (map(str.ljust, row, widths) for row in rows)
-    return "\n".join(printable("  ".join(cells)).rstrip() for cells in padded)
+    return "\n".join(make_printable("  ".join(cells)).rstrip() for cells in padded)

@@ -29,8 +29,8 @@ from hpctl.toolkit.declared_view import (
     Since,
     Style,
 )
-from hpctl.toolkit.durations import duration
-from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, moment, plain
+from hpctl.toolkit.durations import format_duration
+from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, format_moment, format_plain_columns
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -44,14 +44,14 @@ def draw_view(out: Console, view: DeclaredView) -> None:
 def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
     """Print parts of a view, which may have no layout of its own."""
     for part in parts:
-        if part.when is not None and not read(part.when, view, view):
+        if part.when is not None and not read_cell(part.when, view, view):
             continue
         if isinstance(part, Blank):
             out.print()
         elif isinstance(part, Inner):
-            draw_view(out, read(part.view, view, view))
+            draw_view(out, read_cell(part.view, view, view))
         elif isinstance(part, Each):
-            for item in read(part.items, view, view) or ():
+            for item in read_cell(part.items, view, view) or ():
                 draw_parts(out, part.layout, item)
         elif isinstance(part, Facts):
             _draw_facts(out, part, view)
@@ -62,35 +62,35 @@ def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
             _draw_lines(out, part, view)
 
 
-def read(cell: Cell, row: object, view: object) -> Any:
+def read_cell(cell: Cell, row: object, view: object) -> Any:
     """The value of a cell of a row of a view."""
     if isinstance(cell, Since):
         return _time_since(cell, row, view)
     if not isinstance(cell, str):
         return cell(row)
     if "{" in cell:
-        return filled(cell, row)
+        return fill_template(cell, row)
     if "." not in cell:
-        return _field(row, cell)
+        return _read_field(row, cell)
     value = row
     for name in cell.split("."):
-        value = _field(value, name)
+        value = _read_field(value, name)
     return value
 
 
-def filled(template: str, row: object) -> str:
+def fill_template(template: str, row: object) -> str:
     """A template with a row's fields: `{name}`, or `{}` for the row itself."""
     return _TEMPLATES.vformat(template, (row,), _FieldsOf(row))
 
 
-def shown(value: object) -> str | Text:
+def format_value(value: object) -> str | Text:
     """A value as people read it."""
     if isinstance(value, str | Text):
         return value
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return moment(value)
+        return format_moment(value)
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value))
     return str(value)
@@ -98,34 +98,34 @@ def shown(value: object) -> str | Text:
 
 def section_texts(section: Section, view: object) -> tuple[list[str], list[list[str]]]:
     """The headings of a section and its rows as plain text; both empty where it has no rows."""
-    rows = _rows(section, view)
+    rows = _list_rows(section, view)
     if not rows:
         return [], []
-    columns = _columns(section, rows, view)
-    texts = [[str(_value(column, row, view)) for column in columns] for row in rows]
+    columns = _list_columns(section, rows, view)
+    texts = [[str(_format_column_value(column, row, view)) for column in columns] for row in rows]
     return [heading_text(column, view) for column in columns], texts
 
 
 def fact_texts(part: Facts, view: object) -> list[tuple[str, str]]:
     """The names of facts with their values as plain text, without those that have none."""
-    return [(fact.name, str(value)) for fact, value in _known(part, view) if value]
+    return [(fact.name, str(value)) for fact, value in _list_known_facts(part, view) if value]
 
 
 def heading_text(column: Column, view: object) -> str:
     """The heading of a column of a view's table."""
-    return filled(column.heading, view)
+    return fill_template(column.heading, view)
 
 
 def _time_since(cell: Since, row: object, view: object) -> str:
-    start = _field(row, cell.start)
+    start = _read_field(row, cell.start)
     if start is None:
         return "never"
-    end = _field(row, cell.until) if cell.until else None
-    passed = (end or _field(view, "as_of")) - start
-    return duration(passed.total_seconds()) + cell.suffix
+    end = _read_field(row, cell.until) if cell.until else None
+    passed = (end or _read_field(view, "as_of")) - start
+    return format_duration(passed.total_seconds()) + cell.suffix
 
 
-def _field(row: object, name: str) -> Any:
+def _read_field(row: object, name: str) -> Any:
     """A field of a row; None for a key that a mapping lacks."""
     return row.get(name) if isinstance(row, Mapping) else getattr(row, name)
 
@@ -133,7 +133,7 @@ def _field(row: object, name: str) -> Any:
 class _Templates(Formatter):
     def format_field(self, value: object, format_spec: str) -> str:
         if value is None or not format_spec:
-            return str(shown(value))
+            return str(format_value(value))
         return format(value, format_spec)
 
 
@@ -147,7 +147,7 @@ class _FieldsOf(Mapping[str, object]):
         self._row = row
 
     def __getitem__(self, name: str) -> object:
-        return _field(self._row, name)
+        return _read_field(self._row, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())
@@ -156,12 +156,12 @@ class _FieldsOf(Mapping[str, object]):
         return 0
 
 
-def _said(text: object, row: object) -> object:
+def _format_part_text(text: object, row: object) -> object:
     """A part's own words: a template filled, or what its function returns."""
-    return filled(text, row) if isinstance(text, str) else text(row)  # type: ignore[operator]
+    return fill_template(text, row) if isinstance(text, str) else text(row)  # type: ignore[operator]
 
 
-def _styled(value: str | Text, style: Style, row: object) -> str | Text:
+def _style_value(value: str | Text, style: Style, row: object) -> str | Text:
     if isinstance(value, Text):
         return value
     if isinstance(style, Mapping):
@@ -171,73 +171,77 @@ def _styled(value: str | Text, style: Style, row: object) -> str | Text:
     return Text(value, style) if style else value
 
 
-def _value(column: Column, row: object, view: object) -> str | Text:
-    return shown(read(column.cell, row, view)) or column.empty
+def _format_column_value(column: Column, row: object, view: object) -> str | Text:
+    return format_value(read_cell(column.cell, row, view)) or column.empty
 
 
-def _cell(column: Column, row: object, view: object) -> str | Text:
-    return _styled(_value(column, row, view), column.style, row)
+def _format_cell(column: Column, row: object, view: object) -> str | Text:
+    return _style_value(_format_column_value(column, row, view), column.style, row)
 
 
-def _rows(section: Section, view: object) -> list[object]:
-    if section.when is not None and not read(section.when, view, view):
+def _list_rows(section: Section, view: object) -> list[object]:
+    if section.when is not None and not read_cell(section.when, view, view):
         return []
-    return list(read(section.rows, view, view) or ())
+    return list(read_cell(section.rows, view, view) or ())
 
 
-def _columns(section: Section, rows: Sequence[object], view: object) -> list[Column]:
+def _list_columns(section: Section, rows: Sequence[object], view: object) -> list[Column]:
     """The columns of a table of these rows, those for wide screens among them."""
     declared: Sequence[Column] = section.columns or type(rows[0]).columns  # type: ignore[attr-defined]
-    return [one for one in declared if one.when is None or read(one.when, view, view)]
+    return [one for one in declared if one.when is None or read_cell(one.when, view, view)]
 
 
-def _begin(out: Console, part: Part, view: object) -> None:
+def _print_part_heading(out: Console, part: Part, view: object) -> None:
     """Print what stands above a part."""
     if part.gap or part.title:
         out.print()
     if part.title:
-        out.print(_said(part.title, view), style=HEAD)
+        out.print(_format_part_text(part.title, view), style=HEAD)
 
 
-def _moved(what: RenderableType, part: Part) -> RenderableType:
+def _indent_part(what: RenderableType, part: Part) -> RenderableType:
     return Padding(what, (0, 0, 0, part.indent)) if part.indent else what
 
 
-def _known(part: Facts, view: object) -> list[tuple[Fact, str | Text]]:
+def _list_known_facts(part: Facts, view: object) -> list[tuple[Fact, str | Text]]:
     """The facts that have a value, each with it, and the breaks between them."""
     values = [
-        (fact, "" if fact == BREAK else shown(read(fact.cell, view, view))) for fact in part.facts
+        (fact, "" if fact == BREAK else format_value(read_cell(fact.cell, view, view)))
+        for fact in part.facts
     ]
     return [(fact, value) for fact, value in values if value or fact == BREAK]
 
 
 def _draw_facts(out: Console, part: Facts, view: object) -> None:
-    table = _table([Column("", "name"), Column("", "value", fold=True)], view)
-    for fact, value in _known(part, view):
-        table.add_row(Text(fact.name, DIM), _styled(value, fact.style, view))
+    table = _build_table([Column("", "name"), Column("", "value", fold=True)], view)
+    for fact, value in _list_known_facts(part, view):
+        table.add_row(Text(fact.name, DIM), _style_value(value, fact.style, view))
     if table.row_count:
-        _begin(out, part, view)
-        out.print(_moved(table, part))
+        _print_part_heading(out, part, view)
+        out.print(_indent_part(table, part))
 
 
 def _draw_section(out: Console, part: Section, view: object) -> None:
-    rows = _rows(part, view)
+    rows = _list_rows(part, view)
     if not rows:
         if part.otherwise:
-            out.print(_said(part.otherwise, view))
+            out.print(_format_part_text(part.otherwise, view))
         return
-    _begin(out, part, view)
+    _print_part_heading(out, part, view)
     is_wide = out.width >= WIDE
-    columns = [one for one in _columns(part, rows, view) if is_wide or not one.wide]
+    columns = [one for one in _list_columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
-        texts = [tuple(_on_one_line(_value(one, row, view)) for one in columns) for row in rows]
-        lines = plain([tuple(heading_text(one, view) for one in columns), *texts])
+        texts = [
+            tuple(_on_one_line(_format_column_value(one, row, view)) for one in columns)
+            for row in rows
+        ]
+        lines = format_plain_columns([tuple(heading_text(one, view) for one in columns), *texts])
         out.print(lines, soft_wrap=True)
         return
-    table = _table(columns, view)
+    table = _build_table(columns, view)
     for row in rows:
-        table.add_row(*(_cell(one, row, view) for one in columns))
-    out.print(_moved(table, part))
+        table.add_row(*(_format_cell(one, row, view) for one in columns))
+    out.print(_indent_part(table, part))
 
 
 def _on_one_line(cell: str | Text) -> str:
@@ -245,7 +249,7 @@ def _on_one_line(cell: str | Text) -> str:
     return "; ".join(text.splitlines()) if "\n" in text else text
 
 
-def _table(columns: Sequence[Column], view: object) -> Table:
+def _build_table(columns: Sequence[Column], view: object) -> Table:
     table = Table(box=None, pad_edge=False, header_style=HEAD, padding=(0, 2, 0, 0))
     table.show_header = any(column.heading for column in columns)
     for column in columns:
@@ -259,23 +263,25 @@ def _table(columns: Sequence[Column], view: object) -> Table:
 
 
 def _draw_lines(out: Console, part: Line | Lines, view: object) -> None:
-    lines = _one_line(part, view) if isinstance(part, Line) else _items(part, view)
+    lines = _one_line(part, view) if isinstance(part, Line) else _list_items(part, view)
     if lines:
-        _begin(out, part, view)
+        _print_part_heading(out, part, view)
     for line in lines:
-        out.print(_moved(line, part), soft_wrap=part.unbroken)
+        out.print(_indent_part(line, part), soft_wrap=part.unbroken)
 
 
 def _one_line(part: Line, view: object) -> list[RenderableType]:
-    text = _said(part.text, view)
-    return [_styled(shown(text), part.style, view)] if text else []
+    text = _format_part_text(part.text, view)
+    return [_style_value(format_value(text), part.style, view)] if text else []
 
 
-def _items(part: Lines, view: object) -> list[RenderableType]:
+def _list_items(part: Lines, view: object) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    for item in read(part.items, view, view) or ():
+    for item in read_cell(part.items, view, view) or ():
         if isinstance(item, ConsoleRenderable):
             lines.append(item)
         else:
-            lines.append(_styled(shown(_said(part.form, item)), part.style, item))
+            lines.append(
+                _style_value(format_value(_format_part_text(part.form, item)), part.style, item)
+            )
     return lines

@@ -31,7 +31,7 @@ LARGEST = 1 << 20
 """Bytes that are read of such a file; what is larger, nobody wrote by hand."""
 
 
-def read(path: str | Path, error: type[FileProblems]) -> str:
+def read_text(path: str | Path, error: type[FileProblems]) -> str:
     """A file's text. Raises `error` where there is none to read."""
     try:
         with Path(path).open("rb") as file:
@@ -45,9 +45,9 @@ def read(path: str | Path, error: type[FileProblems]) -> str:
         raise error(str(path), [f"is not UTF-8 text: byte {failed.start}"]) from failed
 
 
-def mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any]:
+def load_mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any]:
     """The keys of a YAML text, none for an empty one. Raises `error`."""
-    data = load(text, path, error)
+    data = load_yaml(text, path, error)
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -55,12 +55,12 @@ def mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any
     return data
 
 
-def load(text: str, path: str, error: type[FileProblems]) -> Any:
+def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
     """What a YAML text holds. Raises `error` where it is none, or says a key twice."""
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        twice = list(_duplicates(root))
+        twice = list(_find_duplicates(root))
         data = loader.construct_document(root) if root is not None else None
     except yaml.YAMLError as failed:
         mark = getattr(failed, "problem_mark", None)
@@ -75,7 +75,7 @@ def load(text: str, path: str, error: type[FileProblems]) -> Any:
     return data
 
 
-def _duplicates(root: Any) -> Iterator[str]:
+def _find_duplicates(root: Any) -> Iterator[str]:
     """Of a key that a mapping has twice YAML silently keeps the last: nobody means that."""
     left, visited = [root], set[int]()
     while left:
@@ -95,7 +95,7 @@ def _duplicates(root: Any) -> Iterator[str]:
         left += [value for _, value in reversed(node.value)]
 
 
-def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
+def format_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     """Each message with its place's name and line in a YAML text, in the text's order."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     lines = []
@@ -108,7 +108,7 @@ def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def near(word: str, args: list[str], cutoff: float = 0.6) -> str:
+def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
     """`; did you mean 'x'?` where one of the words is close."""
     from difflib import get_close_matches  # 4 ms, for a file with a mistake alone
 
@@ -135,7 +135,7 @@ def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
 
 
 @runtime_checkable
-class Check(Protocol):
+class ValueCheck(Protocol):
     """An annotation of a type that people write: what its values must be beside their kind."""
 
     def checked(self, value: Any) -> Any:
@@ -162,38 +162,40 @@ _EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`(?:( of length)? ([<>]=?) 
 
 def struct_of(kind: type[_Struct], text: str, path: str, error: type[FileProblems]) -> _Struct:
     """A struct of a YAML text. Raises `error` with every problem that it has."""
-    found, problems = build(kind, mapping(text, path, error))
+    found, problems = build_struct(kind, load_mapping(text, path, error))
     if found is None:
-        raise error(path, placed(problems, text))
+        raise error(path, format_problems(problems, text))
     return found
 
 
-def build(kind: type[_Struct], data: Any) -> tuple[_Struct | None, list[tuple[Place, str]]]:
+def build_struct(kind: type[_Struct], data: Any) -> tuple[_Struct | None, list[tuple[Place, str]]]:
     """A struct of a mapping, or None and what is wrong with it."""
     problems: list[tuple[Place, str]] = []
-    found = _struct(kind, data, (), problems)
+    found = _convert_struct(kind, data, (), problems)
     return (None if problems else found), problems
 
 
-def _struct(kind: type[_Struct], data: Any, place: Place, problems: list[Any]) -> _Struct | None:
+def _convert_struct(
+    kind: type[_Struct], data: Any, place: Place, problems: list[Any]
+) -> _Struct | None:
     before, values = len(problems), dict[str, Any]()
     reads, normal = getattr(kind, "READS", {}), getattr(kind, "normal", None)
     data = normal(data) if normal else data
     if not isinstance(data, Mapping):
-        problems.append((place, f"should be a mapping of keys{_given(data)}"))
+        problems.append((place, f"should be a mapping of keys{_quote_value(data)}"))
         return None
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for key, value in data.items():
         here = (*place, key)
         if key not in fields:
-            problems.append((here, f"no such key{near(str(key), list(fields))}"))
+            problems.append((here, f"no such key{suggest_word(str(key), list(fields))}"))
             continue
         try:
             value = reads[key](value) if key in reads else value
         except ValueError as error:
-            problems.append((here, f"{error}{_given(value)}"))
+            problems.append((here, f"{error}{_quote_value(value)}"))
             continue
-        values[key] = _value(fields[key].type, value, here, problems)
+        values[key] = _convert_value(fields[key].type, value, here, problems)
     missing = [name for name, field in fields.items() if field.required and name not in data]
     problems += [((*place, name), REQUIRED) for name in missing]
     if len(problems) > before:
@@ -205,7 +207,7 @@ def _struct(kind: type[_Struct], data: Any, place: Place, problems: list[Any]) -
         return None
 
 
-def _value(  # noqa: C901 -- one branch for each kind of type
+def _convert_value(  # noqa: C901 -- one branch for each kind of type
     kind: Any, data: Any, place: Place, problems: list[Any]
 ) -> Any:
     if get_origin(kind) in (Union, UnionType):
@@ -214,39 +216,43 @@ def _value(  # noqa: C901 -- one branch for each kind of type
         kind = next(one for one in get_args(kind) if one is not type(None))
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     if _is_struct((base,)):
-        return _struct(base, data, place, problems)
+        return _convert_struct(base, data, place, problems)
     inner = get_args(base)
     try:
         if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
-            msgspec.convert(data, _bounded(dict[Any, Any], meta))
+            msgspec.convert(data, _add_bounds(dict[Any, Any], meta))
             key, value = inner
             return {
-                _value(key, k, (*place, k), problems): _value(value, v, (*place, k), problems)
+                _convert_value(key, k, (*place, k), problems): _convert_value(
+                    value, v, (*place, k), problems
+                )
                 for k, v in data.items()
             }
         if isinstance(data, float) and not math.isfinite(data):
             raise msgspec.ValidationError(f"should be a finite number (given {data})")
         if isinstance(data, str) and any(getattr(one, "title", "") == "seconds" for one in meta):
-            data = _seconds(data)
+            data = _parse_seconds(data)
         if isinstance(data, list) and _is_listed(base):
-            msgspec.convert(data, _bounded(list[Any], meta))
-            entries = [_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)]
+            msgspec.convert(data, _add_bounds(list[Any], meta))
+            entries = [
+                _convert_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)
+            ]
             return {set: set, frozenset: frozenset}.get(get_origin(base), tuple)(entries)
-        found = msgspec.convert(data, kind, dec_hook=_path)
+        found = msgspec.convert(data, kind, dec_hook=_convert_path)
         for one in meta:
-            if isinstance(one, Check):
-                found = _checked(one, found)
+            if isinstance(one, ValueCheck):
+                found = _run_check(one, found)
         return found
     except msgspec.ValidationError as error:
         message, _, deeper = str(error).partition(" - at `$")
         indices = tuple(int(i) for i in re.findall(r"\[(\d+)\]", deeper))
         for index in indices:
             data = data[index]
-        problems.append(((*place, *indices), _message(message, kind, data)))
+        problems.append(((*place, *indices), _translate_message(message, kind, data)))
     return None
 
 
-def _bounded(kind: Any, meta: list[Any]) -> Any:
+def _add_bounds(kind: Any, meta: list[Any]) -> Any:
     """A type with the bounds of another."""
     parts: Any = (kind, *meta)
     return Annotated[parts] if meta else kind
@@ -258,11 +264,11 @@ def _is_listed(base: Any) -> bool:
     return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
 
 
-def _checked(check: Check, value: Any) -> Any:
+def _run_check(check: ValueCheck, value: Any) -> Any:
     try:
         return check.checked(value)
     except ValueError as error:
-        raise msgspec.ValidationError(f"{error}{_given(value)}") from error
+        raise msgspec.ValidationError(f"{error}{_quote_value(value)}") from error
 
 
 def _is_struct(inner: tuple[Any, ...]) -> bool:
@@ -274,26 +280,26 @@ def _is_class(kind: Any) -> bool:
     return isinstance(kind, type) and get_origin(kind) is None
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     seconds = duration_s(text)
     if seconds is None:
-        wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_given(text)}"
+        wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_quote_value(text)}"
         raise msgspec.ValidationError(wrong)
     return seconds
 
 
-def _path(kind: type, value: Any) -> Any:
+def _convert_path(kind: type, value: Any) -> Any:
     if kind is not Path or not isinstance(value, str):
         raise ValueError("should be text: put it in quotes")
     return Path(value)
 
 
-def _message(message: str, kind: Any, given: Any) -> str:
+def _translate_message(message: str, kind: Any, given: Any) -> str:
     """What msgspec says, in the words of the file."""
     if message.startswith("Invalid enum value"):
-        known = [str(one) for one in _choices(kind)]
-        message = f"should be one of {', '.join(known)}{_given(given)}"
-        return message + near(str(given), known, cutoff=0.5)
+        known = [str(one) for one in _list_choices(kind)]
+        message = f"should be one of {', '.join(known)}{_quote_value(given)}"
+        return message + suggest_word(str(given), known, cutoff=0.5)
     found = _EXPECTED.match(message)
     if found is None:
         return message
@@ -302,19 +308,19 @@ def _message(message: str, kind: Any, given: Any) -> str:
         unit = "characters" if what == "str" else "of them"
         return f"needs at least {number} {unit}" if than == ">=" else f"has over {number} {unit}"
     if than:
-        return f"should be {_THAN[than]} {float(number):g}{_given(given)}"
+        return f"should be {_THAN[than]} {float(number):g}{_quote_value(given)}"
     quotes = ": put it in quotes" if what == "str" and " matching" not in message else ""
     rest, _, _ = message[found.end() :].partition(", got ")
-    return f"should be {_NAMES.get(what, what)}{rest}{quotes}{_given(given)}"
+    return f"should be {_NAMES.get(what, what)}{rest}{quotes}{_quote_value(given)}"
 
 
-def _choices(kind: Any) -> list[Any]:
+def _list_choices(kind: Any) -> list[Any]:
     """The values of the enum or the Literal in a type."""
     if _is_class(kind):
         return list(getattr(kind, "__members__", {}).values())
     parts = get_args(kind)
-    return [c for p in parts for c in ([p] if isinstance(p, str) else _choices(p))]
+    return [c for p in parts for c in ([p] if isinstance(p, str) else _list_choices(p))]
 
 
-def _given(value: object) -> str:
+def _quote_value(value: object) -> str:
     return f" (given {value!r:.80})" if isinstance(value, str | int | float | bool) else ""

@@ -16,7 +16,7 @@ from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What changes."""
 
     ADD = "add"
@@ -72,40 +72,40 @@ class ChangeSignal(StrEnum):
     END_ASKED = "end_asked"
 
 
-TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]] = {
-    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.ARRIVING,
-    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
-    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
-    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
-    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
-    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.TESTED): ChangePhase.DONE,
-    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.IN_USE): ChangePhase.LEAVING,
-    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
-    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.CANCELLED,
-    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
-    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.RESERVED): ChangePhase.SCHEDULED,
-    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
-    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
-    (Kind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.BEGAN): ChangePhase.BEGUN,
-    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.GONE): ChangePhase.CANCELLED,
+TRANSITIONS: Final[Mapping[tuple[ChangeKind, ChangePhase, ChangeSignal], ChangePhase]] = {
+    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.ARRIVING,
+    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.ADD, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
+    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
+    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (ChangeKind.BURN_IN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.TESTED): ChangePhase.DONE,
+    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (ChangeKind.BURN_IN, ChangePhase.TESTING, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (ChangeKind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.CANCELLED,
+    (ChangeKind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
+    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.RESERVED): ChangePhase.SCHEDULED,
+    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (ChangeKind.MAINTENANCE, ChangePhase.OPEN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.BEGAN): ChangePhase.BEGUN,
+    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.GONE): ChangePhase.CANCELLED,
     # An admin changed the reservation: another change follows it.
-    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.CHANGED): ChangePhase.CANCELLED,
-    (Kind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.CHANGED): ChangePhase.DONE,
-    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.GONE): ChangePhase.DONE,
-    (Kind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
-    (Kind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.GONE): ChangePhase.DONE,
-    (Kind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.CHANGED): ChangePhase.CANCELLED,
+    (ChangeKind.MAINTENANCE, ChangePhase.SCHEDULED, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.CHANGED): ChangePhase.DONE,
+    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.GONE): ChangePhase.DONE,
+    (ChangeKind.MAINTENANCE, ChangePhase.BEGUN, ChangeSignal.END_ASKED): ChangePhase.ENDING,
+    (ChangeKind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.GONE): ChangePhase.DONE,
+    (ChangeKind.MAINTENANCE, ChangePhase.ENDING, ChangeSignal.REFUSED): ChangePhase.FAILED,
 }
 
 
@@ -122,7 +122,7 @@ class ChangeOpened(Struct, frozen=True):
 
     at: datetime
     recovery: RecoveryId
-    kind: Kind
+    kind: ChangeKind
     group: str
     why: str
     count: int = 0
@@ -173,7 +173,7 @@ class Change(Struct, frozen=True):
         return replace(self, phase=phase, since=at, trail=trail)
 
 
-def ordered(change: Change) -> bool:
+def expects_instances(change: Change) -> bool:
     """Whether instances may be coming: an order was taken, or nobody can say."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
@@ -198,14 +198,14 @@ def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
     return _PHASES.get(rec.phase, ChangePhase.GIVING_BACK)
 
 
-def kind_of_removal(rec: NodeRecovery) -> Kind:
+def kind_of_removal(rec: NodeRecovery) -> ChangeKind:
     """What changes by a node recovery of capacity's."""
-    return Kind.REMOVE if rec.rule == SCALE_DOWN else Kind.RETURN
+    return ChangeKind.REMOVE if rec.rule == SCALE_DOWN else ChangeKind.RETURN
 
 
 def is_window(change: Change) -> bool:
     """Whether it is a maintenance window."""
-    return change.opened.kind is Kind.MAINTENANCE
+    return change.opened.kind is ChangeKind.MAINTENANCE
 
 
 def has_begun(window: Change) -> bool:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 
 
 class InstanceGroup(Struct, frozen=True):
@@ -80,4 +80,4 @@ class ProviderView(Struct, frozen=True):
     continuous: bool = False
     groups: Mapping[str, InstanceGroup] = field(default_factory=dict)
     unpatched: tuple[str, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()

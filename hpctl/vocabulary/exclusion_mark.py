@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from hpctl.toolkit.hostlist import HostlistError, expand, fold
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 
 PREFIX: Final = "hpctl:excluded="
@@ -25,7 +25,7 @@ def read_excluded(admin_comment: str) -> tuple[NodeName, ...]:
     if found is None:
         return ()
     try:
-        return tuple(map(NodeName, expand(found[1])))
+        return tuple(map(NodeName, expand_hostlist(found[1])))
     except HostlistError:
         return ()
 
@@ -34,6 +34,6 @@ def write_excluded(admin_comment: str, nodes: Collection[NodeName]) -> str | Non
     """Return the AdminComment with a mark of these nodes in place of an earlier one, after what
     others wrote; without a mark for no nodes. None where slurmctld would not accept its length."""
     others = _MARK.sub("", admin_comment).removeprefix(_SEPARATOR)
-    mark = PREFIX + fold(sorted(nodes)) if nodes else ""
+    mark = PREFIX + fold_hostlist(sorted(nodes)) if nodes else ""
     text = _SEPARATOR.join(part for part in (others, mark) if part)
     return text if len(text.encode("utf-8", "surrogateescape")) <= LONGEST else None

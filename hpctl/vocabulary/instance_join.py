@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 
@@ -23,7 +23,7 @@ _NODES = 20_000
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 
-class Joined(Struct, frozen=True):
+class InstanceJoin(Struct, frozen=True):
     """`instances`: the one that stands for each node, its `node` set. `unjoined`: of a node or an
     instance id, why it is joined to nothing although something has its address or name.
     `unknown`: the NodeAddrs that are names, and that no instance is known to have.
@@ -43,7 +43,7 @@ class Joined(Struct, frozen=True):
         return replace(provider, instances=named)
 
 
-class _Nodes:
+class _NodeIndex:
     """Slurm's nodes by address, by NodeAddr where that is a name, and by their own name."""
 
     def __init__(self, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]) -> None:
@@ -55,15 +55,17 @@ class _Nodes:
         for name, host in addresses.items():
             self._by_name.setdefault(name.lower(), []).append(name)
             plain = is_address(host)
-            for label in () if plain else _labels(host):
+            for label in () if plain else _list_dns_labels(host):
                 self._by_host.setdefault(label, []).append(name)
-            if address := host if plain else spelled(host) or resolved.get(host, ""):
+            if address := host if plain else parse_host_address(host) or resolved.get(host, ""):
                 self.known[name] = address
                 self._by_address.setdefault(address, []).append(name)
 
     def of(self, instance: Instance) -> tuple[int, Sequence[NodeName]]:
         """The nodes that it may stand for, and by what: 0 address, 1 NodeAddr's name, 2 name."""
-        labels = _labels(instance.dns) | ({instance.node.lower()} if instance.node else set())
+        labels = _list_dns_labels(instance.dns) | (
+            {instance.node.lower()} if instance.node else set()
+        )
         if here := self._by_address.get(instance.address) if instance.address else None:
             named = [name for name in here if name.lower() in labels]
             return 0, named if len(named) == 1 else here
@@ -74,22 +76,22 @@ class _Nodes:
         return 2, ()
 
 
-def join(
+def join_instances(
     provider: ProviderView, addresses: Mapping[NodeName, str], resolved: Mapping[str, str]
-) -> Joined:
+) -> InstanceJoin:
     """Join a provider's list to the NodeAddr of each Slurm node; `resolved`: of those, the names'.
 
     An instance on its way out yields to its successor. Of two that live and have one address
     neither is taken, and nor is one whose address several nodes have. An instance that no node of
     Slurm's fits keeps the provider's guess at its name, unless a node of that name is another's.
     """
-    nodes, why = _Nodes(addresses, resolved), dict[str, str]()
+    nodes, why = _NodeIndex(addresses, resolved), dict[str, str]()
     claims: dict[NodeName, list[tuple[int, Instance]]] = {}
     for instance in provider.instances.values():
         rank, found = nodes.of(instance)
         if len(found) > 1:
             what = instance.address or instance.dns or instance.node
-            why[instance.id] = f"{what} fits {len(found)} Slurm nodes: {fold(found[:8])}"
+            why[instance.id] = f"{what} fits {len(found)} Slurm nodes: {fold_hostlist(found[:8])}"
         elif found:
             claims.setdefault(found[0], []).append((rank, instance))
         elif instance.node is not None and instance.node not in addresses:
@@ -98,17 +100,17 @@ def join(
     for name, those in claims.items():
         best = min(rank for rank, _ in those)
         rivals = [instance for rank, instance in those if rank == best]
-        if (one := _standing(rivals)) is not None:
+        if (one := _pick_living_instance(rivals)) is not None:
             joined[name] = one if one.node == name else replace(one, node=name)
         else:
             ids = ", ".join(sorted(i.id for i in rivals))
             why[name] = f"{ids} all have its address or name"
             why.update(dict.fromkeys((i.id for i in rivals), f"so has another: {ids}, of {name}"))
     left = addresses.keys() - nodes.known.keys() - joined.keys()
-    return Joined(joined, why, frozenset(addresses[name] for name in left) - {""})
+    return InstanceJoin(joined, why, frozenset(addresses[name] for name in left) - {""})
 
 
-def _standing(rivals: Iterable[Instance]) -> Instance | None:
+def _pick_living_instance(rivals: Iterable[Instance]) -> Instance | None:
     """The one that lives; of those that all are on their way out the newest; None where unsure."""
     those = list(rivals)
     alive = [i for i in those if i.status is not InstanceStatus.SHUTTING_DOWN]
@@ -121,19 +123,19 @@ def _standing(rivals: Iterable[Instance]) -> Instance | None:
 
 
 @lru_cache(_NODES)
-def spelled(host: str) -> str:
+def parse_host_address(host: str) -> str:
     """The address that a host name of the form ip-10-1-0-3 spells; else nothing."""
     match = _IP_HOST.match(host.partition(".")[0])
     return ".".join(match.groups()) if match else ""
 
 
-def guessed(address: str, dns: str) -> str:
+def guess_node_name(address: str, dns: str) -> str:
     """HyperPod's usual node name: the host's, else the one that the address makes; else nothing."""
     return dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
 
 
 @lru_cache(2 * _NODES)
-def _labels(host: str) -> frozenset[str]:
+def _list_dns_labels(host: str) -> frozenset[str]:
     """A DNS name in full and its first label, in lower case."""
     return frozenset(label.lower() for label in (host, host.partition(".")[0]) if label)
 

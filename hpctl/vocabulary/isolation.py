@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -18,7 +18,7 @@ R = TypeVar("R")
 ERROR_CHARS = 200
 
 
-class Flaw(Struct, frozen=True):
+class InconsistentState(Struct, frozen=True):
     """One thing that could not be handled. `target`: the node or job id that it is about.
 
     `where` is the fan-out (`parse`, `plan`, ...), `digest` the first 12 hex digits of the SHA-256
@@ -31,11 +31,11 @@ class Flaw(Struct, frozen=True):
     digest: str
 
 
-def walled(
+def isolate_call(
     where: str, target: object, handle: Callable[[T], R], given: T, shown: object = None
-) -> R | Flaw:
-    """What `handle` makes of one thing, or the Flaw that it is. `shown`: what the digest is of,
-    where that is less than what is given."""
+) -> R | InconsistentState:
+    """What `handle` makes of one thing, or the InconsistentState that it is. `shown`: what the
+    digest is of, where that is less than what is given."""
     try:
         return handle(given)
     # The one wall: a bug or an input that nobody foresaw costs this thing its turn, and no more.
@@ -43,26 +43,26 @@ def walled(
         import hashlib  # a reader of flaws does not pay for it
 
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
-        digest = hashlib.sha256(_repr(given if shown is None else shown)).hexdigest()[:12]
-        return Flaw(str(target), where, printable(text), digest)
+        digest = hashlib.sha256(_encode_repr(given if shown is None else shown)).hexdigest()[:12]
+        return InconsistentState(str(target), where, make_printable(text), digest)
 
 
-def each(
+def isolate_each(
     where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
-) -> tuple[list[R], list[Flaw]]:
+) -> tuple[list[R], list[InconsistentState]]:
     """What `handle` makes of each thing, in order, and the flaws of those that it raised about."""
     made: list[R] = []
-    flaws: list[Flaw] = []
+    flaws: list[InconsistentState] = []
     for thing in things:
-        one = walled(where, name(thing), handle, thing)
-        if isinstance(one, Flaw):
+        one = isolate_call(where, name(thing), handle, thing)
+        if isinstance(one, InconsistentState):
             flaws.append(one)
         else:
             made.append(one)
     return made, flaws
 
 
-def _repr(value: object) -> bytes:
+def _encode_repr(value: object) -> bytes:
     try:
         return repr(value).encode("utf-8", "replace")
     except Exception:  # noqa: BLE001 -- a value that cannot even be shown is known by its type

@@ -154,7 +154,7 @@ class JobRecovery(Struct, frozen=True):
         return self.phase in ENDS
 
     @property
-    def crippled(self) -> bool:
+    def has_lost_node(self) -> bool:
         """Its run has lost a node and goes on only if its own supervisor sees to that."""
         return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
@@ -178,7 +178,7 @@ class JobRecovery(Struct, frozen=True):
         return replace(self, phase=phase, since=at, trail=trail)
 
 
-class Wish(StrEnum):
+class RequestedAction(StrEnum):
     """What a supervisor asks the daemon to do with its job."""
 
     NONE = ""
@@ -189,7 +189,7 @@ class Wish(StrEnum):
     """Put the job back in the queue, held, with the reason where its owner reads it."""
 
 
-_WISHES = {Action.REQUEUE: Wish.REQUEUE, Action.HOLD: Wish.HOLD}
+_WISHES = {Action.REQUEUE: RequestedAction.REQUEUE, Action.HOLD: RequestedAction.HOLD}
 
 
 class JobReport(Struct, frozen=True):
@@ -206,19 +206,23 @@ class JobReport(Struct, frozen=True):
     trouble: Trouble | None = None
     action: Action = Action.NONE
     why: str = ""
-    wish: Wish = Wish.NONE
+    wish: RequestedAction = RequestedAction.NONE
     exclude: tuple[NodeName, ...] = ()
     after_s: float = 0.0
     progress: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.clean(self, "why")
+        bounds.clean_texts(self, "why")
 
     @property
     def tells_cause(self) -> bool:
         """Whether it only tells of what a run ended, as the script of a job without a supervisor
         does: nothing was done about it, and nothing is asked for."""
-        return self.trouble is not None and self.action is Action.NONE and self.wish is Wish.NONE
+        return (
+            self.trouble is not None
+            and self.action is Action.NONE
+            and self.wish is RequestedAction.NONE
+        )
 
     @classmethod
     def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
@@ -229,7 +233,7 @@ class JobReport(Struct, frozen=True):
             trouble,
             answer.action,
             answer.why,
-            _WISHES.get(answer.action, Wish.NONE),
+            _WISHES.get(answer.action, RequestedAction.NONE),
             answer.exclude,
             answer.after_s,
             trouble.progress,

@@ -73,8 +73,8 @@ class Finding(Struct, frozen=True):
     job: str = ""
 
     def __post_init__(self) -> None:
-        bounds.keep(self, "first", "last")
-        bounds.clean(self, "device", "code", "detail", "evidence")
+        bounds.bound_times(self, "first", "last")
+        bounds.clean_texts(self, "device", "code", "detail", "evidence")
 
 
 class Report(Struct, frozen=True):

@@ -311,14 +311,14 @@ class NodeRecovery(Struct, frozen=True):
             # Who marks a node puts no deadline off.
             since=self.since if marked else at,
             urgency=Urgency.NOW if marked and not self.by else self.urgency,
-            rung=_rung(self, signal),
+            rung=_choose_next_rung(self, signal),
             marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
             trail=(*self.trail, Trail(at, signal, phase, why)),
         )
 
 
-def _rung(rec: NodeRecovery, signal: NodeSignal) -> int:
+def _choose_next_rung(rec: NodeRecovery, signal: NodeSignal) -> int:
     """The next rung for a signal that climbs, or the one further up that a failed test names.
 
     A replacement that fails its test may be replaced once more: it is another instance.

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import in_utc, printable
-from hpctl.toolkit.hostlist import HostlistError, expand, fold
+from hpctl.toolkit.bounds import in_utc, make_printable
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 
 OF_PARTITION: Final = "partition="
@@ -24,8 +24,8 @@ WHY_CHARS: Final = 500
 
 
 @lru_cache(maxsize=64)
-def _names(scope: str) -> frozenset[NodeName]:
-    return frozenset(map(NodeName, expand(scope)))
+def _expand_scope(scope: str) -> frozenset[NodeName]:
+    return frozenset(map(NodeName, expand_hostlist(scope)))
 
 
 class PauseAsked(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class PauseAsked(Struct, frozen=True, forbid_unknown_fields=True):
         """The scope as the journal names it. Raises HostlistError."""
         if self.partition:
             return OF_PARTITION + self.partition
-        return fold(expand(self.nodes))
+        return fold_hostlist(expand_hostlist(self.nodes))
 
 
 class Pause(Struct, frozen=True):
@@ -70,7 +70,7 @@ class Pause(Struct, frozen=True):
     @property
     def nodes(self) -> frozenset[NodeName]:
         """The nodes that it is of; empty for a pause of a partition or of the cluster."""
-        return frozenset() if self.whole or self.partition else _names(self.scope)
+        return frozenset() if self.whole or self.partition else _expand_scope(self.scope)
 
     @property
     def ends(self) -> datetime | None:
@@ -97,7 +97,7 @@ class Pause(Struct, frozen=True):
         return f"{of}paused by {self.by}{until}{why}"
 
     @property
-    def lifting(self) -> str:
+    def lift_command(self) -> str:
         """The command that lifts it."""
         if self.partition:
             return f"hpctl unpause --partition {self.partition}"
@@ -122,8 +122,8 @@ def read_asked(detail: str) -> PauseAsked:
         raise ValueError(f"not a pause: {error}") from error
     return PauseAsked(
         asked.nodes,
-        printable(asked.partition)[:WHY_CHARS],
-        printable(asked.why)[:WHY_CHARS],
+        make_printable(asked.partition)[:WHY_CHARS],
+        make_printable(asked.why)[:WHY_CHARS],
         in_utc(asked.until) if asked.until is not None else None,
     )
 
@@ -147,7 +147,7 @@ def find_pause(
 ) -> Pause | None:
     """Return the first pause in force that covers one of these nodes or partitions."""
     for pause in find_active(pauses, now):
-        if _covers(pause, nodes, partitions):
+        if _covers_any(pause, nodes, partitions):
             return pause
     return None
 
@@ -160,13 +160,13 @@ def find_resumption(
 ) -> datetime | None:
     """Return since when no pause keeps hpctl from these nodes or partitions; `now` while one does;
     None where none did."""
-    found = [p for p in pauses.values() if _covers(p, nodes, partitions)]
+    found = [p for p in pauses.values() if _covers_any(p, nodes, partitions)]
     if any(p.is_active(now) for p in found):
         return now
     return max((p.ends for p in found if p.ends is not None), default=None)
 
 
-def _covers(pause: Pause, nodes: Collection[NodeName], partitions: Collection[str]) -> bool:
+def _covers_any(pause: Pause, nodes: Collection[NodeName], partitions: Collection[str]) -> bool:
     if pause.whole:
         return True
     if pause.partition:
@@ -174,34 +174,34 @@ def _covers(pause: Pause, nodes: Collection[NodeName], partitions: Collection[st
     return not pause.nodes.isdisjoint(nodes)
 
 
-def lift(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
+def lift_pauses(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     """Return the pauses after some were lifted: all for the empty scope; of nodes, the named ones
     leave each pause of nodes that has them."""
     changed = dict(pauses)
     for one in pauses.values():
         if not scope or one.scope == scope:
-            changed.update(end(pauses, one.scope, at))
+            changed.update(end_pause(pauses, one.scope, at))
     if not scope or scope.startswith(OF_PARTITION):
         return changed
-    named = set(expand(scope))
+    named = set(expand_hostlist(scope))
     for one in find_active(pauses, at):
         if named.isdisjoint(one.nodes):
             continue
-        changed.update(end(pauses, one.scope, at))
-        left = fold(one.nodes - named)
-        if left and not _lasts(changed.get(left), one):
+        changed.update(end_pause(pauses, one.scope, at))
+        left = fold_hostlist(one.nodes - named)
+        if left and not _lasts_as_long(changed.get(left), one):
             changed[left] = msgspec.structs.replace(one, scope=left)
     return changed
 
 
-def _lasts(one: Pause | None, other: Pause) -> bool:
+def _lasts_as_long(one: Pause | None, other: Pause) -> bool:
     """Whether a pause is open for as long as another one at least."""
     if one is None or one.lifted is not None:
         return False
     return one.until is None or (other.until is not None and other.until <= one.until)
 
 
-def end(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
+def end_pause(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     """Return the pause of exactly this scope as ended, by its scope; nothing where none is open."""
     one = pauses.get(scope)
     if one is None or one.lifted is not None:
@@ -210,7 +210,7 @@ def end(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     return {scope: msgspec.structs.replace(one, lifted=lifted)}
 
 
-def prune(pauses: Pauses, before: datetime) -> dict[str, Pause]:
+def prune_pauses(pauses: Pauses, before: datetime) -> dict[str, Pause]:
     """Return the pauses without those that ended before a time."""
     return {
         scope: pause for scope, pause in pauses.items() if pause.ends is None or pause.ends > before

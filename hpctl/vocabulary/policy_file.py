@@ -17,13 +17,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.hostlist import MAX_HOSTS
 from hpctl.toolkit.yaml_files import Reads
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 
 _GENTLEST_FIRST = list(Action)
 _T = TypeVar("_T", Backoff, Treatment)
@@ -39,11 +39,11 @@ class PolicyError(FileProblems):
     hint_text = "`hpctl policy example` prints every key with its default"
 
 
-def _range(value: Any) -> Any:
+def _parse_range(value: Any) -> Any:
     """`8`, `"6-8"` or `[6, 8]` as (least, most)."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", value)
-        value = (natural(found[1]), natural(found[2] or found[1])) if found else None
+        value = (parse_count(found[1]), parse_count(found[2] or found[1])) if found else None
     elif isinstance(value, int) and not isinstance(value, bool):
         value = (value, value)
     if not isinstance(value, tuple | list) or len(value) != 2:
@@ -55,7 +55,7 @@ def _range(value: Any) -> Any:
     return tuple(value)
 
 
-def _command(value: Any) -> Any:
+def _parse_command(value: Any) -> Any:
     """A list as it is; one string as a command line."""
     return shlex.split(value) if isinstance(value, str) else value
 
@@ -64,7 +64,7 @@ def _one_or_more(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
-def _ladder(value: Any) -> Any:
+def _parse_ladder(value: Any) -> Any:
     """`hold` or `[step, hold]`, the gentlest first."""
     ladder = _one_or_more(value)
     known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
@@ -76,14 +76,14 @@ def _ladder(value: Any) -> Any:
     return ladder
 
 
-def _rules(value: Any) -> Any:
+def _parse_rule_names(value: Any) -> Any:
     """One name of log rules, or several: each a preset or an absolute path."""
     from hpctl.vocabulary.log_presets import PRESETS
 
     rules = _one_or_more(value)
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
-            guess = yaml_files.near(rule, list(PRESETS))
+            guess = yaml_files.suggest_word(rule, list(PRESETS))
             raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
     return rules
 
@@ -99,7 +99,7 @@ class BackoffSection(Struct, frozen=True, omit_defaults=True):
 class TreatmentSection(Struct, frozen=True, omit_defaults=True):
     """What one kind of trouble gets; a key that is left out keeps what it was."""
 
-    READS: ClassVar[Reads] = {"ladder": _ladder}
+    READS: ClassVar[Reads] = {"ladder": _parse_ladder}
 
     ladder: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=20)] | None = None
     backoff: bool | None = None
@@ -118,11 +118,11 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
     """One file, or one section of the daemon's configuration: only what is set counts."""
 
     READS: ClassVar[Reads] = {
-        "nodes": _range,
+        "nodes": _parse_range,
         "final_exit_codes": _one_or_more,
         "corruption_exit_codes": _one_or_more,
-        "log_rules": _rules,
-        "notify": _command,
+        "log_rules": _parse_rule_names,
+        "notify": _parse_command,
     }
 
     restarts: Count | None = None
@@ -141,7 +141,7 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
     hang_floor_s: Seconds | None = None
     hang_factor: Factor | None = None
     hang_start_s: Seconds | None = None
-    on: dict[Kind, TreatmentSection] | None = None
+    on: dict[TroubleKind, TreatmentSection] | None = None
     log_rules: tuple[str, ...] | None = None
     notify: tuple[str, ...] | None = None
 
@@ -153,7 +153,7 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
         return data
 
     def __post_init__(self) -> None:
-        final = (self.on or {}).get(Kind.FINAL)
+        final = (self.on or {}).get(TroubleKind.FINAL)
         if final is not None and RESTARTS & set(final.ladder or ()):
             raise ValueError("on.final asks not to be run again: change final_exit_codes instead")
 
@@ -163,19 +163,19 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
         return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
 
 
-def read(path: str | Path) -> PolicyFile:
+def read_policy(path: str | Path) -> PolicyFile:
     """Read and validate a file. Raises PolicyError with every problem it has."""
-    return parse(yaml_files.read(path, PolicyError), str(path))
+    return parse_policy(yaml_files.read_text(path, PolicyError), str(path))
 
 
-def parse(text: str, place: str = "<text>") -> PolicyFile:
+def parse_policy(text: str, place: str = "<text>") -> PolicyFile:
     """Validate YAML text. Raises PolicyError with every problem it has."""
     return yaml_files.struct_of(PolicyFile, text, place, PolicyError)
 
 
 def from_json(keys: object) -> PolicyFile:
     """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
-    found, problems = yaml_files.build(PolicyFile, keys)
+    found, problems = yaml_files.build_struct(PolicyFile, keys)
     if found is None:
         place, first = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -183,7 +183,7 @@ def from_json(keys: object) -> PolicyFile:
     return found
 
 
-def merged(files: Iterable[PolicyFile]) -> RunPolicy:
+def merge_policies(files: Iterable[PolicyFile]) -> RunPolicy:
     """The policy that layers of files make together: of each key, the last file that sets it.
 
     Backoff and treatments are merged key by key as well, so that a file which changes one key of
@@ -192,26 +192,26 @@ def merged(files: Iterable[PolicyFile]) -> RunPolicy:
     policy = RunPolicy()
     treatments = dict(policy.treatments)
     for file in files:
-        numbers = _set(file)
+        numbers = _list_set_keys(file)
         numbers.pop("on", None)
-        numbers["backoff"] = _over(policy.backoff, file.backoff)
+        numbers["backoff"] = _apply_section(policy.backoff, file.backoff)
         for kind, section in (file.on or {}).items():
             before = treatments.get(kind) or policy.treatment(kind)
-            treatments[kind] = _over(before, section)
+            treatments[kind] = _apply_section(before, section)
         policy = replace(policy, **numbers)
     return replace(policy, treatments=treatments)
 
 
-def _set(section: Struct) -> dict[str, Any]:
+def _list_set_keys(section: Struct) -> dict[str, Any]:
     """The keys that a file sets."""
     return {name: value for name, value in asdict(section).items() if value is not None}
 
 
-def _over(base: _T, section: Struct | None) -> _T:
-    return base if section is None else replace(base, **_set(section))
+def _apply_section(base: _T, section: Struct | None) -> _T:
+    return base if section is None else replace(base, **_list_set_keys(section))
 
 
-def example() -> str:
+def format_example() -> str:
     """A file with every key at its default, and each kind's treatment with its reason."""
     default = RunPolicy()
     out = ["# A recovery policy: every key with its default. Leave out what you do not change."]
@@ -221,7 +221,7 @@ def example() -> str:
         if name == "on":
             out.append("on:")
             for kind, treatment in DEFAULTS.items():
-                body = _body(treatment)
+                body = _format_treatment(treatment)
                 out += [f"  # {treatment.why}", f"  {kind}: {body}"]
         elif name == "nodes":
             out += [
@@ -230,16 +230,18 @@ def example() -> str:
             ]
         else:
             plain = asdict(value) if isinstance(value, Backoff) else value
-            out.append(_flow({name: plain})[1:-1])
+            out.append(_format_flow_yaml({name: plain})[1:-1])
     return "\n".join(out) + "\n"
 
 
-def _body(treatment: Treatment) -> str:
+def _format_treatment(treatment: Treatment) -> str:
     keys = {name: getattr(treatment, name) for name in TreatmentSection.__struct_fields__}
-    return _flow({name: value for name, value in keys.items() if value is not False and value != 0})
+    return _format_flow_yaml(
+        {name: value for name, value in keys.items() if value is not False and value != 0}
+    )
 
 
-def _flow(value: Any) -> str:
+def _format_flow_yaml(value: Any) -> str:
     """JSON, which is YAML, without the quotes that YAML can do without."""
     text = json.dumps(value)
     return re.sub(r'"([A-Za-z_]\w*)"', r"\1", text)

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
@@ -156,7 +156,7 @@ class Do(Struct, frozen=True):
     """For RESET: what the node's agent is told."""
 
 
-class Look(StrEnum):
+class RequeueInterval(StrEnum):
     """How soon a waiting recovery wants the world looked at again."""
 
     WOKEN = "woken"
@@ -174,7 +174,7 @@ class Wait(Struct, frozen=True):
 
     until: datetime
     why: str
-    look: Look = Look.WOKEN
+    look: RequeueInterval = RequeueInterval.WOKEN
 
 
 Next = Move | Do | Wait
@@ -209,7 +209,7 @@ def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> 
     What ended while nobody looked shows itself only then, and what a pause has kept from being
     done is not late by its own fault.
     """
-    return deadline if able_since is None else max(deadline, later(able_since, grace_s))
+    return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
 
 
 def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
@@ -220,7 +220,7 @@ def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | Non
     return None
 
 
-def resolved(
+def resolve_step(
     steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
 ) -> tuple[StepRecord, ...]:
     """The steps with what came back of one. Raises IllegalSignal where it is not outstanding."""
@@ -266,9 +266,11 @@ def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
         # Accepted but not seen, or rejected for now: both deserve patience, then another go.
         patience = last.accepted and kind not in CONVERGENT
         waited = repeat.doubt_window_s if patience else repeat.retry_s
-    ready = later(last.resolved or last.started, waited)
+    ready = add_seconds(last.resolved or last.started, waited)
     if now < ready:
-        return Wait(ready, f"{kind} was tried; its effect is not seen yet", look=Look.SOON)
+        return Wait(
+            ready, f"{kind} was tried; its effect is not seen yet", look=RequeueInterval.SOON
+        )
     if spent:
         return outcome or Outcome.ambiguous("in_doubt", f"{kind} was started and never answered")
     return again
@@ -304,7 +306,7 @@ class Case(Struct, Generic[R, F], frozen=True):
         """The newest attempt at one kind of step."""
         return last_step(self.rec.steps, kind)
 
-    def wait(self, why: str, look: Look = Look.WOKEN) -> Wait:
+    def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> Wait:
         """Until the phase's deadline."""
         return Wait(self.deadline, why, look)
 

@@ -95,7 +95,7 @@ def read_comment(comment: str) -> Registration | None:
         found = _decode_object(comment[len(COMMENT_PREFIX) :])
     except ValueError:
         return Registration(flaw="its Comment is no JSON after `hpctl:`")
-    reader = _Reader(found)
+    reader = _RegistrationReader(found)
     tiers = reader.value("tiers", list, "a list")
     files = reader.value("files", list, "a list")
     policy = reader.value("policy", dict, "a mapping")
@@ -127,7 +127,7 @@ def _decode_object(text: str) -> dict[str, Any]:
     return fields
 
 
-class _Reader:
+class _RegistrationReader:
     """Reads one Comment's values and notes those that are not what they should be."""
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class _Reader:
         if isinstance(value, kind):
             return value
         if key in self._found:
-            self._note(key, what)
+            self._note_problem(key, what)
         return kind()
 
     def spares(self) -> int:
@@ -148,7 +148,7 @@ class _Reader:
         spares = self._found.get("spares", 0)
         if type(spares) is int and 0 <= spares <= _MAX_SPARES:
             return spares
-        self._note("spares", "a number of nodes")
+        self._note_problem("spares", "a number of nodes")
         return 0
 
     def fast(self) -> FastSaves | None:
@@ -159,8 +159,8 @@ class _Reader:
         try:
             return msgspec.convert(value, FastSaves)
         except msgspec.ValidationError:
-            self._note("fast", "what fast saves take")
+            self._note_problem("fast", "what fast saves take")
             return None
 
-    def _note(self, key: str, what: str) -> None:
+    def _note_problem(self, key: str, what: str) -> None:
         self.flaws.append(f"`{key}` in its Comment is not {what}")

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Kind
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE, TroubleKind
 
 
 class Action(StrEnum):
@@ -77,101 +77,112 @@ _ALL: Final = (Action.PROCESS, Action.STEP, Action.REQUEUE, Action.END)
 _ONCE_MORE: Final = (Action.STEP, Action.REQUEUE, Action.END)
 
 
-DEFAULTS: Final[Mapping[Kind, Treatment]] = {
-    Kind.NODE: Treatment(
+DEFAULTS: Final[Mapping[TroubleKind, Treatment]] = {
+    TroubleKind.NODE: Treatment(
         (Action.STEP, Action.REQUEUE),
         exclude=1,
         save_first=True,
         why="The node failed, not the program: waiting does not help.",
     ),
-    Kind.CRASH: Treatment(
+    TroubleKind.CRASH: Treatment(
         _ALL,
         backoff=True,
         hold_same=True,
         why="Most crashes are transient; a repeat from the same checkpoint is a bug.",
     ),
-    Kind.GPU_MEMORY: Treatment(
+    TroubleKind.GPU_MEMORY: Treatment(
         _ONCE_MORE,
         hold_same=True,
         why="One restart frees leaks and fragments; then the batch is too large for the GPU.",
     ),
-    Kind.HOST_MEMORY: Treatment(
+    TroubleKind.HOST_MEMORY: Treatment(
         _ONCE_MORE,
         hold_same=True,
         why="One restart frees leaks and other people's memory; then it asked for too little.",
     ),
-    Kind.CUDA: Treatment(
+    TroubleKind.CUDA: Treatment(
         _ONCE_MORE,
         exclude=1,
         why="An error that names the device is the node's until it follows the program elsewhere.",
     ),
-    Kind.NETWORK: Treatment(
+    TroubleKind.NETWORK: Treatment(
         _ONCE_MORE,
         backoff=True,
         exclude=2,
         why="The reporting rank is often not the cause: a second report excludes the node.",
     ),
-    Kind.HANG: Treatment(
+    TroubleKind.HANG: Treatment(
         _ALL,
         exclude=2,
         why="A race passes with a restart; a node named twice is more than bad luck. Hung ranks"
         " cannot save, so none is asked to.",
     ),
-    Kind.NAN: Treatment(
+    TroubleKind.NAN: Treatment(
         _ONCE_MORE,
         hold_same=True,
         why="Once it may be a bad GPU or batch; twice from the same checkpoint is the model."
         " Never saved first: the weights are corrupt.",
     ),
-    Kind.SPIKE: Treatment((Action.NOTIFY,), why="Most spikes recover without action."),
-    Kind.SLOW: Treatment((Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."),
-    Kind.UPLOAD: Treatment((Action.NOTIFY,), why="Training goes on; tiers hold the checkpoint."),
-    Kind.STORAGE: Treatment(
+    TroubleKind.SPIKE: Treatment((Action.NOTIFY,), why="Most spikes recover without action."),
+    TroubleKind.SLOW: Treatment(
+        (Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."
+    ),
+    TroubleKind.UPLOAD: Treatment(
+        (Action.NOTIFY,), why="Training goes on; tiers hold the checkpoint."
+    ),
+    TroubleKind.STORAGE: Treatment(
         (Action.REQUEUE,),
         backoff=True,
         exclude=2,
         why="File systems recover in minutes; other jobs can use the nodes. A stale mount is"
         " one node's.",
     ),
-    Kind.DISK_FULL: Treatment(
+    TroubleKind.DISK_FULL: Treatment(
         (Action.HOLD,),
         why="A full file system stays full until its owner makes room: a restart would fail at its"
         " next save.",
     ),
-    Kind.CORRUPTION: Treatment(
+    TroubleKind.CORRUPTION: Treatment(
         (Action.REQUEUE,),
         exclude=1,
         why="Wrong results are worse than none: exclude the node at once.",
     ),
-    Kind.NO_PROGRESS: Treatment(
+    TroubleKind.NO_PROGRESS: Treatment(
         (Action.STEP, Action.REQUEUE, Action.HOLD),
         backoff=True,
         why="An exit without progress may follow a lost node; the third is a finished or"
         " broken program, which a person must tell apart: with exit code 0 Slurm would call it"
         " COMPLETED.",
     ),
-    Kind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
-    Kind.TIME_LIMIT: Treatment(
+    TroubleKind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
+    TroubleKind.TIME_LIMIT: Treatment(
         (Action.REQUEUE,), save_first=True, why="The next run continues from the checkpoint."
     ),
-    Kind.KILLED: Treatment(
+    TroubleKind.KILLED: Treatment(
         _ONCE_MORE, backoff=True, why="One kill may be a mistake; a second is intended."
     ),
-    Kind.FINAL: Treatment((Action.NONE,), why="It asked not to be run again."),
+    TroubleKind.FINAL: Treatment((Action.NONE,), why="It asked not to be run again."),
 }
 """What a careful person would choose. Documented, with the reasons, in docs/policies.md."""
 
 
-UNPLANNED: Final = frozenset(Kind) - {Kind.TIME_LIMIT, Kind.PREEMPTED}
+UNPLANNED: Final = frozenset(TroubleKind) - {TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED}
 """The kinds whose restarts count against `restarts`: a time limit is no failure."""
 
 
-CERTAIN: Final = frozenset({Kind.NODE, Kind.CORRUPTION})
+CERTAIN: Final = frozenset({TroubleKind.NODE, TroubleKind.CORRUPTION})
 """Kinds that prove a node bad: it is never used again just to have enough nodes."""
 
 
 LEAVES_ALIVE: Final = frozenset(
-    {Kind.SPIKE, Kind.SLOW, Kind.UPLOAD, Kind.TIME_LIMIT, Kind.NAN, Kind.HANG}
+    {
+        TroubleKind.SPIKE,
+        TroubleKind.SLOW,
+        TroubleKind.UPLOAD,
+        TroubleKind.TIME_LIMIT,
+        TroubleKind.NAN,
+        TroubleKind.HANG,
+    }
 )
 """Kinds after which the ranks still run, unless somebody has seen otherwise."""
 
@@ -216,17 +227,17 @@ class RunPolicy(Struct, frozen=True):
     hang_floor_s: float = 60.0
     hang_factor: float = 3.0
     hang_start_s: float = 1800.0
-    treatments: Mapping[Kind, Treatment] = field(default_factory=dict)
+    treatments: Mapping[TroubleKind, Treatment] = field(default_factory=dict)
     """Only where they differ from the defaults (`DEFAULTS`)."""
     log_rules: tuple[str, ...] = ()
     """Names of presets, or absolute paths of rule files."""
     notify: tuple[str, ...] = ()
 
-    def treatment(self, kind: Kind) -> Treatment:
+    def treatment(self, kind: TroubleKind) -> Treatment:
         """What this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
 
-    def last_resort(self, kind: Kind) -> Action:
+    def last_resort(self, kind: TroubleKind) -> Action:
         """Return END or HOLD: how a job is stopped that a budget forbids to restart.
 
         By the end of the kind's ladder, or of its default ladder where that ends with neither.

@@ -12,7 +12,7 @@ from hpctl.toolkit.job_ids import format_component, format_task
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 from hpctl.vocabulary.exclusion_mark import read_excluded
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 
 
 class SlurmNode(Struct, frozen=True):
@@ -301,7 +301,7 @@ class SchedulerView(Struct, frozen=True):
     as_of: datetime
     nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
     jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[InconsistentState, ...] = ()
     booted: datetime | None = None
     confirmed: datetime | None = None
     reservations: Mapping[str, Reservation] | None = None

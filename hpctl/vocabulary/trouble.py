@@ -26,7 +26,7 @@ UNSTARTED: Final[Mapping[int, str]] = {
 """What shells, env(1) and our own launcher mean by these exit codes (POSIX, 2.8.2)."""
 
 
-class Kind(StrEnum):
+class TroubleKind(StrEnum):
     """The ways in which a run goes wrong."""
 
     NODE = "node"
@@ -79,7 +79,7 @@ class Trouble(Struct, frozen=True):
     bounds, texts are kept printable.
     """
 
-    kind: Kind
+    kind: TroubleKind
     at: datetime
     why: str
     signature: str = ""
@@ -92,16 +92,19 @@ class Trouble(Struct, frozen=True):
     progress: int | None = None
 
     def __post_init__(self) -> None:
-        bounds.keep(self, "at")
-        bounds.clean(self, "why", "signature", "device", "evidence")
+        bounds.bound_times(self, "at")
+        bounds.clean_texts(self, "why", "signature", "device", "evidence")
 
 
-def unstarted(why: str, again: bool) -> tuple[Kind, str]:
+def classify_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:
     """What it amounts to that a program could not even be started (`UNSTARTED`).
 
     A name that is wrong once is wrong every time: FINAL. `again`: another run or rank of the same
     job could start it, which means that what it needs is missing here and now, as a mount may be.
     """
     if again:
-        return Kind.STORAGE, f"{why}, and it was there elsewhere or before: is a mount missing?"
-    return Kind.FINAL, f"{why}: another try would not change that"
+        return (
+            TroubleKind.STORAGE,
+            f"{why}, and it was there elsewhere or before: is a mount missing?",
+        )
+    return TroubleKind.FINAL, f"{why}: another try would not change that"

@@ -37,8 +37,8 @@ from typing import TypeVar
 from msgspec import Struct, field
 from starlette.types import Receive
 
-from hpctl.toolkit.addresses import ipv4
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.addresses import resolve_ipv4
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import NodeName
@@ -88,21 +88,21 @@ async def read_body(announced: str, receive: Receive, bounds: BodyBounds) -> byt
     `announced` is its Content-Length. Raises Refusal: too_large, slow_body or disconnected.
     """
     over = Refusal(413, "too_large", bounds.too_large, bounds.hint)
-    if natural(announced) > bounds.most:
+    if parse_count(announced) > bounds.most:
         raise over
     try:
-        return await asyncio.wait_for(_collect(receive, bounds.most, over), bounds.within_s)
+        return await asyncio.wait_for(_collect_body(receive, bounds.most, over), bounds.within_s)
     except asyncio.TimeoutError as error:
         text = f"the body did not arrive within {bounds.within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
 
 
-async def _collect(receive: Receive, most: int, over: Refusal) -> bytes:
+async def _collect_body(receive: Receive, most: int, over: Refusal) -> bytes:
     body = bytearray()
     more = True
     while more:
         message = await receive()
-        if message["type"] == "http.disconnect":
+        if message["type"] == "http.detach_channel":
             raise Refusal(400, "disconnected", "the client disconnected before the body ended")
         body += message.get("body", b"")
         more = message.get("more_body", False)
@@ -126,7 +126,7 @@ class Session(Struct, frozen=True):
 
     def proof(self, answer: bytes) -> str:
         """The head node's own proof of an answer within the session."""
-        return f"{wire.SESSION_SCHEME} {wire.mac(self.secret, answer)}"
+        return f"{wire.SESSION_SCHEME} {wire.sign_body(self.secret, answer)}"
 
 
 class Sessions:
@@ -169,7 +169,7 @@ class Sessions:
         if self._monotonic() >= session.until:
             message = f"the session of {session.node} is over after {self.lasts_s:.0f} s"
             raise Refusal(401, "expired_session", message)
-        if not hmac.compare_digest(wire.mac(session.secret, body).encode(), proof.encode()):
+        if not hmac.compare_digest(wire.sign_body(session.secret, body).encode(), proof.encode()):
             raise Refusal(401, "bad_mac", "the body was not signed with the session's key")
         if peer != session.peer:
             message = f"the session of {session.node} was opened from {session.peer}, not {peer}"
@@ -235,7 +235,8 @@ class IntakeSettings(Struct, frozen=True):
     def prove(self, uid: int, answer: bytes) -> str:
         """Our proof of an answer, for a uid alone; empty where munged is away."""
         try:
-            return f"{wire.AUTH_SCHEME} {munge.encode(answer, self.munge_socket, only_uid=uid)}"
+            credential = munge.encode_credential(answer, self.munge_socket, only_uid=uid)
+            return f"{wire.AUTH_SCHEME} {credential}"
         except munge.MungeUnavailable as error:
             log.warning("an answer goes without proof: %s", error)
             return ""
@@ -267,7 +268,7 @@ class Authenticator:
 
     def verified(self, authorization: str, body: bytes) -> munge.Credential:
         """The credential of somebody who may report. Raises Refusal."""
-        credential = verified(authorization, body, self._settings.munge_socket)
+        credential = verify_body(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
             raise Refusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
@@ -275,7 +276,7 @@ class Authenticator:
 
     def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
         """What was sent from a TCP address with an authenticated credential. Raises Refusal."""
-        message = self._read(body)
+        message = self._read_message(body)
         node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)
         self._check_pace(message)
@@ -287,7 +288,7 @@ class Authenticator:
 
     def within_session(self, session: Session, body: bytes) -> wire.Message:
         """What was sent within a session. Raises Refusal."""
-        message = self._read(body)
+        message = self._read_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
             raise Refusal(403, "forged_node", text)
@@ -297,19 +298,21 @@ class Authenticator:
         self._check_pace(message)
         return message
 
-    def open_session(self, proved: Proved, peer: str) -> wire.Session | None:
+    def open_session(self, proved: Proved, peer: str) -> wire.SessionGrant | None:
         """A session for who sent that, or None where munged cannot wrap its key: the agent
         goes on with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
         try:
-            wrapped = munge.encode(secret, self._settings.munge_socket, only_uid=proved.uid)
+            wrapped = munge.encode_credential(
+                secret, self._settings.munge_socket, only_uid=proved.uid
+            )
         except munge.MungeUnavailable as error:
             log.warning("no session for %s: %s", proved.node, error)
             return None
-        return wire.Session(name, wrapped, self._sessions.lasts_s)
+        return wire.SessionGrant(name, wrapped, self._sessions.lasts_s)
 
-    def _read(self, body: bytes) -> wire.Message:
-        message = readable(wire.read, body)
+    def _read_message(self, body: bytes) -> wire.Message:
+        message = decode_body(wire.read_message, body)
         start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
             text = f"the agent says that it started at {start.isoformat()}, which is in the future"
@@ -329,7 +332,7 @@ class Authenticator:
         TCP peer a node is told from another that has the key as well.
         """
         address = self._slurm_address(node)
-        known = _addresses(address)
+        known = _resolve_addresses(address)
         for whence, what, hint in (
             (str(origin), "credential", "give its munged --origin with the address Slurm has."),
             (peer, "connection", "let Slurm have the address from which it reaches this host."),
@@ -354,25 +357,25 @@ class Authenticator:
         return address
 
 
-def verified(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
+def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
     """The credential of a body, whoever sent it, once it is proved and used up. Raises Refusal."""
     scheme, _, text = authorization.partition(" ")
     if scheme != wire.AUTH_SCHEME or not text:
         hint = "Send `Authorization: MUNGE <credential>`."
         raise Refusal(401, "missing_credential", "the request carries no credential", hint)
     try:
-        credential = munge.decode(text, munge_socket)
+        credential = munge.decode_credential(text, munge_socket)
     except munge.CredentialError as error:
         status = 409 if error.code == "replayed_credential" else 401
         raise Refusal(status, error.code, str(error), error.hint) from error
     except munge.MungeUnavailable as error:
         raise Refusal(503, "munge_unavailable", str(error), error.hint) from error
-    if credential.payload != wire.payload(body):
+    if credential.payload != wire.make_credential_payload(body):
         raise Refusal(401, "bad_digest", "the credential was made for other bytes")
     return credential
 
 
-def readable(
+def decode_body(
     read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
 ) -> _T:
     """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
@@ -385,10 +388,10 @@ def readable(
         raise Refusal(status, code, str(error), error.hint) from error
 
 
-def _addresses(address: str) -> frozenset[IPv4Address]:
+def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
     """The IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
     try:
-        return ipv4(address)
+        return resolve_ipv4(address)
     except OSError as error:
         hint = "Give the node a NodeAddr that resolves on the head node."
         message = f"NodeAddr {address!r} does not resolve: {error}"

@@ -81,7 +81,7 @@ class Head(Struct, frozen=True):
         most. Raises Unreached where nothing was sent, OSError and http.client.HTTPException where
         no answer came, Unproved, MungeUnavailable.
         """
-        credential = munge.encode(wire.payload(body), munge_socket)
+        credential = munge.encode_credential(wire.make_credential_payload(body), munge_socket)
         left = until - time.monotonic()
         if left <= 0:
             raise Unreached("no time left to ask")
@@ -97,8 +97,8 @@ class Head(Struct, frozen=True):
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
             text = response.read(_ANSWER_BYTES)
-            if not passing(response.status):
-                signed = wire.answered(authorization, response.status, text)
+            if not is_transient(response.status):
+                signed = wire.make_answer_payload(authorization, response.status, text)
                 check_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
             return response.status, text
         finally:
@@ -167,13 +167,13 @@ def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
     return named if named in heads else None
 
 
-def passing(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """Whether the same body may be taken later: nothing rests on such an answer."""
     later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
     return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
 
 
-def explained(text: bytes) -> str:
+def explain_refusal(text: bytes) -> str:
     """What the body of a refusal says: its code, message and hint; as it is where it has none."""
     try:
         answer = json.loads(text)
@@ -196,14 +196,14 @@ def check_proof(
     scheme, _, word = proof.partition(" ")
     if secret is not None:
         if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
-            wire.mac(secret, signed).encode(), word.encode("utf-8", "replace")
+            wire.sign_body(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
         raise Unproved("the answer is not signed with the session's key", _HINT)
     if scheme != wire.AUTH_SCHEME:
         raise Unproved("the answer carries no credential", _HINT)
     try:
-        credential = munge.decode(word, munge_socket)
+        credential = munge.decode_credential(word, munge_socket)
     except munge.CredentialError as error:
         raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
     if credential.payload != signed or credential.uid not in trusted_uids():

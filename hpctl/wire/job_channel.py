@@ -38,7 +38,7 @@ class ChannelError(OSError):
     use any more."""
 
 
-class Channel:
+class JobChannel:
     """One proven connection. For one thread at a time."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Channel:
         try:
             while content:
                 content = content[self._tls.write(content) :]
-                self._flush()
+                self._flush_output()
         except OSError as error:
             raise ChannelError(f"connection lost: {error}") from error
 
@@ -119,7 +119,7 @@ class Channel:
         def send_piece(piece: memoryview) -> None:
             nonlocal number
             end = len(piece) + _TAG
-            cipher.encrypt_into(_nonce(number), piece, None, sealed[:end])
+            cipher.encrypt_into(_make_nonce(number), piece, None, sealed[:end])
             number += 1
             self._socket.sendall(sealed[:end])
 
@@ -136,9 +136,11 @@ class Channel:
         opened = memoryview(mmap.mmap(-1, most or 1))
         while size:
             count = min(size, PIECE)
-            self._fill(sealed[: count + _TAG])
+            self._fill_buffer(sealed[: count + _TAG])
             try:
-                cipher.decrypt_into(_nonce(number), sealed[: count + _TAG], None, opened[:count])
+                cipher.decrypt_into(
+                    _make_nonce(number), sealed[: count + _TAG], None, opened[:count]
+                )
             except InvalidTag as error:
                 raise ChannelError("a file was changed on its way") from error
             number += 1
@@ -154,26 +156,26 @@ class Channel:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
-                self._flush()
-                self._feed()
+                self._flush_output()
+                self._read_record()
             except ssl.SSLError as error:
                 self._flush_alert()
                 raise ChannelError("the other side does not know the secret") from error
             else:
-                self._flush()
+                self._flush_output()
                 return
 
     def _flush_alert(self) -> None:
         """Say why, to a peer that may not listen any more."""
         with suppress(OSError):
-            self._flush()
+            self._flush_output()
 
     def _read_tls(self) -> bytes:
         while True:
             try:
                 content = self._tls.read(_CHUNK)
             except ssl.SSLWantReadError:
-                self._feed()
+                self._read_record()
                 continue
             except ssl.SSLError as error:
                 raise ChannelError(f"connection lost: {error.reason}") from error
@@ -181,18 +183,18 @@ class Channel:
                 raise ChannelError("connection lost")
             return content
 
-    def _feed(self) -> None:
+    def _read_record(self) -> None:
         """Read one TLS record, and not a byte of what comes after it. Raises ChannelError."""
         head = bytearray(_HEAD)
-        self._fill(memoryview(head))
+        self._fill_buffer(memoryview(head))
         length = int.from_bytes(head[3:], "big")
         if length > _RECORD:
             raise ChannelError("not TLS")
         record = bytearray(length)
-        self._fill(memoryview(record))
+        self._fill_buffer(memoryview(record))
         self._incoming.write(head + record)
 
-    def _fill(self, buffer: memoryview) -> None:
+    def _fill_buffer(self, buffer: memoryview) -> None:
         while buffer:
             self._keep_deadline()
             try:
@@ -203,7 +205,7 @@ class Channel:
                 raise ChannelError("connection lost")
             buffer = buffer[count:]
 
-    def _flush(self) -> None:
+    def _flush_output(self) -> None:
         while content := self._outgoing.read():
             self._keep_deadline()
             self._socket.sendall(content)
@@ -219,5 +221,5 @@ class Channel:
         self._socket.settimeout(left)
 
 
-def _nonce(number: int) -> bytes:
+def _make_nonce(number: int) -> bytes:
     return number.to_bytes(12, "big")

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.heads import Head, ask_leader, explained, passing
+from hpctl.wire.heads import Head, ask_leader, explain_refusal, is_transient
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,13 @@ def send_report(
     begun = time.monotonic()
     try:
         known = head_settings(os.environ)
-        heads = [at for url in ((head,) if head else known.heads) if (at := _head(url))]
+        heads = [at for url in ((head,) if head else known.heads) if (at := _parse_head(url))]
         if not heads:
             log.info("no head node is known: set %s", HEAD)
             return None
         until = begun + timeout_s + (failover_s if len(heads) > 1 else 0.0)
-        body = job_wire.encode(report)
-        return _reply(*ask_leader(heads, job_wire.PATH, body, until, known.munge_socket))
+        body = job_wire.encode_job_report(report)
+        return _parse_reply(*ask_leader(heads, job_wire.PATH, body, until, known.munge_socket))
     except Exception as error:  # noqa: BLE001 -- a job must not end because no daemon was reached
         log.info("no report was sent to the head node: %s", error or type(error).__name__)
     return None
@@ -101,7 +101,7 @@ def report_start(environment: Mapping[str, str], *, step: int | None, place: str
     def tell(reply: DaemonReply | None) -> None:
         if reply is not None and reply.former:
             line = f"hpctl: {former_run_text(restarts_of(environment), reply.former, place)}"
-            print(printable(line), file=sys.stderr, flush=True)
+            print(make_printable(line), file=sys.stderr, flush=True)
 
     if step is None and not restarts_of(environment):
         return
@@ -113,7 +113,7 @@ def report_start(environment: Mapping[str, str], *, step: int | None, place: str
 
 def restarts_of(environment: Mapping[str, str]) -> int:
     """How often a job was started before this run."""
-    return natural(environment.get("SLURM_RESTART_COUNT", ""))
+    return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
 
 def former_run_text(restarts: int, why: str, place: str) -> str:
@@ -180,7 +180,7 @@ def head_settings(environment: Mapping[str, str]) -> HeadSettings:
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_MAX_FILE).decode("utf-8", "replace")
@@ -191,7 +191,7 @@ def _text(path: Path) -> str:
 def _agent_env(path: Path) -> dict[str, str]:
     """The assignments of a systemd environment file, as far as a shell would read them too."""
     found: dict[str, str] = {}
-    for line in _text(path).splitlines():
+    for line in _read_text(path).splitlines():
         name, is_pair, value = line.strip().partition("=")
         if not is_pair or name.startswith(("#", ";")):
             continue
@@ -203,11 +203,11 @@ def _agent_env(path: Path) -> dict[str, str]:
 
 
 def _slurms_socket(conf: str | None) -> str | None:
-    found = _AUTH_INFO.search(_text(Path(conf))) if conf else None
+    found = _AUTH_INFO.search(_read_text(Path(conf))) if conf else None
     return found[1] if found else None
 
 
-def _head(url: str) -> Head | None:
+def _parse_head(url: str) -> Head | None:
     try:
         return Head.parse(url)
     except HpctlError as error:
@@ -215,10 +215,10 @@ def _head(url: str) -> Head | None:
         return None
 
 
-def _reply(status: int, text: bytes) -> DaemonReply:
+def _parse_reply(status: int, text: bytes) -> DaemonReply:
     if status == 200:
         taken = job_wire.decode_taken(text)
         return DaemonReply(
             True, taken.acts, text=taken.why, run_policy=taken.run_policy, former=taken.former
         )
-    return DaemonReply(False, again=passing(status), text=f"{status} {explained(text)}")
+    return DaemonReply(False, again=is_transient(status), text=f"{status} {explain_refusal(text)}")

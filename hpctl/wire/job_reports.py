@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import in_utc
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 from hpctl.wire import reports as wire
 
 PATH = "/v1/jobs"
@@ -36,8 +36,8 @@ _Exit = Annotated[int, Meta(ge=-255, le=255)]
 _S = TypeVar("_S", bound=Struct)
 
 
-class _Trouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    kind: Kind
+class _WireTrouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    kind: TroubleKind
     at: Annotated[datetime, Meta(tz=True)]
     why: _Why
     signature: _Word = ""
@@ -50,27 +50,27 @@ class _Trouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     progress: _Count | None = None
 
 
-class _JobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _WireJobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     job: Annotated[int, Meta(ge=1, le=2**32)]
     restarts: Annotated[int, Meta(ge=0, le=2**32)]
-    trouble: _Trouble | None = None
+    trouble: _WireTrouble | None = None
     action: Action = Action.NONE
     why: _Why = ""
-    wish: Wish = Wish.NONE
+    wish: RequestedAction = RequestedAction.NONE
     exclude: Annotated[tuple[_Node, ...], Meta(max_length=MAX_EXCLUDE)] = ()
     after_s: Annotated[float, Meta(ge=0, le=MAX_AFTER_S)] = 0.0
     progress: _Count | None = None
 
 
-class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+class _JobReportEnvelope(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
-    job_report: _JobReport
+    job_report: _WireJobReport
 
 
-_decoder = msgspec.json.Decoder(_Envelope)
+_decoder = msgspec.json.Decoder(_JobReportEnvelope)
 
 
-class Taken(Struct, frozen=True):
+class JobReportAck(Struct, frozen=True):
     """The head node's answer: written down, and whether it may act on the job at all.
 
     `acts` is false where the daemon only observes, is paused, or keeps out of the partition: a
@@ -87,10 +87,10 @@ class Taken(Struct, frozen=True):
     former: str = ""
 
 
-_taken = msgspec.json.Decoder(Taken)
+_taken = msgspec.json.Decoder(JobReportAck)
 
 
-def encode(report: JobReport) -> bytes:
+def encode_job_report(report: JobReport) -> bytes:
     """The body of one report; texts that are too long are cut."""
     cut = replace(
         report,
@@ -98,20 +98,20 @@ def encode(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    shaped = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
-    return msgspec.json.encode(_Envelope(wire.VERSION, shaped))
+    shaped = _convert_shape(_WireJobReport, cut, trouble=_convert_trouble(report.trouble))
+    return msgspec.json.encode(_JobReportEnvelope(wire.VERSION, shaped))
 
 
-def _shaped(shape: type[_S], value: object, **changes: object) -> _S:
+def _convert_shape(shape: type[_S], value: object, **changes: object) -> _S:
     """The shape with the fields of a value of core's, less these changes."""
     return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
 
-def _trouble(trouble: Trouble | None) -> _Trouble | None:
+def _convert_trouble(trouble: Trouble | None) -> _WireTrouble | None:
     if trouble is None:
         return None
-    return _shaped(
-        _Trouble,
+    return _convert_shape(
+        _WireTrouble,
         trouble,
         why=trouble.why[:MAX_WHY],
         signature=trouble.signature[:MAX_WORD],
@@ -120,13 +120,13 @@ def _trouble(trouble: Trouble | None) -> _Trouble | None:
     )
 
 
-def decode(body: bytes) -> JobReport:
+def decode_job_report(body: bytes) -> JobReport:
     """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
     wire.check_size(body, MAX_BODY)
     try:
         envelope = _decoder.decode(body)
     except wire.UNREADABLE as error:
-        raise wire.refused(error, "job report") from error
+        raise wire.make_decode_error(error, "job report") from error
     wire.check_version(envelope.v)
     report = envelope.job_report
     fields = msgspec.structs.asdict(report)
@@ -136,18 +136,18 @@ def decode(body: bytes) -> JobReport:
     return JobReport(**fields)
 
 
-def _to_model(trouble: _Trouble) -> Trouble:
+def _to_model(trouble: _WireTrouble) -> Trouble:
     fields = msgspec.structs.asdict(trouble)
     fields["at"] = in_utc(trouble.at)
     fields["node"] = NodeName(trouble.node) if trouble.node else None
     return Trouble(**fields)
 
 
-def encode_taken(taken: Taken) -> bytes:
+def encode_taken(taken: JobReportAck) -> bytes:
     """The body of the answer."""
     return msgspec.json.encode(taken)
 
 
-def decode_taken(body: bytes) -> Taken:
+def decode_taken(body: bytes) -> JobReportAck:
     """What the head node answered with 200. Raises wire.MalformedReportError."""
     return wire.decoded_answer(_taken, body)

@@ -84,7 +84,7 @@ class Credential(Struct, frozen=True):
 
 
 @cache
-def _lib() -> ctypes.CDLL:
+def _load_library() -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
@@ -98,16 +98,16 @@ def _lib() -> ctypes.CDLL:
     return lib
 
 
-def _free(pointer: ctypes.c_void_p) -> None:
+def _free_pointer(pointer: ctypes.c_void_p) -> None:
     """libc's free: what libmunge hands out is the caller's."""
     ctypes.CDLL(None).free(pointer)
 
 
-class _Context:
+class _MungeContext:
     """One munge_ctx_t, destroyed on leaving."""
 
     def __init__(self, socket: str | Path | None) -> None:
-        self._lib = _lib()
+        self._lib = _load_library()
         self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
         if not self.ctx:
             raise MungeUnavailable("libmunge is out of memory")
@@ -115,7 +115,7 @@ class _Context:
         if socket:
             self.check(self._lib.munge_ctx_set(self.ctx, _OPT_SOCKET, str(socket).encode()))
 
-    def __enter__(self) -> _Context:
+    def __enter__(self) -> _MungeContext:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +145,7 @@ class _Context:
         raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
 
 
-def encode(
+def encode_credential(
     payload: bytes,
     socket: str | Path | None = None,
     *,
@@ -159,8 +159,8 @@ def encode(
     seconds it is good, munged's default where that is None.
     """
     cred = ctypes.c_void_p()
-    with _Context(socket) as context:
-        lib = _lib()
+    with _MungeContext(socket) as context:
+        lib = _load_library()
         if only_uid is not None:
             context.set(_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128))
             context.set(_OPT_UID, ctypes.c_uint32(only_uid))
@@ -174,10 +174,10 @@ def encode(
             )
             return ctypes.string_at(cred).decode("ascii") if cred.value else ""
         finally:
-            _free(cred)
+            _free_pointer(cred)
 
 
-def decode(cred: str, socket: str | Path | None = None) -> Credential:
+def decode_credential(cred: str, socket: str | Path | None = None) -> Credential:
     """Have munged verify a credential and use it up.
 
     Raises CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
@@ -186,8 +186,8 @@ def decode(cred: str, socket: str | Path | None = None) -> Credential:
         raise CredentialError("invalid_credential", "MUNGE: no credential")
     buffer, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-    with _Context(socket) as context:
-        lib = _lib()
+    with _MungeContext(socket) as context:
+        lib = _load_library()
         refs = [ctypes.byref(out) for out in (buffer, length, uid, gid)]
         try:
             context.check(lib.munge_decode(cred.encode("ascii", "replace"), context.ctx, *refs))
@@ -205,7 +205,7 @@ def decode(cred: str, socket: str | Path | None = None) -> Credential:
             )
         finally:
             # Set even where a replayed or expired credential was rejected.
-            _free(buffer)
+            _free_pointer(buffer)
 
 
 _PREFIX: Final = b"hpctl1-order:"
@@ -216,20 +216,20 @@ class OrderRefused(HpctlError):
     """An order that this agent does not carry out."""
 
 
-def seal(order: ResetOrder, socket: Path | None = None) -> str:
+def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
     """The credential of an order. Raises MungeUnavailable."""
     payload = _PREFIX + msgspec.json.encode(order)
-    return encode(payload, socket, ttl_s=int(ORDER_S))
+    return encode_credential(payload, socket, ttl_s=int(ORDER_S))
 
 
-def opened(
+def open_order(
     credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
 ) -> ResetOrder:
     """The order of a credential, which is used up by that. `believed`: the uids of daemons.
 
     Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
     """
-    found = decode(credential, socket)
+    found = decode_credential(credential, socket)
     if found.uid not in believed:
         raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
     if not found.payload.startswith(_PREFIX):

@@ -13,7 +13,7 @@ from starlette.types import Send
 
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import BodyBounds, IntakeSettings, Refusal, read_body, verified
+from hpctl.wire.authentication import BodyBounds, IntakeSettings, Refusal, read_body, verify_body
 
 BODY_TIMEOUT_S = 10.0
 
@@ -73,7 +73,7 @@ def proved_route(
             )
             settings.leading.check()
             credential = await run_in_threadpool(
-                verified, authorization, body, settings.munge_socket
+                verify_body, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
         except Refusal as refusal:
@@ -82,7 +82,7 @@ def proved_route(
             if status in (408, 413, 421):
                 headers["connection"] = "close"
         if credential is not None:
-            answered = wire.answered(authorization, status, answer)
+            answered = wire.make_answer_payload(authorization, status, answer)
             prove = partial(settings.prove, credential.uid)
             headers[wire.PROOF_HEADER] = await run_in_threadpool(prove, answered)
         return Response(answer, status, headers, "application/json")

@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.faults.health import MOST_FINDINGS, key
-from hpctl.toolkit.bounds import in_utc, keep
+from hpctl.faults.health import MOST_FINDINGS, make_finding_key
+from hpctl.toolkit.bounds import bound_times, in_utc
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
@@ -88,7 +88,7 @@ class ReportTooLargeError(MalformedReportError):
     code = "too_large"
 
 
-class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
+class _WireFinding(Struct, frozen=True, forbid_unknown_fields=True):
     check: _Check
     verdict: Verdict
     first: _Time
@@ -102,14 +102,14 @@ class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
     job: _Job = ""
 
 
-class _Report(Struct, frozen=True, forbid_unknown_fields=True):
+class _WireReport(Struct, frozen=True, forbid_unknown_fields=True):
     node: _Node
     instance: _Id
     boot: _Id
     seq: _Natural
     sent_at: _Time
     agent_start: _Time
-    findings: Annotated[tuple[_Finding, ...], Meta(max_length=MAX_FINDINGS)] = ()
+    findings: Annotated[tuple[_WireFinding, ...], Meta(max_length=MAX_FINDINGS)] = ()
     gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
 
 
@@ -130,7 +130,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
     gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
 
     def __post_init__(self) -> None:
-        keep(self, "sent_at", "agent_start")
+        bound_times(self, "sent_at", "agent_start")
 
     @property
     def generation(self) -> Generation:
@@ -138,7 +138,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
         return Generation(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
 
 
-class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+class OperatorRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """An operator's request: `hpctl approve` and its siblings. `by`: the person behind sudo, whom
     root alone may name. `detail`: what else the verb says, as JSON."""
 
@@ -155,12 +155,12 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
-    report: _Report | None = None
+    report: _WireReport | None = None
     heartbeat: Heartbeat | None = None
     open_session: bool = False
 
 
-class _Version(Struct, frozen=True):
+class _VersionField(Struct, frozen=True):
     v: int
 
 
@@ -171,7 +171,7 @@ class Message(Struct, frozen=True):
     open_session: bool = False
 
 
-class Session(Struct, frozen=True, forbid_unknown_fields=True):
+class SessionGrant(Struct, frozen=True, forbid_unknown_fields=True):
     """A session as the head node grants it.
 
     `key` is a MUNGE credential whose payload is the key; only the uid that asked can decode it.
@@ -186,35 +186,35 @@ class Ack(Struct, frozen=True, omit_defaults=True):
     """The head node's answer to what it took."""
 
     ack: int
-    session: Session | None = None
+    session: SessionGrant | None = None
     stacks: StackAsk | None = None
     order: Annotated[str, Meta(max_length=8192)] = ""
     """A credential of the daemon's, for this node's agent (hpctl.wire.munge)."""
 
 
-_version = msgspec.json.Decoder(_Version)
+_version = msgspec.json.Decoder(_VersionField)
 _envelope = msgspec.json.Decoder(_Envelope)
 _ack = msgspec.json.Decoder(Ack)
-_asked = msgspec.json.Decoder(Asked)
+_asked = msgspec.json.Decoder(OperatorRequest)
 _encoder = msgspec.json.Encoder()
 
 
-def payload(body: bytes) -> bytes:
+def make_credential_payload(body: bytes) -> bytes:
     """What the credential of a request must carry: `hpctl1:` and the body's SHA-256 in hex."""
     return b"hpctl1:" + hashlib.sha256(body).hexdigest().encode()
 
 
 def session_authorization(session: str, secret: bytes, body: bytes) -> str:
     """The Authorization header of a body that is sent within a session."""
-    return f"{SESSION_SCHEME} {session}:{mac(secret, body)}"
+    return f"{SESSION_SCHEME} {session}:{sign_body(secret, body)}"
 
 
-def mac(secret: bytes, body: bytes) -> str:
+def sign_body(secret: bytes, body: bytes) -> str:
     """The proof that the sender of a body knows its session's key: HMAC-SHA256 in hex."""
     return hmac.digest(secret, body, "sha256").hex()
 
 
-def answered(authorization: str, status: int, answer: bytes) -> bytes:
+def make_answer_payload(authorization: str, status: int, answer: bytes) -> bytes:
     """What the proof of an answer vouches for: that it is the answer to this very request.
 
     An Authorization header is never the same twice: credentials are used up, and what a session's
@@ -224,46 +224,46 @@ def answered(authorization: str, status: int, answer: bytes) -> bytes:
     return b"hpctl1-answer:" + hashlib.sha256(whole).hexdigest().encode()
 
 
-def digest(findings: Iterable[Finding]) -> str:
+def digest_findings(findings: Iterable[Finding]) -> str:
     """What names a list of findings, whatever its order: SHA-256 in hex.
 
     Over what a finding is, what it says and how it clears; not over counts, times and evidence,
     which grow with every repeat and of which no rule needs each value (see agent/send.py).
     """
-    content = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
+    content = sorted((*make_finding_key(f), f.verdict.value, f.clears.value) for f in findings)
     return hashlib.sha256(_encoder.encode(content)).hexdigest()
 
 
-def encode(report: Report, *, open_session: bool = False) -> bytes:
+def encode_report(report: Report, *, open_session: bool = False) -> bytes:
     """The body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and then
     leaves out the last findings: an agent that says less is better than one that says nothing.
 
     Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
     """
-    report = replace(report, gauges=_finite(report.gauges))
+    report = replace(report, gauges=_drop_infinite(report.gauges))
     for limit in (MAX_EVIDENCE, 512, 160, 40, 0):
-        body = _body("report", _with_evidence(report, limit), open_session)
+        body = _encode_body("report", _with_evidence(report, limit), open_session)
         if len(body) <= MAX_BODY:
             return body
     report = _with_evidence(report, 0)
     while len(body) > MAX_BODY:
         report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
-        body = _body("report", report, open_session)
+        body = _encode_body("report", report, open_session)
     return body
 
 
-def _finite(gauges: Mapping[str, float]) -> dict[str, float]:
+def _drop_infinite(gauges: Mapping[str, float]) -> dict[str, float]:
     """JSON has no infinity, and a report must not be refused for one number."""
     return dict(sorted((n, v) for n, v in gauges.items() if math.isfinite(v))[:MAX_GAUGES])
 
 
 def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
     """The body of one heartbeat. Of gauges those that a report would carry."""
-    heartbeat = msgspec.structs.replace(heartbeat, gauges=_finite(heartbeat.gauges))
-    return _body("heartbeat", heartbeat, open_session)
+    heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite(heartbeat.gauges))
+    return _encode_body("heartbeat", heartbeat, open_session)
 
 
-def _body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
+def _encode_body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
     envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
@@ -277,15 +277,15 @@ def _with_evidence(report: Report, limit: int) -> Report:
     return replace(report, findings=cut)
 
 
-def decode(body: bytes) -> Report:
+def decode_report(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = read(body).content
+    content = read_message(body).content
     if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
     return content
 
 
-def read(body: bytes) -> Message:
+def read_message(body: bytes) -> Message:
     """What a body holds. Raises MalformedReportError or one of its kinds."""
     check_size(body, MAX_BODY)
     try:
@@ -297,7 +297,7 @@ def read(body: bytes) -> Message:
             raise
         check_version(envelope.v)
     except UNREADABLE as error:
-        raise refused(error, "report") from error
+        raise make_decode_error(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
@@ -312,12 +312,12 @@ def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
     return _encoder.encode({**asked, "detail": detail} if detail else asked)
 
 
-def read_request(body: bytes) -> Asked:
+def read_request(body: bytes) -> OperatorRequest:
     """The request that a body holds. Raises MalformedReportError or one of its kinds."""
     try:
         asked = _asked.decode(body)
     except UNREADABLE as error:
-        raise refused(error, "request") from error
+        raise make_decode_error(error, "request") from error
     check_version(asked.v)
     if not (asked.target + asked.by + asked.detail).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
@@ -348,7 +348,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What a decoder raises."""
 
 
-def refused(error: Exception, what: str) -> MalformedReportError:
+def make_decode_error(error: Exception, what: str) -> MalformedReportError:
     """What it means that a body cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
         return InvalidReportError(f"not a valid {what}: {error}")
@@ -373,9 +373,9 @@ def decode_ack(body: bytes) -> Ack:
     return decoded_answer(_ack, body)
 
 
-def _to_model(wire: _Report) -> Report:
+def _to_model(wire: _WireReport) -> Report:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    fields["findings"] = tuple(_finding(n, f) for n, f in enumerate(wire.findings))
+    fields["findings"] = tuple(_convert_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
         fields[name] = in_utc(fields[name])
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
@@ -383,7 +383,7 @@ def _to_model(wire: _Report) -> Report:
     return Report(**fields)
 
 
-def _finding(index: int, wire: _Finding) -> Finding:
+def _convert_finding(index: int, wire: _WireFinding) -> Finding:
     if wire.last < wire.first:
         raise InvalidReportError(
             f"not a valid report: last before first - at `$.report.findings[{index}]`"

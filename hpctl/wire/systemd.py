@@ -4,7 +4,7 @@ import os
 import socket
 
 
-def notify(state: str) -> None:
+def notify_systemd(state: str) -> None:
     """Tell systemd (`READY=1`, `WATCHDOG=1`, `STOPPING=1`). Without $NOTIFY_SOCKET: nothing."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.files import NotWhole, opened
+from hpctl.checkpoints.files import NotWhole, open_file
 from hpctl.checkpoints.formats import pickle_reader
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
-from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    judge_checkpoint,
+    last_complete,
+    list_checkpoints,
+)
 from tests.checkpoints.checkpoint_files import generic
 
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
@@ -55,7 +60,7 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path, pickled, monkeypa
     """A fiftieth of what is allowed is enough to see that it is what bounds."""
     monkeypatch.setattr(pickle_reader, "MOST", pickle_reader.MOST // 50)
     (tmp_path / "x.pkl").write_bytes(b"\x80\x04" + pickled)
-    with opened(tmp_path, "x.pkl") as file:
+    with open_file(tmp_path, "x.pkl") as file:
         tracemalloc.start()
         try:
             with pytest.raises(NotWhole, match="of a kind at once"):
@@ -138,7 +143,11 @@ def test_loops_fifos_and_devices_hold_nobody_up(tmp_path, hostile):
     began = time.monotonic()
     for deep in (False, True):
         assert last_complete(tmp_path, deep=deep).found.path == whole
-        good = [found for found in every(tmp_path, deep=deep) if isinstance(found, Checkpoint)]
+        good = [
+            found
+            for found in list_checkpoints(tmp_path, deep=deep)
+            if isinstance(found, CompleteCheckpoint)
+        ]
         assert [found.path for found in good] == [whole]
-    assert not isinstance(judge(tmp_path / "step-901.pt"), Checkpoint)
+    assert not isinstance(judge_checkpoint(tmp_path / "step-901.pt"), CompleteCheckpoint)
     assert time.monotonic() - began < 10

@@ -12,7 +12,14 @@ import pytest
 from msgspec import Struct
 
 from hpctl.checkpoints.patterns import FilePattern, parse_patterns
-from hpctl.checkpoints.search import DECLARED, FORMATS, Checkpoint, every, judge, last_complete
+from hpctl.checkpoints.search import (
+    DECLARED,
+    FORMATS,
+    CompleteCheckpoint,
+    judge_checkpoint,
+    last_complete,
+    list_checkpoints,
+)
 from tests.adversary.bed import STRANGER
 from tests.adversary.hostile_files import FOR_JSON, HOSTILE, MARK, ONCE, remove
 from tests.checkpoints.checkpoint_files import (
@@ -137,14 +144,14 @@ def read_hostile(root: Path, sample: Sample, uid: int) -> str:
 def check_judgment(path: Path) -> None:
     """Judge by sizes and by contents: one short answer each."""
     for deep in (False, True):
-        row = judge(path, deep=deep)
-        assert isinstance(row, Checkpoint) or len(row.why) < LONGEST, len(row.why)
+        row = judge_checkpoint(path, deep=deep)
+        assert isinstance(row, CompleteCheckpoint) or len(row.why) < LONGEST, len(row.why)
 
 
 def check_search(root: Path, declared: Sequence[FilePattern]) -> None:
     """An older checkpoint is found whatever lies beside it."""
     assert last_complete(root, declared=declared).found is not None
-    every(root, declared=declared)
+    list_checkpoints(root, declared=declared)
 
 
 def in_child(uid: int, work: Callable[[], str]) -> str:

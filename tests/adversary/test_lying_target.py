@@ -13,8 +13,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from hpctl.engine.config import Alerts, Config
-from hpctl.service.alerts import Nodes, Notice
+from hpctl.engine.config import AlertsSection, Config
+from hpctl.service.alerts import AlertNodes, FiringNotice
 from hpctl.service.observability_command import prometheus_config
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
@@ -84,10 +84,10 @@ def scrape(target: str, place: Path) -> dict[str, str]:
             process.kill()
 
 
-def find_accused(labels: dict[str, str], settings: Alerts) -> NodeName | None:
+def find_accused(labels: dict[str, str], settings: AlertsSection) -> NodeName | None:
     """Return the node that an alert on the metric is taken to be about."""
-    nodes = Nodes({VICTIM: "10.1.0.1", LIAR: "127.0.0.1"}, settings.labels)
-    notice = Notice(
+    nodes = AlertNodes({VICTIM: "10.1.0.1", LIAR: "127.0.0.1"}, settings.labels)
+    notice = FiringNotice(
         status="firing",
         labels={"alertname": "DiskErrors", **labels},
         starts_at=datetime(2026, 1, 1, tzinfo=UTC),
@@ -99,6 +99,6 @@ def find_accused(labels: dict[str, str], settings: Alerts) -> NodeName | None:
 def test_a_target_accuses_no_other_node(target: str, tmp_path: Path) -> None:
     labels = scrape(target, tmp_path)
     assert labels["node"] == VICTIM  # what the target says is in the series
-    assert find_accused(labels, Alerts()) == LIAR
-    believed = replace(Alerts(), labels=("node", "instance"))
+    assert find_accused(labels, AlertsSection()) == LIAR
+    believed = replace(AlertsSection(), labels=("node", "instance"))
     assert find_accused(labels, believed) == VICTIM

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import Inquiry
-from hpctl.jobs.hangs.ras_report import Address, RasError, query
+from hpctl.jobs.hangs.ras_judge import RasInquiry
+from hpctl.jobs.hangs.ras_report import Address, RasError, query_ras
 from tests.adversary.bed import STRANGER, begin
 from tests.jobs.hangs.test_ras_explain import hung, trouble_of
 from tests.stubs.ras.job import NEWEST, as_json, job
@@ -25,10 +25,10 @@ def test_another_user_names_no_rank_of_a_hang() -> None:
     stranger = begin("answer_as_ras", document=as_json(state, NEWEST), seconds=4.0)
     where = Address("localhost", int(stranger.process.stdout.readline()))
     # What it says would be believed of a service of the ranks' own user.
-    assert query(where, owner=STRANGER.pw_uid).communicators
+    assert query_ras(where, owner=STRANGER.pw_uid).communicators
     with pytest.raises(RasError, match=f"answers as uid {STRANGER.pw_uid}, not 0"):
-        query(where)
-    trouble = Inquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
+        query_ras(where)
+    trouble = RasInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
     assert trouble is not None
     assert trouble.rank is None
     assert "answers as uid" in trouble.evidence

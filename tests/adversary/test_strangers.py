@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.service.intake import server as daemon_server
 from hpctl.service.intake.app import intake_app
-from hpctl.service.intake.server import Bounds, Connections, IntakeServer, Peer
+from hpctl.service.intake.server import Bounds, ConnectedPeer, Connections, IntakeServer
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink
@@ -117,7 +117,7 @@ def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(s
 def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     dropped = []
     crowd = Connections(Bounds(waiting_bytes=1000), lambda: 0.0)
-    peers = [Peer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
+    peers = [ConnectedPeer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
     for peer in peers:
         crowd.made(peer)
         crowd.holds(peer, 300)
@@ -131,7 +131,7 @@ def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
     crowd = Connections(Bounds(kept_of_node=2), lambda: 0.0)
     for number in range(4):
-        peer = Peer("10.0.0.1", lambda n=number: dropped.append(n))
+        peer = ConnectedPeer("10.0.0.1", lambda n=number: dropped.append(n))
         crowd.made(peer)
         crowd.whole(peer)
         crowd.kept(peer, "n1")

@@ -58,7 +58,7 @@ def squatter(answer: bytes, proof: str = ""):
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
 @pytest.mark.parametrize("field", ["agent_start", "sent_at", "first", "last"])
 def test_times_that_no_clock_shows_are_bounded_or_refused(head, field, time):
-    document = json.loads(wire.encode(report()))
+    document = json.loads(wire.encode_report(report()))
     finding = {"check": "a", "verdict": "fail", "first": time, "last": time}
     if field in finding:
         document["report"]["findings"] = [finding]
@@ -72,7 +72,7 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(head, field, time):
         assert all(EARLIEST <= at <= LATEST for at in found)
     trouble = {"kind": "hang", "at": time, "why": ""}
     word = json.dumps({"v": 1, "job_report": {"job": 1, "restarts": 0, "trouble": trouble}})
-    assert EARLIEST <= job_wire.decode(word.encode()).trouble.at <= LATEST
+    assert EARLIEST <= job_wire.decode_job_report(word.encode()).trouble.at <= LATEST
 
 
 @pytest.mark.nightly
@@ -94,7 +94,7 @@ def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
         assert client.post(report(seq=seq)).answer is Delivery.ACKED
     client.close()
     acknowledged = wire.encode_ack(wire.Ack(1))
-    for proof in ("", "MUNGE x", f"MUNGE {munge.encode(b'other', munges.n2)}"):
+    for proof in ("", "MUNGE x", f"MUNGE {munge.encode_credential(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
             client = HeadClient((At.parse(url),), munges.n1)
             assert client.post(report(seq=3)).answer is Delivery.RETRY
@@ -103,14 +103,14 @@ def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
 
 def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(munges, monkeypatch):
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
-    with squatter(job_wire.encode_taken(job_wire.Taken(1, True))) as url:
+    with squatter(job_wire.encode_taken(job_wire.JobReportAck(1, True))) as url:
         assert send_report(JobReport(1, 0), head=url) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
 def test_a_proof_of_another_user_is_none(munges):
     uid = 65534
-    output = wire.answered("MUNGE a", 200, b"{}")
+    output = wire.make_answer_payload("MUNGE a", 200, b"{}")
     made = subprocess.run(
         ["munge", f"--socket={munges.n1}"],
         input=output, user=uid, group=uid, extra_groups=[],
@@ -118,7 +118,7 @@ def test_a_proof_of_another_user_is_none(munges):
     )  # fmt: skip
     with pytest.raises(Unproved, match=f"uid {uid}"):
         check_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
-    check_proof(f"MUNGE {munge.encode(output, munges.n1)}", output, munges.n2)
+    check_proof(f"MUNGE {munge.encode_credential(output, munges.n1)}", output, munges.n2)
 
 
 def order(realm, uid=None, **changes):
@@ -127,7 +127,7 @@ def order(realm, uid=None, **changes):
     values = {"recovery": "n-1", "generation": mine, "until": time.time() + 60, **changes}
     wanted = ResetOrder(**values)
     if uid is None:
-        return munge.seal(wanted, realm.head)
+        return munge.seal_order(wanted, realm.head)
     made = subprocess.run(
         ["munge", f"--socket={realm.n1}"], input=b"hpctl1-order:" + msgspec.json.encode(wanted),
         user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=10,
@@ -139,7 +139,7 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     mine = Generation("n1", "i-1", "b-1")
 
     def opened(credential):
-        return munge.opened(credential, mine, trusted_uids(), munges.n1)
+        return munge.open_order(credential, mine, trusted_uids(), munges.n1)
 
     good = order(munges)
     assert opened(good).recovery == "n-1"
@@ -148,8 +148,8 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     others = [Generation("n2", "i-1", "b-1"), Generation("n1", "i-2", "b-1")]
     bad = [order(munges, generation=one) for one in (*others, Generation("n1", "i-1", "b-2"))]
     bad += [order(munges, until=time.time() - 1)]
-    bad += [munge.encode(wire.payload(b"a report"), munges.head)]
-    bad += [munge.encode(b"hpctl1-order:[" * 99, munges.head)]
+    bad += [munge.encode_credential(wire.make_credential_payload(b"a report"), munges.head)]
+    bad += [munge.encode_credential(b"hpctl1-order:[" * 99, munges.head)]
     if os.geteuid() == 0:
         bad += [order(munges, uid=65534)]
     for credential in bad:

@@ -14,14 +14,14 @@ from hpctl.jobs import report_intake
 from hpctl.toolkit import rate_limiter
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.rate_limiter import RateLimiter
-from hpctl.vocabulary.job_recovery import JobReport, Wish
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.authentication import Refusal
 from tests.fakes.desk import NOON, Desk
 
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
-HANG = JobReport(7, 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
+HANG = JobReport(7, 0, Trouble(TroubleKind.HANG, NOON, "rank 3 stands still", "hang"))
 
 
 class Bed(Desk):
@@ -33,7 +33,7 @@ def test_a_word_said_again_is_written_once_and_another_is_written():
     bed = Bed()
     for _ in range(50):
         bed.take(HANG)
-    bed.take(replace(HANG, wish=Wish.REQUEUE))
+    bed.take(replace(HANG, wish=RequestedAction.REQUEUE))
     assert (len(bed.stored), bed.poked) == (2, 2)
 
 

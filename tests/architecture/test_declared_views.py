@@ -166,13 +166,13 @@ def test_every_field_of_a_row_with_columns_is_shown_or_marked() -> None:
 
 
 def drawn_by_hand() -> Iterator[tuple[str, str, int]]:
-    """Each file and schema that `output.show` is given a function for, with its line."""
+    """Each file and schema that `output.show_view` is given a function for, with its line."""
     for path in python_files("hpctl"):
         for node in ast.walk(tree(path)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "show"
+                and node.func.attr == "show_view"
                 and ast.unparse(node.func.value).endswith("output")
                 and len(node.args) + len(node.keywords) > 3
             ):

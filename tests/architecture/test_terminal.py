@@ -9,7 +9,7 @@ from tests.architecture.source import python_files, tree
 
 OUTPUT = Path("hpctl/toolkit/output.py")
 PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "pause", "progressbar", "style"}
-CLEAN = {"printable", "json.dumps"}
+CLEAN = {"make_printable", "json.dumps"}
 """Calls whose answers hold nothing that a terminal obeys."""
 
 ALLOWED = {

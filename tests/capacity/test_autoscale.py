@@ -11,14 +11,14 @@ from hpctl.capacity.autoscale import (
     Direction,
     Hold,
     Idle,
-    Past,
+    PastScaling,
     ScaledGroup,
     ScaleDown,
     ScaleUp,
     ScaleView,
-    Waiting,
+    UnplacedJob,
     budget_left,
-    decide,
+    decide_scaling,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.demand import Demand, Tres
@@ -33,8 +33,8 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def job(number: int, nodes: int, waited_s: float = 600) -> Waiting:
-    return Waiting(number, ("train",), nodes, ago(waited_s))
+def job(number: int, nodes: int, waited_s: float = 600) -> UnplacedJob:
+    return UnplacedJob(number, ("train",), nodes, ago(waited_s))
 
 
 def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
@@ -48,11 +48,11 @@ def group(target=4, idle=(), *, arriving=0, blocked=""):
 
 def past(direction=Direction.UP, ended_s=60, *, count=1, at_s=900, failed=False):
     ended = None if ended_s is None else ago(ended_s)
-    return Past("s-1", "w", direction, count, ago(at_s), ended, failed)
+    return PastScaling("s-1", "w", direction, count, ago(at_s), ended, failed)
 
 
 def answer(g, *jobs, history=(), policy=POLICY):
-    (one,) = decide(ScaleView({"w": g}, jobs, history), policy, NOW)
+    (one,) = decide_scaling(ScaleView({"w": g}, jobs, history), policy, NOW)
     return one
 
 
@@ -91,7 +91,7 @@ def test_nothing_leaves_while_a_job_waits_however_young():
 
 def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
     nodes = ScaledGroup("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
-    assert rule(answer(nodes, Waiting(8, ("dev",), 3, ago(1)))) == "wanted"
+    assert rule(answer(nodes, UnplacedJob(8, ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
 
@@ -124,7 +124,7 @@ def test_instance_hours_run_until_as_many_have_left():
     assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
 
-def small(number: int, gpus: int = 1, **more) -> Waiting:
+def small(number: int, gpus: int = 1, **more) -> UnplacedJob:
     each = Tres(1, 0, (("gpu", gpus),))
     asks = Demand(each=each, total=each, **more)
     return replace(job(number, asks.nodes * asks.tasks), asks=asks)
@@ -144,7 +144,7 @@ def test_an_array_is_served_as_far_as_there_is_room():
     assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
     policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
     groups = {n: ScaledGroup(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
-    found = decide(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
+    found = decide_scaling(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
     assert [f.count for f in found if isinstance(f, ScaleUp)] == [2, 6]
 
 
@@ -168,9 +168,9 @@ def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there
 TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
 
 
-def two(history: tuple[Past, ...] = (), **first) -> list[str]:
+def two(history: tuple[PastScaling, ...] = (), **first) -> list[str]:
     groups = {"w": replace(group(4), **first), "x": ScaledGroup("x", ("train",), 2, 2)}
-    found = decide(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
+    found = decide_scaling(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
     return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]
 
 
@@ -186,7 +186,7 @@ def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
 
 def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well():
     groups = {"w": group(4), "x": ScaledGroup("x", ("train",), 4, 2, 2)}
-    found = decide(ScaleView(groups, [job(7, 2)]), TWO, NOW)
+    found = decide_scaling(ScaleView(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
 
 
@@ -194,9 +194,11 @@ def test_off_stopped_blocked_and_unknown_say_so():
     off = AutoscalePolicy(groups={"w": LIMITS})
     assert rule(answer(group(), job(7, 2), policy=off)) == "off"
     assert rule(answer(group(blocked="the cluster is Updating"), job(7, 2))) == "blocked"
-    (gone,) = decide(ScaleView({}, [job(7, 2)]), POLICY, NOW)
+    (gone,) = decide_scaling(ScaleView({}, [job(7, 2)]), POLICY, NOW)
     assert rule(gone) == "unknown"
-    (stopped,) = decide(ScaleView({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW)
+    (stopped,) = decide_scaling(
+        ScaleView({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW
+    )
     assert rule(stopped) == "stopped"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.capacity.history import find_removals
-from hpctl.vocabulary.change import Kind
+from hpctl.vocabulary.change import ChangeKind
 from hpctl.vocabulary.node_recovery import NodePhase
 from tests.live import EAGER, FAST, Live, until
 
@@ -47,7 +47,7 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     until(lambda: len(running()) == 9, 60, "two nodes came back, and eight small jobs share one")
     assert worked in {node for job in running() for node in job.nodes}
     state = live.state()
-    added = [c for c in state.changes.values() if c.opened.kind is Kind.ADD]
+    added = [c for c in state.changes.values() if c.opened.kind is ChangeKind.ADD]
     assert sum(c.opened.count for c in added) == 2
     assert live.calls("BatchAddClusterNodes") == len(added)
     faults = [rec for rec in live.node_recoveries() if not rec.of_capacity]

@@ -7,8 +7,8 @@ from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
-from hpctl.engine.journal.state import replay
-from hpctl.vocabulary.change import ChangeOpened, ChangePhase, Kind
+from hpctl.engine.journal.state import replay_events
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import IdlePolicy, Mode, NodePolicy, Policy
@@ -25,14 +25,14 @@ BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
 def chosen(view, policy=BURN, rank_risks: RankRisks = rank_no_risks):
     """The nodes whose test begins, in order."""
     found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
-    assert {c.kind for c in found} <= {Kind.BURN_IN}
+    assert {c.kind for c in found} <= {ChangeKind.BURN_IN}
     return [c.node for c in found]
 
 
 def past(node, day, phase="tested", instance=None):
     """A burn-in of a node that ended on a day."""
     rid, when = f"b-{node}-{day}", day * DAY
-    start = ChangeOpened(at(when), rid, Kind.BURN_IN, "all", "idle", node=node,
+    start = ChangeOpened(at(when), rid, ChangeKind.BURN_IN, "all", "idle", node=node,
                          instance=instance or generation(node).instance)  # fmt: skip
     return [start, *(SignalSeen(at(when), rid, what, "") for what in ("order_taken", phase))]
 
@@ -92,7 +92,7 @@ def test_nobody_is_tested_where_a_users_job_waits() -> None:
 def begun(*events):
     """A burn-in with what has happened to it."""
     (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_no_risks))
-    state = replay([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
+    state = replay_events([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
     return state.changes[opens.recovery]
 
 

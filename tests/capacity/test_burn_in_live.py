@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpctl.vocabulary.change import ChangePhase, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangePhase
 from tests.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
@@ -28,7 +28,9 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
 
     def changes(phase=None):
         every = live.state().changes.values()
-        return [c for c in every if c.opened.kind is Kind.BURN_IN and phase in (None, c.phase)]
+        return [
+            c for c in every if c.opened.kind is ChangeKind.BURN_IN and phase in (None, c.phase)
+        ]
 
     def wait_of_a_job() -> float:
         """How long a user's job waits that comes while the node is tested, in seconds."""

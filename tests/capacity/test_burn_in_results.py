@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.capacity.facts import change_facts
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.nodes.acceptance.daemon import read_results
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.model import Health, Verdict
@@ -70,7 +70,7 @@ def failed(node, day=-0.01, **more):
 
 def treated(log, policy=BURN, **more):
     """What is opened of the nodes, and which gates hold what is not."""
-    found = plan(cluster(log=log, **more), policy, rules(), {}, at(0))
+    found = plan(cluster(log=log, **more), policy, build_rules(), {}, at(0))
     assert not found.flaws
     return list(found.opens), [(h.target, h.gate) for h in found.holds]
 

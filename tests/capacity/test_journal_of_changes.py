@@ -7,7 +7,7 @@ import pytest
 from hpctl.capacity.autoscale import budget_left
 from hpctl.capacity.history import read_history
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.policy import AutoscalePolicy
 from tests.engine.test_journal import CUT, DAY, LATER, OLD, add, ids, kept, moved, remove, treated
 from tests.fakes.engine import retire
@@ -15,7 +15,7 @@ from tests.fakes.values import at
 
 
 def hours(log: Sequence[Event]) -> float | None:
-    history = read_history(replay(log))
+    history = read_history(replay_events(log))
     return budget_left(history, AutoscalePolicy(hours_per_day=1000.0), at(0), {})[1]
 
 
@@ -51,5 +51,5 @@ def test_what_belongs_together_is_over_at_one_time() -> None:
         *add("s-1", 2, OLD), *remove("r-1", OLD + DAY, "n1"), *remove("r-2", OLD + 5 * DAY, "n2"),
         *add("s-2", 1, 0), *remove("r-3", 1, "n1"), *remove("r-4", 1, "n2"),
     ]  # fmt: skip
-    chosen = retire(replay(log), CUT, ())
+    chosen = retire(replay_events(log), CUT, ())
     assert chosen.ended == dict.fromkeys(["n-1", "j-1", "s-1", "r-1", "r-2"], end)

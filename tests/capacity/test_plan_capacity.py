@@ -5,10 +5,10 @@ from msgspec.structs import replace
 
 from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.facts import idle, waiting
+from hpctl.capacity.facts import is_idle, list_waiting_jobs
 from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.capacity.removals import find_left_closed
-from hpctl.engine.gates import launch_failures, tally
+from hpctl.engine.gates import count_tally, launch_failures
 from hpctl.engine.journal.events import (
     Event,
     JobRecoveryOpened,
@@ -16,16 +16,16 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import Corrupt, replay
+from hpctl.engine.journal.state import Corrupt, replay_events
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
     ENDS,
     TRANSITIONS,
+    ChangeKind,
     ChangeOpened,
     ChangePhase,
     ChangeSignal,
-    Kind,
     open_change,
 )
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
@@ -52,7 +52,7 @@ def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> Non
     assert ([c.rule for c in gone], len({c.recovery for c in gone})) == ([SCALE_DOWN] * 6, 6)
     assert {(c.ladder, c.by, c.group) for c in gone} == {((Remedy.DELETE,), "autoscale", "workers")}
     (grows,) = opens(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
-    assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
+    assert (grows.kind, grows.count, grows.size) == (ChangeKind.ADD, 3, 11)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
     log = (opened(node=N2),)
     view = cluster(sick=[faulty(N3)], log=log, reservations={"hers": (N1,)})
     assert not {N1, N2, N3} & {c.generation.node for c in opens(view, SCALE, at(0))}
-    assert idle(view.scheduler.nodes[node_name(4)], view)
+    assert is_idle(view.scheduler.nodes[node_name(4)], view)
 
 
 PAUSED = cluster()
@@ -109,17 +109,19 @@ LACKS_MORE = (
 @pytest.mark.parametrize("reason", [*LACKS_NODES, *LACKS_MORE.split()])
 def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str) -> None:
     view = cluster(jobs=(pending(reason=reason),))
-    assert any(w.grows for w in waiting(view, at(0))) is (reason in LACKS_NODES)
+    assert any(w.grows for w in list_waiting_jobs(view, at(0))) is (reason in LACKS_NODES)
 
 
 def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None:
-    assert waiting(cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0))
-    assert not waiting(cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0))
+    assert list_waiting_jobs(cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0))
+    assert not list_waiting_jobs(
+        cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0)
+    )
     array = pending(wants=100, reason="PartitionConfig", asks=Demand(tasks=100))
-    assert not waiting(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
+    assert not list_waiting_jobs(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
 
 
-ADD = ChangeOpened(at(0), "s-2", Kind.ADD, "workers", "job 9", count=2, size=10)
+ADD = ChangeOpened(at(0), "s-2", ChangeKind.ADD, "workers", "job 9", count=2, size=10)
 ARRIVING = (
     ADD,
     StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
@@ -169,7 +171,7 @@ def test_a_node_whose_drain_is_in_doubt_and_that_got_work_is_not_drained_again()
     assert [s.kind for s in steps(view, seconds=30)] == [StepKind.DRAIN]
     busy = replace(view, scheduler=replace(view.scheduler, jobs={5: slurm_job(5, nodes=(N1,))}))
     assert moves(busy, seconds=30) == [NodeSignal.WITHDRAWN]
-    assert replay((REMOVE,)).last_of_node == {}, "the last fault of the node is another one"
+    assert replay_events((REMOVE,)).last_of_node == {}, "the last fault of the node is another one"
 
 
 @pytest.mark.parametrize("reason", ["Resources", "None"])
@@ -226,7 +228,9 @@ def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
         seen = without(late, "i-n1")
         assert moves(seen, seconds=200) == [NodeSignal.REMEDY_ACCEPTED]
         gone = (*deleting(outcome), SignalSeen(at(200), "n-1", NodeSignal.REMEDY_ACCEPTED, "x"))
-        assert moves(replace(seen, state=replay(gone)), seconds=200) == [NodeSignal.INSTANCE_GONE]
+        assert moves(replace(seen, state=replay_events(gone)), seconds=200) == [
+            NodeSignal.INSTANCE_GONE
+        ]
 
 
 def test_a_deletion_that_stays_in_doubt_is_waited_for() -> None:
@@ -363,16 +367,16 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
     from hpctl.engine.plan import node_candidates
-    from hpctl.faults.catalogue import rules
+    from hpctl.faults.catalogue import build_rules
 
     gone = deleting(Outcome.accepted())
     for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE):
         gone += (SignalSeen(at(4), REMOVE.recovery, signal, "x"),)
         down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
-        sick = faulty(N1, rules().classes["node-lost"])
+        sick = faulty(N1, build_rules().classes["node-lost"])
         view = cluster(log=gone, change=down, sick=[sick])
-        assert unflawed(node_candidates(view, rules(), at(5))) == []
-    assert unflawed(node_candidates(cluster(change=down, sick=[sick]), rules(), at(5)))
+        assert unflawed(node_candidates(view, build_rules(), at(5))) == []
+    assert unflawed(node_candidates(cluster(change=down, sick=[sick]), build_rules(), at(5)))
 
 
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
@@ -402,18 +406,20 @@ def test_instances_on_their_way_out_are_not_deleted_again() -> None:
 def test_a_removal_is_no_fault() -> None:
     """It spends no budget of the faults', and no failure of its own stops them."""
     log = tuple(removal(f"n-{n}", node_name(n)) for n in range(1, 5))
-    assert tally(cluster(log=log), (), SCALE, at(0)).open == 0
+    assert count_tally(cluster(log=log), (), SCALE, at(0)).open == 0
     late: tuple[Event, ...] = (*closed(),)
     for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.DEADLINE):
         late += (SignalSeen(at(2), REMOVE.recovery, signal, "x"),)
     view = ours(late)
-    assert tally(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
+    assert count_tally(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
     assert launch_failures(view.state, at(3), 3600) == 0
 
 
 def events_of_earlier(*signals: str) -> tuple[Event, ...]:
     """A removal as an earlier version wrote it."""
-    opened = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
+    opened = ChangeOpened(
+        at(0), "s-1", ChangeKind.REMOVE, "workers", "idle", node=N1, instance="i-n1"
+    )
     return (opened, *(SignalSeen(at(1), "s-1", signal, "x") for signal in signals))
 
 
@@ -437,7 +443,7 @@ NO, BACK, LATE, HERS = "refused", "back", "deadline", "operator_took_over"
 def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
     signals: tuple[str, ...], phase: NodePhase
 ) -> None:
-    state = replay(events_of_earlier(*signals))
+    state = replay_events(events_of_earlier(*signals))
     rec = state.nodes["s-1"]
     assert (rec.phase, rec.group, rec.rule) == (phase, "workers", SCALE_DOWN)
     assert rec.generation.instance == "i-n1"
@@ -450,17 +456,17 @@ def test_what_an_earlier_version_gave_back_is_given_back_by_a_recovery_of_its_ow
     log = (*events_of_earlier(SHUT, IN_USE), begun)
     shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("s-1", "x")}
     assert len(left_closed(cluster(log=log, change={N1: shut}, seconds=10), 10)) == 1
-    about = ChangeOpened(at(3), "s-2", Kind.RETURN, "workers", "x", node=N1, cause="s-1")
+    about = ChangeOpened(at(3), "s-2", ChangeKind.RETURN, "workers", "x", node=N1, cause="s-1")
     log += (about, StepStarted(at(4), "s-2", StepKind.RETURN, 1, N1))
     log += (SignalSeen(at(5), "s-2", BACK, "x"),)
-    assert replay(log).nodes["s-2"].phase is NodePhase.RETURNED
-    assert replay(log).open_nodes == {}
+    assert replay_events(log).nodes["s-2"].phase is NodePhase.RETURNED
+    assert replay_events(log).open_nodes == {}
 
 
 def test_a_fault_could_open_beside_a_removal_of_an_earlier_version() -> None:
     fault = opened("n-9", N1, 2)
     for first, second in ((events_of_earlier(), (fault,)), ((fault,), events_of_earlier())):
-        state = replay((*first, *second, SignalSeen(at(3), "s-1", SHUT, "x")))
+        state = replay_events((*first, *second, SignalSeen(at(3), "s-1", SHUT, "x")))
         assert state.open_nodes == {N1: "n-9"}
         assert state.nodes["s-1"].phase is NodePhase.CANCELLED
 
@@ -508,7 +514,7 @@ def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]
     log: tuple[Event, ...] = (begun,)
     for signal in ("stop_wanted", "queued", "started"):
         log += (SignalSeen(at(-10), rid, signal, "x"),)
-    assert replay(log).jobs[rid].phase is phase
+    assert replay_events(log).jobs[rid].phase is phase
     return log
 
 
@@ -561,7 +567,7 @@ def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
-    for kind in (Kind.ADD, Kind.SPARES, Kind.BURN_IN):
+    for kind in (ChangeKind.ADD, ChangeKind.SPARES, ChangeKind.BURN_IN):
         reached = {ChangePhase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
         for phase in reached - ENDS:
             assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
@@ -576,4 +582,4 @@ def test_two_changes_about_the_same_thing_are_corruption() -> None:
     removals = (*events_of_earlier(), replace(events_of_earlier()[0], recovery="s-9"))
     for log in ((ADD, replace(ADD, recovery="s-9")), (REMOVE, removal("n-9")), removals):
         with pytest.raises(Corrupt):
-            replay(log)
+            replay_events(log)

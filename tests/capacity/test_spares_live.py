@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.vocabulary.change import Kind
+from hpctl.vocabulary.change import ChangeKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.live import EAGER, FAST, Live, until
 
@@ -37,4 +37,4 @@ def test_a_job_that_lost_a_node_gets_the_spare(sandbox_factory):
     until(lambda: held() == (victim,), 60, "the healed node is the spare now")
     assert not live.running(behind), "the spare was refilled before a job that merely waits"
     until(lambda: all(c.ended for c in live.state().changes.values()), 10, "the change is seen")
-    assert {c.opened.kind for c in live.state().changes.values()} == {Kind.SPARES}
+    assert {c.opened.kind for c in live.state().changes.values()} == {ChangeKind.SPARES}

@@ -12,8 +12,18 @@ from hpctl.checkpoints import contents, first_save
 from hpctl.checkpoints.explain import describe_checkpoints
 from hpctl.checkpoints.files import STARTS, read_starts
 from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
-from hpctl.checkpoints.resume import ResumePlaces, find_resume_point, newest, resume_places
-from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
+from hpctl.checkpoints.resume import (
+    ResumePlaces,
+    find_newest_point,
+    find_resume_point,
+    resume_places,
+)
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    judge_checkpoint,
+    last_complete,
+    list_checkpoints,
+)
 from hpctl.engine.explain_view import JobQuestion
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration
@@ -156,7 +166,7 @@ def test_a_start_that_saves_again_has_finished_the_save_before(tmp_path):
     note(tmp_path, (0, 4))
     save(tmp_path, 10, step=5, ranks=2)
     save(tmp_path, 20, step=6, ranks=2)
-    rows = every(tmp_path)
+    rows = list_checkpoints(tmp_path)
     assert [(row.step, row.unproven) for row in rows] == [(6, ""), (5, "")]
 
 
@@ -218,7 +228,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     (tmp_path / "ckpt_20_rank1.pt").unlink()
     search = last_complete(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
-    assert "a file of one rank" in judge(tmp_path / "ckpt_10_rank0.pt").why
+    assert "a file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
 
 @pytest.mark.parametrize(
@@ -284,8 +294,8 @@ def test_links_hidden_and_temporary_files_are_no_part(tmp_path):
     write(tmp_path, {"m_3.pt": torch_save({}), "m_4.pt.tmp": torch_save({}), ".m_5.pt": b"x"})
     (tmp_path / "m_9.pt").symlink_to("m_3.pt")
     os.mkfifo(tmp_path / "m_8.pt")
-    rows = every(tmp_path, declared=parse_patterns(["*m_{step}.pt*"]))
-    assert [row.step for row in rows if isinstance(row, Checkpoint)] == [3]
+    rows = list_checkpoints(tmp_path, declared=parse_patterns(["*m_{step}.pt*"]))
+    assert [row.step for row in rows if isinstance(row, CompleteCheckpoint)] == [3]
 
 
 def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
@@ -355,8 +365,8 @@ def test_each_start_looks_for_what_the_job_declares(tmp_path):
     places = resume_places(environment)
     assert places == ResumePlaces(tmp_path, files=("weights-{step}.pt",))
     assert find_resume_point(places).step == 21
-    assert newest(tmp_path, places.files).step == 21
-    assert newest(tmp_path).path is None
+    assert find_newest_point(tmp_path, places.files).step == 21
+    assert find_newest_point(tmp_path).path is None
     with pytest.raises(HpctlError, match="HPCTL_CHECKPOINT_FILES"):
         resume_places({**environment, "HPCTL_CHECKPOINT_FILES": "{"})
 
@@ -387,7 +397,7 @@ def test_the_first_save_is_told_once(tmp_path, capsys):
             write(tmp_path, {"ckpt.pt": torch_save({"iter_num": 5})})
         return len(looks) > 20
 
-    first_save.watch(tmp_path, (), ended)
+    first_save.watch_directory(tmp_path, (), ended)
     unknown, found, caution = capsys.readouterr().err.splitlines()
     assert "--checkpoint-files 'weights-{step}.raw'" in unknown
     assert unknown.endswith("a restart begins at the beginning")
@@ -397,9 +407,9 @@ def test_the_first_save_is_told_once(tmp_path, capsys):
 
 
 def test_the_watch_of_the_first_save_ends_with_the_script(tmp_path, capsys):
-    first_save.watch(tmp_path, (), lambda _: True)
+    first_save.watch_directory(tmp_path, (), lambda _: True)
     answers = [False, False, True]
-    first_save.watch(tmp_path / "missing", (), lambda _: answers.pop(0))
+    first_save.watch_directory(tmp_path / "missing", (), lambda _: answers.pop(0))
     assert (answers, capsys.readouterr().err) == ([], "")
 
 

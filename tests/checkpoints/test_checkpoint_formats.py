@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.checkpoints import files as starts
 from hpctl.checkpoints import search as last
-from hpctl.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, judge_checkpoint, last_complete
 from tests.checkpoints.checkpoint_files import (
     BESIDE,
     OPTIONAL,
@@ -39,7 +39,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 def reason(path: Path, *, deep: bool = False) -> str:
-    row = judge(path, deep=deep)
+    row = judge_checkpoint(path, deep=deep)
     assert isinstance(row, PassedOver), row
     assert not row.unreadable, row
     return row.why
@@ -50,7 +50,7 @@ def test_whole(tmp_path, name):
     path = make(tmp_path, name)
     found = last_complete(tmp_path).found
     assert (found.path, found.step, found.format) == (path, 40, WHOLE[name][0])
-    assert isinstance(judge(path, deep=True), Checkpoint)
+    assert isinstance(judge_checkpoint(path, deep=True), CompleteCheckpoint)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -79,7 +79,7 @@ def test_with_any_one_of_its_files_cut_it_is_not_whole(tmp_path, name):
             assert Path(cut).name in (why := reason(path)) or "weights" in cut, (cut, size, why)
         file.write_bytes(raw)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,16 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     for before in path.rglob("*.pt"):
         os.utime(before, ns=(now - 60 * 10**9,) * 2)
     starts.note_start(path.parent)
-    assert isinstance(judge(path), Checkpoint), "all of it is from before the restart"
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
+        "all of it is from before the restart"
+    )
     for after in set(path.rglob("*.pt")) - set(path.glob(old)):
         os.utime(after, ns=(now + 60 * 10**9,) * 2)
     assert "before a restart of the job" in reason(path)
     (path.parent / starts.STARTS).unlink()
-    assert isinstance(judge(path), Checkpoint), "this is what the noted start is for"
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
+        "this is what the noted start is for"
+    )
 
 
 def test_what_a_start_cannot_note_it_does_without(tmp_path):
@@ -126,11 +130,11 @@ def test_what_a_start_cannot_note_it_does_without(tmp_path):
     (tmp_path / starts.STARTS).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
     starts.note_start(tmp_path)
     assert (tmp_path / starts.STARTS).stat().st_size < 64 << 10
-    assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
+    assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
     (tmp_path / starts.STARTS).unlink()
     os.mkfifo(tmp_path / starts.STARTS)
     starts.note_start(tmp_path)
-    assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
+    assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
 
 
 def test_zeros_where_a_file_should_end_are_seen(tmp_path):
@@ -146,7 +150,7 @@ def test_a_flipped_byte_is_seen_by_deep_alone(tmp_path):
     raw[raw.index(bytes(range(1, 65))) + 7] ^= 1
     (path / "__1_0.distcp").write_bytes(raw)
     (path / ".metadata").touch()
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     assert "CRC-32" in reason(path, deep=True)
 
 
@@ -156,7 +160,7 @@ def test_pickles_are_never_executed(tmp_path):
     evil += f"touch {mark}".encode() + b"tR."
     write(tmp_path / "step-1", {**dcp_files(), ".metadata": evil})
     write(tmp_path / "iter_0000002", {**torch_dist_files(), ".metadata": evil})
-    rows = last.every(tmp_path)
+    rows = last.list_checkpoints(tmp_path)
     assert [row.why for row in rows if isinstance(row, PassedOver)] == [
         ".metadata names no data files"
     ] * 2
@@ -210,7 +214,7 @@ def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path):
     raw = Path(__file__).with_name("torch_2_13_saved.ckpt").read_bytes()
     file = tmp_path / "last.ckpt"
     file.write_bytes(raw)
-    row = judge(file, deep=True)
+    row = judge_checkpoint(file, deep=True)
     assert (row.step, row.format, row.deep) == (7, "lightning", True)
     for size in range(len(raw)):
         file.write_bytes(raw[:size])
@@ -241,7 +245,7 @@ def test_nemo_marker(tmp_path):
     marker.touch()
     assert reason(path) == f"its marker {marker.name} is still there"
     marker.unlink()
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     file = tmp_path / "gpt--step=7.ckpt"
     file.write_bytes(torch_save({"global_step": 7}))
     (tmp_path / "gpt--step=7-unfinished").touch()
@@ -256,7 +260,7 @@ def test_hf_model_only_and_missing_parts(tmp_path):
     args = instance("transformers.training_args", "TrainingArguments", {"save_only_model": True})
     (path / "training_args.bin").write_bytes(torch_save(args))
     (path / "trainer_state.json").touch()
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     age(path / "trainer_state.json", 10)
     assert "newer than trainer_state.json" in reason(path)
     (path / "trainer_state.json").touch()
@@ -295,7 +299,7 @@ def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
 
 def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
     path = write(tmp_path / "best", deepspeed_files(40))
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     files = deepspeed_files(50)
     (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
     assert reason(path) == (
@@ -308,7 +312,7 @@ def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path)
     pointer = tmp_path / "latest_checkpointed_iteration.txt"
     for message in ("40", "60", "release", "", "4\x000"):
         pointer.write_text(message)
-        assert isinstance(judge(path), Checkpoint), message
+        assert isinstance(judge_checkpoint(path), CompleteCheckpoint), message
     pointer.write_text("20")
     assert reason(path) == f"{pointer.name} says 20: this save was not finished"
     pointer.unlink()
@@ -336,7 +340,7 @@ def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path, name):
     assert "has only the weights: Lightning cannot resume from it" in reason(path)
     file.write_bytes(torch_save({**sizes, **_LIGHTNINGS, "lr_schedulers": b"]"}))
     age(file, 60 if "DeepSpeed" in name else 0)
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
 
 
 def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
@@ -362,7 +366,7 @@ def test_a_model_of_fsdp_beside_an_adapter(tmp_path):
     shard = hf_files()["model-00001-of-00002.safetensors"]
     (path / "adapter_model.safetensors").write_bytes(shard)
     (path / "trainer_state.json").touch()
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     (path / "pytorch_model_fsdp_0/__1_0.distcp").unlink()
     assert "pytorch_model_fsdp_0: __1_0.distcp is missing" in reason(path)
 
@@ -379,7 +383,7 @@ def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
     long = b'{"loss": 0.1}, {"loss": NaN, "text": "' + b"x" * (65 << 20) + b'"}'
     raw = b'{"global_step": 40, "log_history": [' + long + b"]}"
     (path / "trainer_state.json").write_bytes(raw)
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     (path / "trainer_state.json").write_bytes(raw[:-1])
     assert "is not JSON" in reason(path)
 
@@ -399,7 +403,7 @@ def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, sai
 
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
-    row = judge(tmp_path / "step-10")
+    row = judge_checkpoint(tmp_path / "step-10")
     assert (row.why, row.unreadable, row.claimed) == ("it is not there any more", False, False)
 
 
@@ -445,7 +449,7 @@ def test_torchtunes_adapter_alone(tmp_path):
     for name in (*path.glob("model*"),):
         name.unlink()
     age(path / "adapter_model.pt", 60)
-    assert isinstance(judge(path, deep=True), Checkpoint)
+    assert isinstance(judge_checkpoint(path, deep=True), CompleteCheckpoint)
 
 
 def test_composer_says_its_step_in_its_state(tmp_path):
@@ -456,7 +460,7 @@ def test_composer_says_its_step_in_its_state(tmp_path):
     (tmp_path / "latest-rank0.pt").symlink_to("ep0-ba12-rank0.pt")
     found = last_complete(tmp_path).found
     assert (found.path.name, found.step, found.format) == ("ep0-ba12-rank0.pt", 12, "torch-save")
-    assert [row.path.name for row in last.every(tmp_path)] == ["ep0-ba12-rank0.pt"]
+    assert [row.path.name for row in last.list_checkpoints(tmp_path)] == ["ep0-ba12-rank0.pt"]
 
 
 def test_a_link_to_one_beside_it_is_not_another(tmp_path):
@@ -465,5 +469,5 @@ def test_a_link_to_one_beside_it_is_not_another(tmp_path):
     write(tmp_path / "elsewhere/step-50", dcp_files())
     (tmp_path / "step-50").symlink_to("elsewhere/step-50")
     (tmp_path / "loop").symlink_to("loop")
-    rows = [row for row in last.every(tmp_path) if isinstance(row, Checkpoint)]
+    rows = [row for row in last.list_checkpoints(tmp_path) if isinstance(row, CompleteCheckpoint)]
     assert [(row.path.name, row.step) for row in rows] == [("step-50", 50), ("ep0-ba40", 40)]

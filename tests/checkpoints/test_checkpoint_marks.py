@@ -14,7 +14,7 @@ from hpctl.checkpoints import hpctl_checkpoint, search
 from hpctl.checkpoints.command import checkpoint
 from hpctl.checkpoints.files import STARTS, note_start
 from hpctl.checkpoints.hpctl_checkpoint import MARKS
-from hpctl.checkpoints.marks import MOST_BYTES, Mark, read_marks, weigh_times, write_mark
+from hpctl.checkpoints.marks import MOST_BYTES, CheckpointMark, read_marks, weigh_times, write_mark
 from hpctl.checkpoints.resume import NothingWhole, ResumePlaces, find_resume_point
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_files import generic, torch_save
@@ -39,7 +39,7 @@ def save(root: Path, step: int, ns: int = 0) -> Path:
 
 def go_back(root: Path, after: int, ns: int = 0, **more: object) -> Path:
     """Mark what is saved after a step, until the next start."""
-    mark = Mark(True, after + 1, "alice", AT, why="loss is NaN", until_start=True, **more)
+    mark = CheckpointMark(True, after + 1, "alice", AT, why="loss is NaN", until_start=True, **more)
     path = write_mark(root, mark)
     if ns:
         os.utime(path, ns=(ns, ns))
@@ -103,7 +103,7 @@ def test_a_clean_mark_takes_an_earlier_one_back_for_its_step(tmp_path):
     for step in (20, 30, 40):
         save(tmp_path, step, 100 * SECOND)
     go_back(tmp_path, 20, 110 * SECOND)
-    clean = write_mark(tmp_path, Mark(False, 30, "alice", AT, last=30))
+    clean = write_mark(tmp_path, CheckpointMark(False, 30, "alice", AT, last=30))
     os.utime(clean, ns=(120 * SECOND, 120 * SECOND))
     assert newest(tmp_path) == 30
     go_back(tmp_path, 20, 130 * SECOND)
@@ -211,14 +211,14 @@ def test_a_directory_of_marks_that_is_none_costs_no_resume(tmp_path, kind):
     (flaw,) = read_marks([tmp_path]).flaws
     assert flaw.endswith("have no effect: it is not a directory")
     with pytest.raises(OSError, match="not a directory"):
-        write_mark(tmp_path, Mark(True, 1, "x", AT))
+        write_mark(tmp_path, CheckpointMark(True, 1, "x", AT))
 
 
 def test_marks_show_nothing_that_a_terminal_obeys(tmp_path):
     save(tmp_path, 20)
     save(tmp_path, 30)
-    write_mark(tmp_path, Mark(True, 30, "\x1b[2J", AT, last=30, why="\x9b" + "x" * 900))
-    (row, _) = search.every(tmp_path)
+    write_mark(tmp_path, CheckpointMark(True, 30, "\x1b[2J", AT, last=30, why="\x9b" + "x" * 900))
+    (row, _) = search.list_checkpoints(tmp_path)
     assert row.mark is not None
     assert row.mark.text.isprintable()
     assert len(row.mark.mark.why) <= 500

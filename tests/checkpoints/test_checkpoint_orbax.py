@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.formats import ocdbt, orbax
-from hpctl.checkpoints.search import Checkpoint, PassedOver, every, judge, last_complete
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    PassedOver,
+    judge_checkpoint,
+    last_complete,
+    list_checkpoints,
+)
 from tests.checkpoints import ocdbt_files
 from tests.checkpoints.checkpoint_files import write
 from tests.checkpoints.ocdbt_files import (
@@ -45,7 +51,7 @@ def has_zstd() -> bool:
 
 def passed(path: Path, *, deep: bool = False) -> PassedOver:
     began = time.monotonic()
-    row = judge(path, deep=deep)
+    row = judge_checkpoint(path, deep=deep)
     assert isinstance(row, PassedOver), row
     assert time.monotonic() - began < 10
     return row
@@ -65,19 +71,19 @@ def value_ends(root: Path) -> dict[Path, int]:
     for found in root.rglob(f"{ocdbt.MANIFEST}"):
         if found.parent.name.startswith("ocdbt.process_"):
             continue
-        for value in ocdbt.values(found.parent).values():
+        for value in ocdbt.read_values(found.parent).values():
             path = found.parent / value.path
             ends[path] = max(ends.get(path, 0), value.offset + value.size)
     return ends
 
 
 def test_what_orbax_saved_is_whole(tmp_path):
-    rows = every(real(tmp_path), deep=True)
+    rows = list_checkpoints(real(tmp_path), deep=True)
     assert [(row.step, row.format) for row in rows] == [(n, "orbax") for n in (4, 3, 2, 1)]
 
 
 def test_each_item_that_orbax_saved_is_whole(tmp_path):
-    rows = every(real(tmp_path, ITEMS), deep=True)
+    rows = list_checkpoints(real(tmp_path, ITEMS), deep=True)
     assert [(row.step, row.format) for row in rows] == [(6, "orbax"), (5, "orbax")]
 
 
@@ -100,12 +106,12 @@ def test_each_cut_and_each_loss_is_seen_without_reading_the_data(tmp_path, archi
         # Behind the values in a process's file are nodes of its own.
         for length in sorted(n for n in lengths if n < ends.get(path, len(raw))):
             path.write_bytes(raw[:length])
-            assert isinstance(judge(top), PassedOver), (path, length)
+            assert isinstance(judge_checkpoint(top), PassedOver), (path, length)
         path.unlink()
         if path.name not in ("process_0", "_sharding"):  # which may be absent
             assert not passed(top).unreadable or path.name == "_CHECKPOINT_METADATA", path
         path.write_bytes(raw)
-    assert all(isinstance(row, Checkpoint) for row in every(tmp_path))
+    assert all(isinstance(row, CompleteCheckpoint) for row in list_checkpoints(tmp_path))
 
 
 def test_a_byte_that_is_changed_is_seen_by_a_deep_look(tmp_path):
@@ -117,7 +123,7 @@ def test_a_byte_that_is_changed_is_seen_by_a_deep_look(tmp_path):
         raw = path.read_bytes()
         path.write_bytes(bytes(len(raw)))
         top = tmp_path / path.relative_to(tmp_path).parts[0]
-        assert isinstance(judge(top, deep=True), PassedOver), path
+        assert isinstance(judge_checkpoint(top, deep=True), PassedOver), path
         path.write_bytes(raw)
 
 
@@ -134,13 +140,15 @@ def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
     step = committed(tmp_path)
     (step / "state/_sharding").unlink()
     os.utime(step / "state", (1000, 1000))
-    assert isinstance(judge(step), Checkpoint), "the program saves without it"
+    assert isinstance(judge_checkpoint(step), CompleteCheckpoint), "the program saves without it"
     os.utime(step / "state", (1002, 1002))
     assert "state: _sharding is missing: removed since the commit" in passed(step).why
     for path in step.rglob("*"):
         if path.is_dir():
             os.utime(path, (1003, 1003))
-    assert isinstance(judge(step), Checkpoint), "a copy without times shows nothing"
+    assert isinstance(judge_checkpoint(step), CompleteCheckpoint), (
+        "a copy without times shows nothing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +166,7 @@ def test_a_damaged_sharding_file_is_refused_as_orbax_refuses_it(tmp_path, raw, w
     step = real(tmp_path) / "4"
     (step / "state/_sharding").write_bytes(raw)
     if why is None:
-        assert isinstance(judge(step), Checkpoint)
+        assert isinstance(judge_checkpoint(step), CompleteCheckpoint)
     else:
         assert why in passed(step).why
 
@@ -174,7 +182,7 @@ def test_a_random_key_needs_its_array_its_devices_and_its_metadata(tmp_path):
         (step / gone).rename(tmp_path / "aside")
         assert why in passed(step).why
         (tmp_path / "aside").rename(step / gone)
-    assert isinstance(judge(step), Checkpoint)
+    assert isinstance(judge_checkpoint(step), CompleteCheckpoint)
 
 
 def test_a_string_that_is_lost_from_the_file_of_strings_is_seen(tmp_path):
@@ -188,8 +196,8 @@ def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
     path.write_bytes(path.read_bytes()[:-1])
     assert "params.w/0.0" in passed(tmp_path / "step_2").why
     monkeypatch.setattr(orbax, "_MAX_BLOCKS", 0)
-    assert isinstance(judge(tmp_path / "step_2"), Checkpoint)
-    assert isinstance(judge(tmp_path / "step_2", deep=True), PassedOver)
+    assert isinstance(judge_checkpoint(tmp_path / "step_2"), CompleteCheckpoint)
+    assert isinstance(judge_checkpoint(tmp_path / "step_2", deep=True), PassedOver)
 
 
 def test_without_zstd_nothing_is_proved(tmp_path, monkeypatch):
@@ -216,7 +224,7 @@ def test_an_item_in_another_format_counts_while_nothing_was_removed(tmp_path):
     path = write(tmp_path / "40", {**orbax_files(), "data/process_0.bin": b"x"})
     (path / "_CHECKPOINT_METADATA").write_bytes(step(items))
     (path / "commit_success.txt").touch()
-    assert isinstance(judge(path), Checkpoint)
+    assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     later = (path / "commit_success.txt").stat().st_mtime_ns + 10**9
     os.utime(path / "data", ns=(later, later))
     assert "data: was changed since it was committed" in passed(path).why
@@ -307,7 +315,7 @@ def test_descriptions_that_mean_harm(tmp_path, about, why):
     path = write(tmp_path / "40", orbax_zarr_files())
     file = path / "params.w0/.zarray"
     file.write_text(json.dumps({**json.loads(file.read_bytes()), **about}))
-    row = judge(path)
+    row = judge_checkpoint(path)
     assert why == "lies outside" or why in row.why
 
 

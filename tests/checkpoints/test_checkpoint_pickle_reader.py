@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.checkpoints.files import NotWhole, Unprovable, opened
+from hpctl.checkpoints.files import NotWhole, Unprovable, open_file
 from hpctl.checkpoints.formats import pickle_reader, torch_files
 from tests.process import run_text
 
@@ -60,10 +60,10 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.Held]:
+def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.HeldItems]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
-    with opened(path, "") as file:
+    with open_file(path, "") as file:
         return torch_files.data_files(file, keep=keep)
 
 

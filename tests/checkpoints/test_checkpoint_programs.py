@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpctl.checkpoints.search import Checkpoint, judge, last_complete
+from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint, last_complete
 from tests.checkpoints.checkpoint_files import (
     accelerate_files,
     flax_map,
@@ -71,7 +71,7 @@ def test_of_one_epoch_the_best_is_not_preferred(tmp_path):
 
 def test_accelerate_is_compared_with_the_save_before(tmp_path):
     path = write(tmp_path / "step_40", accelerate_files())
-    found = judge(path)
+    found = judge_checkpoint(path)
     assert (found.step, found.format) == (40, "accelerate")
     assert "no other save" in found.unproven
     custom = {"custom_checkpoint_0.pkl": torch_save({})}
@@ -88,19 +88,19 @@ def test_accelerate_is_compared_with_the_save_before(tmp_path):
 def test_accelerate_without_a_file_or_with_one_cut_is_not_whole(tmp_path, name):
     path = write(tmp_path / "step_40", accelerate_files())
     write(tmp_path / "step_30", accelerate_files())
-    assert judge(path).unproven == ""
+    assert judge_checkpoint(path).unproven == ""
     raw = (path / name).read_bytes()
     (path / name).write_bytes(raw[:-1])
-    assert not isinstance(judge(path), Checkpoint)
+    assert not isinstance(judge_checkpoint(path), CompleteCheckpoint)
     (path / name).unlink()
-    assert not isinstance(judge(path), Checkpoint)
+    assert not isinstance(judge_checkpoint(path), CompleteCheckpoint)
 
 
 def test_accelerate_over_an_older_save_is_not_whole(tmp_path):
     path = write(tmp_path / "step_40", accelerate_files())
     later = time.time() + 30
     os.utime(path / "optimizer.bin", (later, later))
-    assert "optimizer.bin is newer than random_states_0.pkl" in judge(path).why
+    assert "optimizer.bin is newer than random_states_0.pkl" in judge_checkpoint(path).why
 
 
 def test_the_weights_that_save_model_leaves_are_named(tmp_path):
@@ -117,7 +117,7 @@ def test_flax_ends_where_its_last_value_does(tmp_path):
     found = last_complete(tmp_path).found
     assert (found.step, found.format) == (9, "flax")
     (tmp_path / "latest.msgpack").write_bytes(flax_map(3))
-    assert judge(tmp_path / "latest.msgpack").step == 3
+    assert judge_checkpoint(tmp_path / "latest.msgpack").step == 3
     (tmp_path / "latest.msgpack").unlink()
     for damaged in (
         *(flax_map(3)[:cut] for cut in range(1, len(flax_map(3)))),

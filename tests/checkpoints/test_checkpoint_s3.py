@@ -8,9 +8,9 @@ from datetime import datetime
 import pytest
 
 from hpctl.checkpoints import search as last
-from hpctl.checkpoints.marks import Mark, write_mark
-from hpctl.checkpoints.search import Checkpoint, PassedOver
-from hpctl.sagemaker.objects import noted
+from hpctl.checkpoints.marks import CheckpointMark, write_mark
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
+from hpctl.sagemaker.objects import parse_file_time
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
 from tests.checkpoints.checkpoint_files import (
@@ -39,11 +39,11 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     assert search.found is not None, search.passed_over
     assert (search.found.format, search.found.step) == (form, 40)
     assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
-    assert isinstance(last.judge(place(f"a/{directory}"), deep=True), Checkpoint)
+    assert isinstance(last.judge_checkpoint(place(f"a/{directory}"), deep=True), CompleteCheckpoint)
     needed = sorted(files.keys() - OPTIONAL)
     for gone in {*needed[:2], needed[-1]}:
         s3.delete_object(Bucket=BUCKET, Key=f"a/{directory}/{gone}")
-        row = last.judge(place(f"a/{directory}"))
+        row = last.judge_checkpoint(place(f"a/{directory}"))
         assert isinstance(row, PassedOver), gone
         assert not row.unreadable, row
         put(s3, f"a/{directory}", files)
@@ -56,7 +56,7 @@ def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
         write(tmp_path / f"step-{step}", files)
         put(s3, f"m/step-{step}", files)
     put(s3, "m/step-40", dcp_files(step=40))
-    mark = Mark(True, 21, "alice", datetime.now(UTC), until_start=True)
+    mark = CheckpointMark(True, 21, "alice", datetime.now(UTC), until_start=True)
     os.utime(write_mark(tmp_path, mark), ns=(time.time_ns() + 10**10,) * 2)
     places = [last.CheckpointTier(tmp_path), last.CheckpointTier(place("m"))]
     found = last.last_complete(places)
@@ -66,7 +66,7 @@ def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
     (tmp_path / ".hpctl-starts").write_text(f"{time.time_ns() + 2 * 10**10}\n")
     late = time.time_ns() + 3 * 10**10
     objects = last.find_marked(
-        [each for each in last.survey(place("m"))[0] if each.claim.step == 30],
+        [each for each in last.survey_place(place("m"))[0] if each.claim.step == 30],
         last.read_marks([tmp_path]),
     )
     assert objects[0] is not None
@@ -91,12 +91,12 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     ]
     snapshot = place("u/step-1").taken()
     s3.delete_object(Bucket=BUCKET, Key="u/step-1/__1_0.distcp")
-    row = last.judge(snapshot)
+    row = last.judge_checkpoint(snapshot)
     assert isinstance(row, PassedOver)
-    candidate = last.claim_of(place("u/step-2"))
+    candidate = last.claim_place(place("u/step-2"))
     assert not isinstance(candidate, PassedOver)
     s3.delete_object(Bucket=BUCKET, Key="u/step-2/__0_0.distcp")
-    row = last.proved(candidate, deep=False)
+    row = last.prove_candidate(candidate, deep=False)
     assert not row.unreadable
     assert row.why == "__0_0.distcp is missing: deleted while hpctl looked"
 
@@ -104,11 +104,11 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
 def test_an_object_replaced_while_hpctl_looks_is_looked_at_again(s3):
     files = dcp_files()
     put(s3, "r/step-1", files)
-    candidate = last.claim_of(place("r/step-1"))
+    candidate = last.claim_place(place("r/step-1"))
     assert not isinstance(candidate, PassedOver)
     other = torch_save({"x": 2}) + torch_save({"x": 1})
     put(s3, "r/step-1", {**files, "__2_0.distcp": other})
-    assert isinstance(last.proved(candidate, deep=False), Checkpoint)
+    assert isinstance(last.prove_candidate(candidate, deep=False), CompleteCheckpoint)
     bucket = place("r/step-1")
     listed = next(iter(bucket.objects.list("r/step-1/__2", recursive=True)))
     put(s3, "r/step-1", files)
@@ -126,10 +126,10 @@ def test_times_are_those_that_the_uploader_noted(s3):
         {".metadata": files[".metadata"]},
         Metadata={"file-mtime": "1795000001000000000ns"},
     )
-    assert isinstance(last.judge(place("t/step-1")), Checkpoint)
+    assert isinstance(last.judge_checkpoint(place("t/step-1")), CompleteCheckpoint)
     newer = {"__1_0.distcp": files["__1_0.distcp"]}
     put(s3, "t/step-1", newer, Metadata={"mtime": "1795000001.5"})
-    row = last.judge(place("t/step-1"))
+    row = last.judge_checkpoint(place("t/step-1"))
     assert row.why.startswith("__1_0.distcp is newer than .metadata: saved over")
 
 
@@ -144,7 +144,7 @@ def test_times_are_those_that_the_uploader_noted(s3):
     ],
 )
 def test_noted_times(kept, when):
-    assert noted(kept) == when
+    assert parse_file_time(kept) == when
 
 
 def test_what_a_large_checkpoint_costs(s3, monkeypatch):

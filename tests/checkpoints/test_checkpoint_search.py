@@ -71,7 +71,7 @@ def test_what_hpctl_keeps_beside_checkpoints_is_not_listed(tmp_path) -> None:
         (tmp_path / name / "file").write_text("x")
     (tmp_path / STARTS).write_text("1\n")
     (tmp_path / ".hpctlx").mkdir()
-    listed = {row.path.name for row in last.every(tmp_path)}
+    listed = {row.path.name for row in last.list_checkpoints(tmp_path)}
     assert listed == {"step-1", ".hpctlx"}, "a name of somebody else's is shown"
 
 

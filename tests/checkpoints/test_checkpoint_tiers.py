@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.fetch import fetch
-from hpctl.checkpoints.search import Checkpoint
+from hpctl.checkpoints.fetch import fetch_checkpoint
+from hpctl.checkpoints.search import CompleteCheckpoint
 from hpctl.sagemaker.objects import S3Bucket
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
 from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
@@ -33,7 +33,7 @@ def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp
     assert sorted(os.listdir(near)) == ["step-3", "step-5"]
     for name, raw in files.items():
         assert (near / "step-5" / name).read_bytes() == raw
-    assert isinstance(search.judge(near / "step-5", deep=True), Checkpoint)
+    assert isinstance(search.judge_checkpoint(near / "step-5", deep=True), CompleteCheckpoint)
     again = run("last", "--export", "--tier", url, str(near))
     assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
 
@@ -64,8 +64,8 @@ def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(s3, tmp_pa
     found = search.last_complete(source).found
     assert found is not None
     count = counted(source)
-    copy = fetch(found, tmp_path, deep=True)
-    assert isinstance(copy, Checkpoint), copy
+    copy = fetch_checkpoint(found, tmp_path, deep=True)
+    assert isinstance(copy, CompleteCheckpoint), copy
     assert (tmp_path / "epoch=0-step=8.ckpt").read_bytes() == body
     assert count["HeadObject"] == 1, "the parts' size; their digests fit the object's tag"
     assert count["GetObject"] == len(parts)

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.checkpoints import files, hpctl_checkpoint
-from hpctl.checkpoints.files import MOST_JSON_PARTS, NotWhole, TooLarge, json_object
+from hpctl.checkpoints.files import MOST_JSON_PARTS, FileTooLarge, NotWhole, json_object
 from hpctl.checkpoints.formats import hf_trainer, manifest, orbax
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.search import Checkpoint, judge, last_complete
+from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint, last_complete
 from hpctl.cli.main import cli
 from tests.adversary.hostile_files import NAMES, RAW_NAMES, deep_directory, remove
 from tests.checkpoints.checkpoint_files import generic, hf_files, write
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b"0,"])
 def test_json_of_more_values_than_a_model_has_is_refused(part: bytes) -> None:
-    with pytest.raises(TooLarge, match="values: too many"):
+    with pytest.raises(FileTooLarge, match="values: too many"):
         json_object(b'{"a":[' + part * MOST_JSON_PARTS + b"0]}", "x.json")
 
 
@@ -55,8 +55,8 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
     path = write(tmp_path / "checkpoint-40", hf_files())
     index = {"weight_map": {"a": name}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    row = judge(path)
-    assert not isinstance(row, Checkpoint)
+    row = judge_checkpoint(path)
+    assert not isinstance(row, CompleteCheckpoint)
     assert "is no file's name" in row.why
     found = last_complete(tmp_path).found
     assert found is not None
@@ -81,9 +81,9 @@ def test_a_file_of_one_byte_is_no_declared_checkpoint(tmp_path: Path) -> None:
 def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) -> None:
     deep_directory(tmp_path / "deep")
     try:
-        orbax._untouched(tmp_path / "deep", time.time_ns() + 10**12)
+        orbax._require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
         with pytest.raises(NotWhole, match="was changed since it was committed"):
-            orbax._untouched(tmp_path / "deep", 0)
+            orbax._require_untouched(tmp_path / "deep", 0)
     finally:
         remove(tmp_path / "deep")  # pytest's own removal calls itself for each directory
 
@@ -92,7 +92,7 @@ def test_a_link_below_a_checkpoint_is_not_walked_through(tmp_path: Path) -> None
     place = tmp_path / "place"
     place.mkdir()
     (place / "loop").symlink_to(place)
-    orbax._untouched(place, time.time_ns() + 10**12)
+    orbax._require_untouched(place, time.time_ns() + 10**12)
 
 
 def test_entries_are_counted_in_each_directory_that_is_listed(
@@ -104,8 +104,8 @@ def test_entries_are_counted_in_each_directory_that_is_listed(
     monkeypatch.setattr(orbax, "MAX_ENTRIES", 10)
     with pytest.raises(NotWhole, match="more than 10 entries"):
         files.directory_names(tmp_path, "place")
-    with pytest.raises(TooLarge, match="more than 10 entries"):
-        orbax._untouched(tmp_path / "place", time.time_ns() + 10**12)
+    with pytest.raises(FileTooLarge, match="more than 10 entries"):
+        orbax._require_untouched(tmp_path / "place", time.time_ns() + 10**12)
 
 
 def test_a_long_version_of_a_manifest_is_cut() -> None:

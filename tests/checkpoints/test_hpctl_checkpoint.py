@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from hpctl.checkpoints import hpctl_checkpoint, search
-from hpctl.checkpoints.search import Checkpoint, judge, last_complete
+from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint, last_complete
 from hpctl.cli.main import cli
 from tests.architecture.source import imports
 from tests.process import run_text
@@ -87,8 +87,8 @@ class Job:
     def whole(self) -> set[int | None]:
         """The steps that hpctl calls whole; each of them is, to the last byte."""
         found = set()
-        for row in search.every(self.root, deep=True):
-            if isinstance(row, Checkpoint):
+        for row in search.list_checkpoints(self.root, deep=True):
+            if isinstance(row, CompleteCheckpoint):
                 assert (row.path / "deep/weights-0").read_bytes() == BLOB
                 assert json.loads((row.path / "state-0.json").read_text())["step"] == row.step
                 found.add(row.step)
@@ -104,7 +104,7 @@ def job(tmp_path) -> Job:
 
 def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert job.run() == (0, "")
-    row = judge(job.root / "step-00000007", deep=True)
+    row = judge_checkpoint(job.root / "step-00000007", deep=True)
     assert (row.step, row.world_size, row.format, row.deep) == (7, 1, "generic", True)
     assert (job.whole(), [path.name for path in job.root.iterdir()]) == ({7}, ["step-00000007"])
 
@@ -145,7 +145,7 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job):
     assert last_complete(job.root).verdict == "none"
     assert (job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0], first.wait(timeout=30)) == (0, 0)
     first.communicate()
-    row = judge(job.root / "step-00000007", deep=True)
+    row = judge_checkpoint(job.root / "step-00000007", deep=True)
     assert row.world_size == 2
     names = {path.relative_to(row.path).as_posix() for path in row.path.rglob("*")}
     assert names == {
@@ -245,7 +245,7 @@ def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root):
     assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"first", 1)
     (final / "data").write_bytes(b"FIRST")
     save(root, 4, b"other")
-    assert isinstance(judge(final, deep=True), Checkpoint)
+    assert isinstance(judge_checkpoint(final, deep=True), CompleteCheckpoint)
     assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"other", 2)
 
 
@@ -318,7 +318,7 @@ def written(root: Path, name: str = "step-120.tmp-7-0") -> Path:
 def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     script, ck = helper(tmp_path, "--shell"), tmp_path / "c k"
     assert seal(shell, script, Path(written(ck).name), "0120", "4", cwd=ck) == (0, "")
-    row = judge(ck / "step-120", deep=True)
+    row = judge_checkpoint(ck / "step-120", deep=True)
     assert (row.step, row.world_size) == (120, 4)
     assert [path.name for path in ck.iterdir()] == ["step-120"]
     assert sorted(p.name for p in row.path.iterdir()) == [
@@ -329,7 +329,7 @@ def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     (again / "state.json").write_text("{}")
     code, text = seal(shell, script, again, "120")
     assert (code, "it is kept" in text) == (0, True)
-    assert isinstance(judge(ck / "step-120", deep=True), Checkpoint)
+    assert isinstance(judge_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
     assert (row.path / "state.json").read_text() == '{"step": 120}'
 
 
@@ -349,14 +349,14 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(tmp_path, shell
             continue  # in the middle of a compound command
         made = written(ck)
         assert seal(shell, script, made, "120")[0] == -signal.SIGKILL
-        rows = search.every(ck, deep=True)
-        whole = any(isinstance(row, Checkpoint) for row in rows)
+        rows = search.list_checkpoints(ck, deep=True)
+        whole = any(isinstance(row, CompleteCheckpoint) for row in rows)
         assert whole is not made.exists()
         assert whole or last_complete(ck).verdict == "none"
         runs[whole] += 1
         if not whole:
             assert seal(shell, tmp_path / "hpctl_checkpoint.sh", made, "120") == (0, "")
-            assert isinstance(judge(ck / "step-120", deep=True), Checkpoint)
+            assert isinstance(judge_checkpoint(ck / "step-120", deep=True), CompleteCheckpoint)
     assert runs[False] > 20
     assert runs[True] >= 1
 

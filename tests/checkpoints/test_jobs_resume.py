@@ -10,13 +10,13 @@ from hpctl.checkpoints.command import checkpoint
 from hpctl.checkpoints.resume import (
     NothingWhole,
     ResumePoint,
-    beside,
+    find_compared_point,
     find_generation_start,
+    find_newest_point,
     find_resume_point,
-    newest,
 )
 from hpctl.jobs.elastic import in_process
-from hpctl.jobs.run.settings import settings
+from hpctl.jobs.run.settings import read_settings
 from hpctl.jobs.run.srun import parse_srun
 from tests.checkpoints.checkpoint_files import generic
 
@@ -31,7 +31,7 @@ def given(directory, **environ):
     env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"} | environ
     if directory is not None:
         env["HPCTL_CHECKPOINT_DIR"] = str(directory)
-    return settings(parse_srun(["x"]), env)
+    return read_settings(parse_srun(["x"]), env)
 
 
 def resume(given, sleep=lambda _: None):
@@ -44,7 +44,7 @@ def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
     save(tmp_path, 7)
     assert resume(given(tmp_path, HPCTL_RESUME="scratch")).path is None
     # What a step itself saves goes into its directory: that is what counts as newer.
-    assert beside(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
+    assert find_compared_point(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
 
 
 def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> None:
@@ -53,7 +53,7 @@ def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> Non
     with pytest.raises(NothingWhole, match="step-8"):
         resume(given(tmp_path), pauses.append)
     assert pauses == [0.0]
-    assert newest(tmp_path).judged is False
+    assert find_newest_point(tmp_path).judged is False
 
 
 def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
@@ -81,7 +81,7 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
         return {"found": path, "none": ""}.get(verdict, "refused")
 
     def step() -> str:
-        run = settings(parse_srun(["x"]), environment)
+        run = read_settings(parse_srun(["x"]), environment)
         return find_resume_point(run.resume_places, sleep=lambda _: None).path or ""
 
     def generation() -> str:

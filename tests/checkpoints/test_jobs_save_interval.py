@@ -5,13 +5,18 @@ import random
 
 import pytest
 
-from hpctl.checkpoints.save_interval import daly, effective_ratio, measure, rate
+from hpctl.checkpoints.save_interval import (
+    compute_daly_interval,
+    compute_rate,
+    effective_ratio,
+    measure_saves,
+)
 from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
 
 
 @pytest.mark.parametrize(("save_s", "mtbf_s"), [(5, 3600), (60, 86400), (300, 7200), (600, 3000)])
 def test_dalys_interval_is_the_best_of_the_expected_ratio(save_s: float, mtbf_s: float) -> None:
-    best = effective_ratio(daly(save_s, mtbf_s), save_s, 120, mtbf_s)
+    best = effective_ratio(compute_daly_interval(save_s, mtbf_s), save_s, 120, mtbf_s)
     tried = [effective_ratio(s, save_s, 120, mtbf_s) for s in range(10, int(2 * mtbf_s), 10)]
     assert best >= max(tried) * 0.9985
 
@@ -37,19 +42,19 @@ def simulated_loss(interval: float, save: float, restart: float, mtbf: float) ->
 @pytest.mark.parametrize("save", [5.0, 120.0])
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
 def test_the_formula_is_what_runs_with_random_failures_lose(times, save, restart, mtbf) -> None:
-    interval = times * daly(save, mtbf)
+    interval = times * compute_daly_interval(save, mtbf)
     loss = 1 - effective_ratio(interval, save, restart, mtbf)
     assert loss == pytest.approx(simulated_loss(interval, save, restart, mtbf), rel=0.02)
 
 
 def test_without_a_history_the_rate_is_the_published_one() -> None:
-    published = rate(0, 0.0)
+    published = compute_rate(0, 0.0)
     assert published.per_node_day * 1000 == pytest.approx(6.5)
     assert published.few
 
 
 def test_a_long_history_takes_over() -> None:
-    known = rate(400, 200_000.0)
+    known = compute_rate(400, 200_000.0)
     assert known.per_node_day * 1000 == pytest.approx(2.0, rel=0.01)
     assert not known.few
 
@@ -66,20 +71,20 @@ def test_costs_and_distances_are_read_from_the_files(tmp_path) -> None:
     for number in range(5):
         saved(tmp_path, 100 * (number + 1), 1e9 + 600 * number, 30 + number)
     (tmp_path / "step-500/__0_0.distcp").unlink()  # not whole: it counts for nothing
-    saves = measure(tmp_path)
+    saves = measure_saves(tmp_path)
     assert (len(saves.saves), saves.formats) == (4, ("torch-dcp",))
     assert (saves.save_s, saves.apart_s) == (pytest.approx(31.5), pytest.approx(600))
-    assert (saves.step_s, len(measure(tmp_path, 2).saves)) == (pytest.approx(6), 2)
+    assert (saves.step_s, len(measure_saves(tmp_path, 2).saves)) == (pytest.approx(6), 2)
 
 
 def test_a_run_that_went_back_is_no_distance(tmp_path) -> None:
     for number, end_s in enumerate([0, 600, 1200, 900_000, 900_600]):
         saved(tmp_path, 100 * (number + 1), 1e9 + end_s, 30)
-    assert measure(tmp_path).apart_s == pytest.approx(600)
+    assert measure_saves(tmp_path).apart_s == pytest.approx(600)
 
 
 def test_single_files_do_not_say_what_a_save_cost(tmp_path) -> None:
     for step in (10, 20):
         (tmp_path / f"step={step}.ckpt").write_bytes(torch_save({"global_step": step}))
-    saves = measure(tmp_path)
+    saves = measure_saves(tmp_path)
     assert (len(saves.saves), saves.save_s) == (2, None)

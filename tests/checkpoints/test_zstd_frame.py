@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hpctl.checkpoints.files import NotWhole, opened
+from hpctl.checkpoints.files import NotWhole, open_file
 from hpctl.checkpoints.formats.zstd_frame import follow_blocks
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -14,7 +14,7 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 def follow(path, raw: bytes, most: int = 1000) -> int:
     path.write_bytes(raw)
-    with opened(path, "") as file:
+    with open_file(path, "") as file:
         return follow_blocks(file, most)
 
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli import doctor
-from hpctl.cli.doctor import Facts, read_config
-from hpctl.engine.config import Config, Slurm
+from hpctl.cli.doctor import DoctorFacts, read_config
+from hpctl.engine.config import Config, SlurmSection
 from hpctl.engine.config_loading import load_config
 from hpctl.engine.state_disk import Mount, find_mount
 from hpctl.engine.world_client import NoWorld, WorldClient
@@ -57,30 +57,32 @@ def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_t
     head, monkeypatch
 ):
     monkeypatch.setattr(doctor, "find_open_directories", lambda path: [])
-    assert verdicts(doctor.state_dir(Facts(with_(head), worlds.NOW))) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))) == {
+        "state directory": "ok"
+    }
     monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: Mount("/", "nfs4"))
-    (check,) = doctor.state_dir(Facts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
+    (check,) = doctor.state_dir(DoctorFacts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
-    (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))
+    (check,) = doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.state_dir(Facts(server, worlds.NOW))) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(DoctorFacts(server, worlds.NOW))) == {"state directory": "ok"}
 
 
 def test_a_state_directory_on_the_file_system_of_tmp_is_a_warning(head, monkeypatch):
     monkeypatch.setattr(doctor, "find_open_directories", lambda path: ["/tmp", "/var/tmp"])
-    (check,) = doctor.state_dir(Facts(with_(head), worlds.NOW))
+    (check,) = doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))
     assert check.verdict == "warn"
     assert "on the file system of /tmp, /var/tmp, which any user can fill" in check.what
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.state_dir(Facts(server, worlds.NOW))) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(DoctorFacts(server, worlds.NOW))) == {"state directory": "ok"}
 
 
 def test_munge_goes_there_and_back():
     with munged.realm() as realm:
-        (fine,) = doctor.munge(realm.head)
+        (fine,) = doctor.check_munge(realm.head)
         assert (fine.verdict, "127.0.1.1" in fine.what) == ("ok", True)
-    (dead,) = doctor.munge(realm.head)
+    (dead,) = doctor.check_munge(realm.head)
     assert dead.verdict == "fail"
     assert "munge" in dead.fix
 
@@ -92,11 +94,11 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(history, monkeyp
         config = with_(history)
         intake = replace(config.intake, listen=f"0.0.0.0:{port}")
         config = replace(config, intake=intake)
-        found = verdicts(doctor.daemon(Facts(config, worlds.NOW)))
+        found = verdicts(doctor.check_daemon(DoctorFacts(config, worlds.NOW)))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
-    assert verdicts(doctor.daemon(Facts(config, worlds.NOW)))["intake"] == "fail"
+    assert verdicts(doctor.check_daemon(DoctorFacts(config, worlds.NOW)))["intake"] == "fail"
     (history.dir / "STOP").touch()
-    later = {c.name: c for c in doctor.daemon(Facts(config, worlds.at(3600)))}
+    later = {c.name: c for c in doctor.check_daemon(DoctorFacts(config, worlds.at(3600)))}
     assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
     switch = later["kill switch"]
     assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
@@ -108,7 +110,7 @@ class Refuses:
     def view(self) -> None:
         raise Unavailable("slurmctld is asked", "")
 
-    def version(self) -> tuple[int, int, int]:
+    def read_version(self) -> tuple[int, int, int]:
         return (24, 11, 5)
 
 
@@ -120,8 +122,8 @@ def mute(monkeypatch) -> None:
 def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, monkeypatch):
     slurm = worlds.slurm()
     monkeypatch.setattr(WorldClient, "read_slurm", lambda _: slurm)
-    facts = Facts(with_(head), slurm.as_of + timedelta(seconds=4))
-    found = {c.name: c.what for c in doctor.controller(facts)}
+    facts = DoctorFacts(with_(head), slurm.as_of + timedelta(seconds=4))
+    found = {c.name: c.what for c in doctor.check_controller(facts)}
     counts = f"{len(slurm.nodes)} nodes and {len(slurm.jobs)} jobs"
     assert found["slurmctld"] == f"{counts} read by the daemon 4.0 s ago"
     assert list(doctor.instance_names(facts)) == []
@@ -139,14 +141,14 @@ def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatc
 
     monkeypatch.setattr(WorldClient, "read_slurm", read)
     with pytest.raises(Unavailable, match="slurmctld is asked"):
-        list(doctor.controller(Facts(with_(head), worlds.NOW)))
+        list(doctor.check_controller(DoctorFacts(with_(head), worlds.NOW)))
 
 
 def test_the_cloud_is_asked_once(head, monkeypatch):
     asked = []
     once = SimpleNamespace(view=lambda: asked.append(1) or worlds.cloud())
     monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: once)
-    doctor.examine(with_(head), worlds.NOW)
+    doctor.run_checks(with_(head), worlds.NOW)
     assert asked == [1]
 
 
@@ -155,7 +157,7 @@ def test_missing_commands_are_named(head, tmp_path):
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = doctor.commands(Facts(replace(config, slurm=slurm), worlds.NOW))
+    (check,) = doctor.check_commands(DoctorFacts(replace(config, slurm=slurm), worlds.NOW))
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -188,7 +190,7 @@ def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
     section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
     view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
-    (check,) = doctor.scaled(replace(view, **change), with_(head, autoscale=section))
+    (check,) = doctor.check_scaled_groups(replace(view, **change), with_(head, autoscale=section))
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
@@ -196,26 +198,28 @@ def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head):
     assert head.cloud is not None
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
     (check,) = [
-        c for c in doctor.cloud(Facts(with_(head), worlds.NOW)) if c.name == "software update"
+        c
+        for c in doctor.check_cloud(DoctorFacts(with_(head), worlds.NOW))
+        if c.name == "software update"
     ]
     assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
     assert check.fix == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
 
 def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(head):
-    found = verdicts(doctor.examine(with_(head), worlds.NOW))  # no journal was ever written
+    found = verdicts(doctor.run_checks(with_(head), worlds.NOW))  # no journal was ever written
     assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
     head.cloud = head.slurm = None
-    found = {c.name: (c.verdict, c.fix) for c in doctor.examine(with_(head), worlds.NOW)}
+    found = {c.name: (c.verdict, c.fix) for c in doctor.run_checks(with_(head), worlds.NOW)}
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
 def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert doctor._rights("slurm(64030)").verdict == "ok"
+    assert doctor._check_rights("slurm(64030)").verdict == "ok"
     monkeypatch.setattr(os, "getuid", lambda: 65534)
-    assert doctor._rights("nobody(65534)").verdict == "ok"
-    assert doctor._rights("slurm(64030)").verdict == "unknown"
+    assert doctor._check_rights("nobody(65534)").verdict == "ok"
+    assert doctor._check_rights("slurm(64030)").verdict == "unknown"
 
 
 def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
@@ -235,9 +239,9 @@ def prints(head, monkeypatch):
     """What the doctor says of a scheduler of that version, with that configuration."""
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:
-        shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
+        shows = SimpleNamespace(read_version=lambda: version, show_config=lambda: config)
         monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
-        return {c.name: c for c in doctor.settings(Facts(with_(head), worlds.NOW))}
+        return {c.name: c for c in doctor.check_settings(DoctorFacts(with_(head), worlds.NOW))}
 
     return said
 
@@ -272,10 +276,10 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     }.items():
         (there / name).write_text(f"#!/bin/sh\n{text}\n")
         (there / name).chmod(0o755)
-    config = Config(slurm=Slurm(bin=there, adapter="cli"))
+    config = Config(slurm=SlurmSection(bin=there, adapter="cli"))
     found: list[CheckView] = []
     with pytest.raises(Unavailable, match="Insane"):
-        found.extend(doctor.controller(Facts(config, worlds.NOW)))
+        found.extend(doctor.check_controller(DoctorFacts(config, worlds.NOW)))
     what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.cli.failover import preview
+from hpctl.cli.failover import preview_failover
 from hpctl.engine import world_offline
-from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
 from hpctl.engine.status_view import standby_views
 from tests.cli import worlds
 
@@ -35,7 +35,7 @@ LEADER = DaemonInfo(
 def test_a_dry_run_says_who_would_lead(to, silent_s, ok, answer):
     heard = NOW - timedelta(seconds=silent_s)
     found = standby_views([StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW)
-    view = preview(LEADER, found, to)
+    view = preview_failover(LEADER, found, to)
     assert (view.ok, view.answer, view.done) == (ok, answer, False)
 
 
@@ -55,9 +55,9 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
             self.looks += 1
             return replace(LEADER, beat=LEADER.beat + self.looks)
 
-    found = world_offline.leader(Renewed(), late, wait=True)
+    found = world_offline.read_leader(Renewed(), late, wait=True)
     assert found.until > late
-    assert world_offline.leader(Renewed(), late, wait=False).until < late
+    assert world_offline.read_leader(Renewed(), late, wait=False).until < late
 
     class Dead:
         def daemon(self):
@@ -65,13 +65,15 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
 
     begun = time.monotonic()
     for _ in range(5):
-        assert world_offline.leader(Dead(), late, wait=True) == LEADER
+        assert world_offline.read_leader(Dead(), late, wait=True) == LEADER
     assert time.monotonic() - begun < 2 * LEADER.lease_s, "it is waited for once"
 
 
 def test_a_standby_that_is_lost_is_a_problem(history):
     with closing(history.store()) as store:
-        store.note_standby(Holder("head-2", 8, "0.1", "own", "head-2:8470"), 1, worlds.at(0))
+        store.note_standby(
+            DaemonIdentity("head-2", 8, "0.1", "own", "head-2:8470"), 1, worlds.at(0)
+        )
     shown = history.run("status").output
     assert "LOST" in shown
     assert "the standby on head-2 has been silent for" in shown

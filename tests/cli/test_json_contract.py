@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hpctl.cli import doctor
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView
 from tests.cli import worlds
@@ -134,9 +134,11 @@ def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     if name == "forecast":  # its calibration needs a week that has passed
         monkeypatch.setattr(output, "now", lambda: worlds.at(15 * 86400.0))
     checks = (CheckView("munge", "ok", "fine", ""),)
-    monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
+    monkeypatch.setattr(doctor, "run_checks", lambda config, now: checks)
     with closing(history.store()) as store:
-        store.note_standby(Holder("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0))
+        store.note_standby(
+            DaemonIdentity("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0)
+        )
     holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))
 
 

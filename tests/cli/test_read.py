@@ -9,15 +9,15 @@ from hpctl.cli.explain import find_node
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, JobReported
-from hpctl.engine.status_view import status_view, verdict
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.engine.status_view import choose_exit_code, status_view
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit import view_drawing
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli import worlds
 from tests.cli.worlds import healed, troubled, world
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 def test_all_is_well_after_a_healed_fault():
     view = status_view(world(healed()))
-    assert (view.problems, view.unknowns, verdict(view)) == ((), (), Exit.FINE)
+    assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), Exit.FINE)
 
 
 def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
@@ -51,7 +51,7 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     ],
 )
 def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
-    trouble = Trouble(Kind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
+    trouble = Trouble(TroubleKind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
@@ -97,7 +97,7 @@ def test_each_name_of_a_node_is_known(name):
 def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
     view = status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
-    assert verdict(view) is Exit.PROBLEM
+    assert choose_exit_code(view) is Exit.PROBLEM
     slurm = worlds.slurm()
     taken = {**slurm.nodes, "ip-10-1-0-6": worlds.slurm_node(6)}
     view = status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
@@ -107,7 +107,7 @@ def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
 def test_a_silent_daemon_is_not_alive_and_nothing_is_sure():
     view = status_view(world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80))))
     assert not view.daemon.alive
-    assert verdict(view) is Exit.CANNOT_TELL
+    assert choose_exit_code(view) is Exit.CANNOT_TELL
     assert "silent" in view.unknowns[0]
 
 
@@ -119,7 +119,7 @@ def test_checks_that_were_shed_are_no_evidence(head):
         detail=answer.detail,
     )  # fmt: skip
     sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
-    judged = assess(sick, rules(), worlds.NOW)
+    judged = assess_health(sick, build_rules(), worlds.NOW)
     opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)
     head.write(healed())
     store = head.store()
@@ -185,7 +185,7 @@ def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history):
 def test_a_table_of_many_nodes_says_the_same(history, monkeypatch):
     few = history.run("nodes").stdout
     monkeypatch.setattr(view_drawing, "MANY", 0)
-    monkeypatch.setattr(view_drawing, "_table", None)
+    monkeypatch.setattr(view_drawing, "_build_table", None)
     many = history.run("nodes").stdout
     assert [line.split() for line in many.splitlines()] == [x.split() for x in few.splitlines()]
     assert len(many.splitlines()) > 5
@@ -233,8 +233,8 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
     )  # fmt: skip
     text = replace(worlds.health()[name], findings=(down,))
     facts = {**worlds.health(), name: text}
-    judged = {n: assess(h, rules(), worlds.NOW) for n, h in facts.items()}
-    view = explain_view(world(healed(), health=facts, assessments=judged), rules(), name)
+    judged = {n: assess_health(h, build_rules(), worlds.NOW) for n, h in facts.items()}
+    view = explain_view(world(healed(), health=facts, assessments=judged), build_rules(), name)
     assert view.kind == kind
     if kind == "node":
         assert "last treated by n-11111111" in view.headline

@@ -14,7 +14,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Finding, Verdict
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli import worlds
 from tests.cli.test_golden import COMMANDS
 from tests.cli.test_json_contract import SHOWS
@@ -43,8 +43,8 @@ def hostile(value):
 
 @pytest.mark.parametrize("line", VIEWS)
 def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
-    draw = output._draw
-    monkeypatch.setattr(output, "_draw", lambda on, how, view: draw(on, how, hostile(view)))
+    draw = output._draw_view
+    monkeypatch.setattr(output, "_draw_view", lambda on, how, view: draw(on, how, hostile(view)))
     real = click.echo
     lines: list[str] = []
 
@@ -61,7 +61,9 @@ def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
 
 
 def test_no_word_of_the_journal_is_obeyed(head):
-    trouble = Trouble(Kind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL)
+    trouble = Trouble(
+        TroubleKind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL
+    )
     text = JobReport(4545, 0, trouble, why="told" + EVIL)
     args = [
         HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, "xid-79"),
@@ -93,7 +95,7 @@ def test_neither_echo_nor_questions_are_obeyed():
     @click.command()
     def ask() -> None:
         output.echo(EVIL)
-        output.exact("/a/path\x1b[2J")
+        output.print_exact("/a/path\x1b[2J")
         output.confirm("Delete " + EVIL)
         output.prompt("Type " + EVIL)
 

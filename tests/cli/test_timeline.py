@@ -3,14 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State, replay
-from hpctl.engine.timeline import Mark, awaited, event_line, lines
+from hpctl.engine.journal.state import State, replay_events
+from hpctl.engine.timeline import TimelineMark, build_timeline, event_line, find_awaited
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.trouble import Kind as TroubleKind
-from hpctl.vocabulary.trouble import Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 pytestmark = pytest.mark.integration
@@ -22,11 +21,11 @@ N, J = "n-11111111", "j-22222222"
 def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: str) -> None:
     state = world(healed()).state
     rec = state.nodes.get(rid) or state.jobs[rid]
-    story = lines(rec, state)
+    story = build_timeline(rec, state)
     assert len(story) == 1 + len(rec.steps) + len(rec.trail)
     assert [line.at for line in story] == sorted(line.at for line in story)
     assert all(line.text.endswith((".", "!", "?")) for line in story)
-    assert (story[0].mark, story[-1].mark) == (Mark.DECIDED, Mark.DONE)
+    assert (story[0].mark, story[-1].mark) == (TimelineMark.DECIDED, TimelineMark.DONE)
 
 
 def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> None:
@@ -41,20 +40,20 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
     assert "Draining ip-10-1-0-2." in texts
     assert any("rejected, to be retried (completing)" in text for text in texts)
     # Moves are worded the same as in the story told afterwards.
-    afterwards = {line.text for line in lines(state.nodes[N], state)}
+    afterwards = {line.text for line in build_timeline(state.nodes[N], state)}
     assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in texts
     assert "Resumed ip-10-1-0-2: slurmctld shows the node in service." in afterwards
 
 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
-    node = replay([node_opened("n-1", healed()[1].generation, 0)]).nodes["n-1"]
+    node = replay_events([node_opened("n-1", healed()[1].generation, 0)]).nodes["n-1"]
     for phase in node_recovery.NodePhase:
-        next_ = awaited(replace(node, phase=phase), Policy(mode=Mode.OWN))
+        next_ = find_awaited(replace(node, phase=phase), Policy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (phase in node_recovery.ENDS)
     job = world(healed()).state.jobs[J]
     for job_phase in job_recovery.JobPhase:
-        next_ = awaited(replace(job, phase=job_phase), Policy(mode=Mode.OWN))
+        next_ = find_awaited(replace(job, phase=job_phase), Policy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)
 
@@ -77,19 +76,19 @@ def test_the_owner_of_a_held_job_is_told_what_fits_its_trouble(kind, advice) -> 
         trouble=Trouble(kind, at(0), "why"),
         known_as="7",
     )
-    assert awaited(job, Policy()).what == advice
+    assert find_awaited(job, Policy()).what == advice
 
 
 def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
     nodes = world(troubled()).state.nodes
     escalated, four = nodes["n-66666666"], nodes["n-44444444"]
-    assert "hpctl undrain ip-10-1-0-6" in awaited(escalated, Policy()).what
+    assert "hpctl undrain ip-10-1-0-6" in find_awaited(escalated, Policy()).what
     fresh, own = replace(four, steps=()), Policy(mode=Mode.OWN)
-    assert "HyperPod" in awaited(fresh, Policy(mode=Mode.ASSIST)).what
-    waits = awaited(fresh, own).what
+    assert "HyperPod" in find_awaited(fresh, Policy(mode=Mode.ASSIST)).what
+    waits = find_awaited(fresh, own).what
     assert waits.startswith("the correlation window until 12:02:00 UTC")
     assert waits.endswith("reboot instance i-00000000000000004")
-    asked = awaited(replace(fresh, by="carol"), own).what
+    asked = find_awaited(replace(fresh, by="carol"), own).what
     assert asked.startswith("SageMaker to accept the order")
 
 
@@ -103,6 +102,6 @@ def test_a_fault_that_comes_again_is_trouble() -> None:
         seen(rid, "nothing_to_remedy", 4, ""),
         seen(rid, "fault_again", 5, "still faulty: xid-79"),
     ]
-    rec = replay(events).nodes[rid]
-    assert lines(rec, State())[-1].mark is Mark.TROUBLE
-    assert (rec.rung, lines(rec, State())[-1].at) == (1, at(5))
+    rec = replay_events(events).nodes[rid]
+    assert build_timeline(rec, State())[-1].mark is TimelineMark.TROUBLE
+    assert (rec.rung, build_timeline(rec, State())[-1].at) == (1, at(5))

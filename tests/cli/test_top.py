@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from hpctl.cli.top import HEADINGS, Model, Screen, keys, model
+from hpctl.cli.top import HEADINGS, TopModel, TopScreen, make_model, read_keys
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import Tres
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.integration
 SICK, JOB = "ip-10-1-0-4", "4343"
 
 
-def everything() -> Model:
-    return model(worlds.world(worlds.healed(), worlds.troubled()))
+def everything() -> TopModel:
+    return make_model(worlds.world(worlds.healed(), worlds.troubled()))
 
 
-def shown(screen: Screen, found: Model, width: int = 80, height: int = 24) -> list[str]:
+def shown(screen: TopScreen, found: TopModel, width: int = 80, height: int = 24) -> list[str]:
     out = Console(width=width, height=height, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with out.file:
         out.print(screen.draw(found, "", height))
@@ -45,7 +45,7 @@ def shown(screen: Screen, found: Model, width: int = 80, height: int = 24) -> li
 def test_what_needs_attention_comes_first_and_all_fits_80_by_24() -> None:
     found = everything()
     for view in found.rows:
-        lines = shown(Screen(view), found)
+        lines = shown(TopScreen(view), found)
         assert len(lines) == 24
         assert lines[-1].startswith("q quit")
         assert lines[0].startswith("llm-prod  mode own")
@@ -67,13 +67,15 @@ def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> N
     eight = Tres(gres=(("gpu", 8),))
     nodes = {name: replace(node, has=eight) for name, node in slurm.nodes.items()}
     events = (worlds.healed(), worlds.troubled())
-    found = model(worlds.world(*events, slurm=replace(slurm, nodes=nodes), now=worlds.at(1800)))
+    found = make_model(
+        worlds.world(*events, slurm=replace(slurm, nodes=nodes), now=worlds.at(1800))
+    )
     table = {row.target: row.cells for row in found.rows["jobs"]}
     job, state, where, doing, again, lost, *_ = table["4242"]
     assert (job, state, where, doing, again) == ("4242", "RUNNING", "2: ip-10-1-0-[1,3]", "", "")
     assert lost == "<0.1 GPU-h"
     assert table["4545"][2:6] == ("2: none yet", "starting", "at most 24 h", "7.7 GPU-h")
-    narrow = shown(Screen("jobs"), found)
+    narrow = shown(TopScreen("jobs"), found)
     heading = next(line for line in narrow if line.startswith("JOB"))
     assert heading.split() == [
         "JOB",
@@ -87,7 +89,7 @@ def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> N
         "NAME",
     ]
     assert "RESTARTS" not in heading
-    screen = Screen("jobs")
+    screen = TopScreen("jobs")
     out = Console(width=200, height=60, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with out.file:
         out.print(screen.draw(found, "", 60, 200))
@@ -100,27 +102,27 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
         HoldNoted(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
         for n in range(20, 40)
     ]
-    found = model(worlds.world(worlds.troubled(), holds))
-    lines = shown(Screen(), found)
+    found = make_model(worlds.world(worlds.troubled(), holds))
+    lines = shown(TopScreen(), found)
     assert len(lines) == 24
     listed = [line for line in lines if line.startswith("! ")]
     assert len(listed) == 4
     assert listed[-1] == "! and 18 more: press 1"
-    screen = Screen()
+    screen = TopScreen()
     assert screen.press("1", found) == ""
     assert screen.rows(found)[20].cells[0] == "ip-10-1-0-6: GSP RPC timeout"
     assert screen.press("enter", found) == "explain"
 
 
 def test_a_daemon_that_is_silent_is_a_problem_with_its_command() -> None:
-    found = model(worlds.world(now=worlds.at(4000)))
+    found = make_model(worlds.world(now=worlds.at(4000)))
     (row,) = found.rows["problems"]
     assert row.cells[0].startswith("the daemon on head-1 (pid 4711) has been silent for 1 h")
     assert row.cells[2] == "systemctl status hpctl-daemon"
 
 
 def test_keys_move_filter_sort_and_ask() -> None:
-    found, screen = everything(), Screen()
+    found, screen = everything(), TopScreen()
 
     def press(*names: str) -> str:
         return [screen.press(name, found) for name in names][-1]
@@ -145,7 +147,7 @@ def test_keys_move_filter_sort_and_ask() -> None:
 
 
 def test_a_cursor_in_a_long_list_stays_in_sight() -> None:
-    found, screen = everything(), Screen()
+    found, screen = everything(), TopScreen()
     row = found.rows["nodes"][0]
     many = [replace(row, target=f"n{i}", cells=(f"n{i}", *row.cells[1:])) for i in range(2000)]
     found = replace(found, rows={**found.rows, "nodes": many})
@@ -165,9 +167,11 @@ def test_no_name_is_obeyed() -> None:
     slurm = worlds.slurm()
     jobs = {i: replace(job, name=EVIL + "\nx", user=EVIL) for i, job in slurm.jobs.items()}
     nodes = {**slurm.nodes, NodeName(SICK): replace(slurm.nodes[NodeName(SICK)], reason=EVIL)}
-    found = model(worlds.world(worlds.troubled(), slurm=replace(slurm, jobs=jobs, nodes=nodes)))
+    found = make_model(
+        worlds.world(worlds.troubled(), slurm=replace(slurm, jobs=jobs, nodes=nodes))
+    )
     for view in found.rows:
-        lines = shown(Screen(view), found, width=200)
+        lines = shown(TopScreen(view), found, width=200)
         assert len(lines) == 24
         assert not OBEYED.search("".join(lines))
 
@@ -180,10 +184,10 @@ def test_keys_are_read_by_name_also_in_pieces() -> None:
         (b"\x03", ["quit"]),
     ):
         os.write(theirs, piece)
-        assert keys(mine, 1) == names
-    assert keys(mine, 0) == []
+        assert read_keys(mine, 1) == names
+    assert read_keys(mine, 0) == []
     os.close(theirs)
-    assert keys(mine, 1) == ["quit"]
+    assert read_keys(mine, 1) == ["quit"]
     os.close(mine)
 
 

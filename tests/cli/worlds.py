@@ -19,17 +19,17 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.rows import DaemonInfo
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.world import World
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeKind as Capacity
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal
-from hpctl.vocabulary.change import Kind as Capacity
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import Attempt, Generation, InstanceId
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode, Policy
@@ -37,11 +37,11 @@ from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)
-RULES = rules()
+RULES = build_rules()
 GROUP = "worker-group-1"
 ALL_GATES = tuple(row.name for row in GATES)
 
@@ -157,12 +157,14 @@ def hung() -> list[Event]:
     """Job 4545's supervisor found a hang and wished a requeue, which waits out its backoff."""
     j = "j-77777777"
     trouble = Trouble(
-        Kind.HANG, at(71.5), "rank 3 stands still in step 1200", "hang all_reduce", gen(2).node,
-        3, "0000:53:00.0", None, "step 1200 loss 2.31", 1200, 1000,
+        TroubleKind.HANG, at(71.5), "rank 3 stands still in step 1200", "hang all_reduce",
+        gen(2).node, 3, "0000:53:00.0", None, "step 1200 loss 2.31", 1200, 1000,
     )  # fmt: skip
     job, away = 4545, (gen(2).node,)
     why = "no spare is left"
-    text = JobReport(job, 2, trouble, Action.REQUEUE, why, Wish.REQUEUE, away, 60.0, 1000)
+    text = JobReport(
+        job, 2, trouble, Action.REQUEUE, why, RequestedAction.REQUEUE, away, 60.0, 1000
+    )
     return [
         JobReported(at(72), text, 1001),
         JobRecoveryOpened(
@@ -268,12 +270,12 @@ def world(*events: list[Event], **change) -> World:
 
     A node that a recovery of other events has closed is in service.
     """
-    facts, state = health(), replay([e for some in events for e in some])
+    facts, state = health(), replay_events([e for some in events for e in some])
     settings: dict[str, object] = {
         "now": NOW, "policy": Policy(mode=Mode.OWN),
         "state": state, "cluster": "llm-prod",
         "health": facts,
-        "assessments": {n: assess(h, RULES, NOW) for n, h in facts.items()},
+        "assessments": {n: assess_health(h, RULES, NOW) for n, h in facts.items()},
         "daemon": DAEMON, "slurm": with_closed_by(state, slurm()), "cloud": cloud(), **change,
     }  # fmt: skip
     made = World(**settings)

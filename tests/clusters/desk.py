@@ -9,7 +9,7 @@ from typing import Any
 from hpctl.clusters.fleet_joining import with_slurm
 from hpctl.clusters.fleet_reading import node_rows, read_fleet
 from hpctl.clusters.node_lookup import resolve_all
-from hpctl.clusters.node_order_plan import Plan, plan
+from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
 from hpctl.clusters.order_loop import OrderRun
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_terms import OrderOptions, Verb
@@ -28,13 +28,13 @@ class Desk:
         self.slurm = PaperSlurm(self.workers)
         self.slept = 0.0
 
-    def plan(self, verb: Verb, *names: str, daemon: bool = False) -> Plan:
+    def plan(self, verb: Verb, *names: str, daemon: bool = False) -> NodeOrderPlan:
         fleet = read_fleet(self.bed.aws, CLUSTER, details=False)
         view = self.slurm.view()
         rows = resolve_all(with_slurm(fleet.rows, view), names)
-        return plan(verb, fleet.description, rows, view, by="ana", daemon=daemon)
+        return plan_order(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
-    def begin(self, order: Plan, **how: Any) -> OrderRun:
+    def begin(self, order: NodeOrderPlan, **how: Any) -> OrderRun:
         options = OrderOptions(every_s=2.0, **how)
         return OrderRun(order, self.ports(), options)
 

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import Patience, there
-from hpctl.clusters.diff import diff
+from hpctl.clusters.apply import Patience, require_cluster
+from hpctl.clusters.diff import diff_cluster
 from hpctl.clusters.migration import jobs_in_the_way
 from hpctl.sandbox.emulator.faults import ApiError
 from hpctl.toolkit.errors import HpctlError, InDoubt
@@ -24,18 +24,18 @@ def request(bed, name="fresh"):
     return {**copy.deepcopy(bed.spec), "ClusterName": name}
 
 
-def change(bed: AwsBed, **of_workers) -> apply.Plan:
+def change(bed: AwsBed, **of_workers) -> apply.UpdatePlan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
-    found = there(bed.aws, CLUSTER)
-    return apply.plan(wanted, found, diff(wanted, found))
+    found = require_cluster(bed.aws, CLUSTER)
+    return apply.plan_update(wanted, found, diff_cluster(wanted, found))
 
 
 def test_a_cluster_of_that_name_that_differs_is_left_alone(bed):
     other = request(bed, CLUSTER)
     other["InstanceGroups"][1]["InstanceCount"] = 7
     with pytest.raises(HpctlError, match=r"workers\.InstanceCount") as caught:
-        apply.create(bed.aws, other, PATIENCE)
+        apply.create_cluster(bed.aws, other, PATIENCE)
     assert "cluster update" in caught.value.hint
     assert "CreateCluster" not in bed.operations()
 
@@ -50,13 +50,13 @@ def test_a_cluster_that_failed_or_goes_is_not_adopted(bed, monkeypatch, status, 
     monkeypatch.setitem(handlers, "DescribeCluster", lambda body: {**before(body), **more})
     message = "Failed: no capacity" if status == "Failed" else "being deleted"
     with pytest.raises(HpctlError, match=message) as caught:
-        apply.create(bed.aws, request(bed, CLUSTER), PATIENCE)
+        apply.create_cluster(bed.aws, request(bed, CLUSTER), PATIENCE)
     assert fix in caught.value.hint
 
 
 def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"], calls=1)
-    apply.create(bed.aws, request(bed), PATIENCE)
+    apply.create_cluster(bed.aws, request(bed), PATIENCE)
     operations = bed.operations()
     first, second = (i for i, name in enumerate(operations) if name == "CreateCluster")
     assert "DescribeCluster" in operations[first + 1 : second]
@@ -65,7 +65,7 @@ def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed):
 def test_a_create_that_stays_in_doubt_says_so(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
     with pytest.raises(InDoubt, match="sent twice") as caught:
-        apply.create(bed.aws, request(bed), PATIENCE)
+        apply.create_cluster(bed.aws, request(bed), PATIENCE)
     assert "goes on from" in caught.value.hint
     assert bed.operations().count("CreateCluster") == 2
 
@@ -96,7 +96,7 @@ def added(bed):
 
 def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed):
     bed.emulator.faults.add("drop_reply", operations=["BatchAddClusterNodes"], calls=1)
-    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     tokens = [sent["ClientToken"] for sent in added(bed)]
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
@@ -108,14 +108,14 @@ def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
     other: list[int] = []
 
     def overtaken(aws, cluster):
-        found = there(aws, cluster)
+        found = require_cluster(aws, cluster)
         if not other:
             other.append(0)
-            other.append(apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE))
+            other.append(apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE))
         return found
 
-    monkeypatch.setattr(apply, "there", overtaken)
-    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    monkeypatch.setattr(apply, "require_cluster", overtaken)
+    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     assert other == [0, 2]
     assert len(added(bed)) == 2
     until(lambda: len(bed.instances()) == 6 and "None" not in bed.instances())
@@ -125,12 +125,12 @@ def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
         "batch_delete_cluster_nodes", ClusterName=CLUSTER, NodeIds=[gone]
     )
     until(lambda: len(bed.instances()) == 5)
-    assert apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 1
+    assert apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE) == 1
     until(lambda: len(bed.instances()) == 6)
 
 
 def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
-    found = copy.deepcopy(there(bed.aws, CLUSTER))
+    found = copy.deepcopy(require_cluster(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
     assert apply.grow_orders(found, "controller", 1) == ()
     with pytest.raises(HpctlError, match="one head node"):
@@ -138,10 +138,10 @@ def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
 
 
 ORDERS = {
-    "CreateCluster": lambda bed: apply.create(bed.aws, request(bed), QUICK),
-    "UpdateCluster": lambda bed: apply.update(bed.aws, change(bed, InstanceCount=6), QUICK),
-    "BatchAddClusterNodes": lambda bed: apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK),
-    "DeleteCluster": lambda bed: apply.delete(bed.aws, CLUSTER, QUICK),
+    "CreateCluster": lambda bed: apply.create_cluster(bed.aws, request(bed), QUICK),
+    "UpdateCluster": lambda bed: apply.order_update(bed.aws, change(bed, InstanceCount=6), QUICK),
+    "BatchAddClusterNodes": lambda bed: apply.grow_group(bed.aws, CLUSTER, "workers", 6, QUICK),
+    "DeleteCluster": lambda bed: apply.delete_cluster(bed.aws, CLUSTER, QUICK),
 }
 
 
@@ -154,7 +154,7 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed, operation):
         lambda: all(c.status == "InService" for c in bed.emulator.world.clusters.values()), 10
     )
     if operation == "DeleteCluster":
-        assert not apply.delete(bed.aws, CLUSTER, PATIENCE)
+        assert not apply.delete_cluster(bed.aws, CLUSTER, PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -188,5 +188,5 @@ def test_what_add_refuses_is_counted_by_its_code(bed, monkeypatch):
     answer = {"Successful": [], "Failed": [refused]}
     monkeypatch.setitem(bed.emulator.handlers, "BatchAddClusterNodes", lambda _: answer)
     with pytest.raises(HpctlError, match=rf"2 node\(s\) were refused: no\. \({code}\)") as caught:
-        apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK)
+        apply.grow_group(bed.aws, CLUSTER, "workers", 6, QUICK)
     assert "0 of 2 were added" in str(caught.value)

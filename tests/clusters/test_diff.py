@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from hpctl.clusters.apply import plan
-from hpctl.clusters.diff import Change, Kind, diff
+from hpctl.clusters.apply import plan_update
+from hpctl.clusters.diff import DiffKind, SpecChange, diff_cluster
 from tests.clusters import api_model
 from tests.tables import beside
 
@@ -33,14 +33,14 @@ def wanted(**of_workers):
     return made
 
 
-def only(request) -> Change:
-    changes = diff(request, described()).changes
+def only(request) -> SpecChange:
+    changes = diff_cluster(request, described()).changes
     assert len(changes) == 1, changes
     return changes[0]
 
 
 def test_what_the_service_fills_in_is_no_difference():
-    assert diff(REQUEST, described()).changes == ()
+    assert diff_cluster(REQUEST, described()).changes == ()
 
 
 @pytest.mark.parametrize(("of_workers", "kind", "place"), DATA["changes"])
@@ -53,26 +53,26 @@ def test_each_change_has_its_kind_and_its_consequence(of_workers, kind, place):
 def test_the_controller_neither_shrinks_nor_goes():
     request = copy.deepcopy(REQUEST)
     del request["InstanceGroups"][0]
-    assert only(request).kind is Kind.IMPOSSIBLE
+    assert only(request).kind is DiffKind.IMPOSSIBLE
     there = described()
     there["InstanceGroups"][0]["TargetCount"] = 2
-    assert diff(REQUEST, there).changes[0].kind is Kind.IMPOSSIBLE
+    assert diff_cluster(REQUEST, there).changes[0].kind is DiffKind.IMPOSSIBLE
 
 
 def test_tags_are_compared_where_somebody_looked():
     request = {**REQUEST, "Tags": [{"Key": "team", "Value": "nlp"}, {"Key": "a", "Value": "b"}]}
-    assert diff(request, described()).changes == ()
-    changes = diff(request, described(), {"team": "cv", "old": "x", "a": "b"}).changes
+    assert diff_cluster(request, described()).changes == ()
+    changes = diff_cluster(request, described(), {"team": "cv", "old": "x", "a": "b"}).changes
     assert [(c.place, c.old, c.new) for c in changes] == [
         ("Tags.team", "cv", "nlp"), ("Tags.old", "x", None),
     ]  # fmt: skip
     # A file that says nothing of tags may come from somebody who was not allowed to see them.
-    assert diff(REQUEST, described(), {"team": "cv"}).changes == ()
+    assert diff_cluster(REQUEST, described(), {"team": "cv"}).changes == ()
 
 
 def planned(request):
     there = described()
-    return plan(request, there, diff(request, there))
+    return plan_update(request, there, diff_cluster(request, there))
 
 
 def test_a_group_that_only_shrinks_is_not_restated():

@@ -8,12 +8,19 @@ import pytest
 from hypothesis import given, settings
 
 from hpctl.clusters import request as provisioning
-from hpctl.clusters.cluster_file import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
-from hpctl.clusters.diff import diff
+from hpctl.clusters.cluster_file import (
+    images_of,
+    list_unknown_settings,
+    spec_from,
+    spec_of,
+    spec_of_json,
+    to_yaml,
+)
+from hpctl.clusters.diff import diff_cluster
 from hpctl.clusters.request import create_request
 from hpctl.clusters.service_model import open_model
-from hpctl.clusters.spec import ClusterSpec, SpecError, parse
-from hpctl.clusters.spec.reading import broken
+from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
+from hpctl.clusters.spec.reading import find_broken_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.any_spec import specs
@@ -23,21 +30,21 @@ pytestmark = pytest.mark.integration
 
 
 def parameters(spec):
-    return provisioning.render(spec) if spec.slurm_config != "api" else None
+    return provisioning.render_parameters(spec) if spec.slurm_config != "api" else None
 
 
 @settings(max_examples=50, deadline=None)
 @given(specs())
 def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
-    assert list(broken(spec)) == []
+    assert list(find_broken_rules(spec)) == []
     request = create_request(spec)
     assert complaints(request) == ""
     answer = described(request)
     imported = spec_of(answer, spec.tags, parameters(spec))
     assert create_request(imported) == request
-    assert diff(request, answer, spec.tags).changes == ()
-    assert diff(create_request(imported), answer, spec.tags).changes == ()
-    assert parse(to_yaml(imported)) == imported
+    assert diff_cluster(request, answer, spec.tags).changes == ()
+    assert diff_cluster(create_request(imported), answer, spec.tags).changes == ()
+    assert parse_spec(to_yaml(imported)) == imported
 
 
 MODEL = open_model()
@@ -51,7 +58,7 @@ def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec)
     again = spec_of_json(request, "r.json", MODEL)
     assert create_request(again)["InstanceGroups"] == create_request(spec)["InstanceGroups"]
     assert spec_of_json(json.dumps(create_request(again), default=str), "r.json", MODEL) == again
-    assert parse(to_yaml(again)) == again
+    assert parse_spec(to_yaml(again)) == again
     # A group that overrides half of the network is sent, and comes back, with all of it.
     whole = all(bool(g.subnets) == bool(g.security_groups) for g in spec.groups)
     if whole and spec.slurm_config == "api":
@@ -99,7 +106,7 @@ def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:
     assert spec.raw == {"NewThing": {"Size": 1}}
     assert spec.groups[0].raw["LifeCycleConfig"] == {"OnReboot": "b.sh"}
     assert create_request(spec) == request
-    assert create_request(parse(to_yaml(spec))) == request
+    assert create_request(parse_spec(to_yaml(spec))) == request
 
 
 def test_the_ami_is_told_and_not_pinned() -> None:
@@ -110,17 +117,17 @@ def test_the_ami_is_told_and_not_pinned() -> None:
     }
     spec = spec_of(answer)
     assert not any(g.image_id or g.image_release_version for g in spec.groups)
-    assert "whether a group's AMI was chosen" in " ".join(unsaid(spec))
+    assert "whether a group's AMI was chosen" in " ".join(list_unknown_settings(spec))
 
 
 def test_roles_that_nobody_tells_are_left_open_and_said() -> None:
     answer = described(create_request(files()["provisioning"]))
     spec = spec_of(answer)
     assert [group.role for group in spec.groups] == [None, None, None]
-    parts = unsaid(spec, "AccessDenied")
+    parts = list_unknown_settings(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
     with pytest.raises(HpctlError, match="names no controller group"):
-        provisioning.render(spec)
+        provisioning.render_parameters(spec)
 
 
 def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:

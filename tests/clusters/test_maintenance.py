@@ -8,7 +8,7 @@ from hpctl.clusters import maintenance, maintenance_orders
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.maintenance import Work
 from hpctl.clusters.maintenance_following import Following
-from hpctl.clusters.watch import NoEvents, events
+from hpctl.clusters.watch import NoEvents, read_events
 from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 
@@ -33,11 +33,11 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
 
 def software(bed, **how):
     request = maintenance_orders.software_request(CLUSTER, maintenance_orders.SoftwareUpdate(**how))
-    maintenance_orders.order(
+    maintenance_orders.send_order(
         bed.aws,
         "update_cluster_software",
         request,
-        lambda: maintenance_orders.updating(bed.aws, CLUSTER),
+        lambda: maintenance_orders.is_updating(bed.aws, CLUSTER),
         sleep,
     )  # fmt: skip
     return request
@@ -46,9 +46,9 @@ def software(bed, **how):
 def check(bed: AwsBed, **how) -> None:
     rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
     request = maintenance_orders.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
-    maintenance_orders.order(
+    maintenance_orders.send_order(
         bed.aws, "start_cluster_health_check", request,
-        lambda: maintenance_orders.checking(bed.aws, CLUSTER), sleep,
+        lambda: maintenance_orders.is_checking(bed.aws, CLUSTER), sleep,
     )  # fmt: skip
 
 
@@ -124,21 +124,21 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):
     assert bed.emulator.wait_until(
         lambda: any(n.state.status == "Failure" for n in nodes.values()), 5
     )
-    found = events(bed.aws, CLUSTER)
+    found = read_events(bed.aws, CLUSTER)
     assert [e.at for e in found] == sorted(e.at for e in found)
-    errors = events(bed.aws, CLUSTER, levels=("Error",))
+    errors = read_events(bed.aws, CLUSTER, levels=("Error",))
     assert errors
     assert any("sufficient capacity" in e.failure for e in errors)
     assert {e.level for e in errors} == {"Error"}
     assert len(errors) < len(found)
-    assert len(events(bed.aws, CLUSTER, after=found[-1].at)) < len(found)
+    assert len(read_events(bed.aws, CLUSTER, after=found[-1].at)) < len(found)
 
 
 def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     bed = AwsBed(workers=1, NodeProvisioningMode=None)
     try:
         with pytest.raises(NoEvents, match="not Continuous") as caught:
-            events(bed.aws, CLUSTER)
+            read_events(bed.aws, CLUSTER)
         assert "hpctl cluster instances" in caught.value.hint
     finally:
         bed.close()

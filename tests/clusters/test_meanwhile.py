@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.clusters import apply, order_cloud
-from hpctl.clusters.apply import there
+from hpctl.clusters.apply import require_cluster
 from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import Verb
 from hpctl.toolkit.errors import HpctlError
@@ -93,9 +93,9 @@ def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed):
     """The first sending was lost on its way: the counts, which it leaves alone, prove nothing."""
     checks = ["InstanceStress"]
     bed.emulator.faults.add("internal_error", operations=["UpdateCluster"], calls=1, accepted=False)
-    apply.update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
+    apply.order_update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
     assert bed.operations().count("UpdateCluster") == 2
-    workers = there(bed.aws, CLUSTER)["InstanceGroups"][1]
+    workers = require_cluster(bed.aws, CLUSTER)["InstanceGroups"][1]
     assert workers["OnStartDeepHealthChecks"] == checks
 
 
@@ -103,17 +103,17 @@ def test_an_update_that_is_refused_changes_no_tag(bed):
     bed.emulator.faults.add("access_denied", operations=["UpdateCluster"])
     planned = replace(change(bed, InstanceCount=6), tags_set={"team": "a"}, tags_gone=("old",))
     with pytest.raises(HpctlError):
-        apply.update(bed.aws, planned, PATIENCE)
+        apply.order_update(bed.aws, planned, PATIENCE)
     assert not {"AddTags", "DeleteTags"} & set(bed.operations())
 
 
 def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
     """Somebody added nodes while the question was open: their count would end others at random."""
     planned = change(bed, OnStartDeepHealthChecks=["InstanceStress"])
-    apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
+    apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     bed.emulator.wait_in_service(CLUSTER, 10)
     with pytest.raises(HpctlError, match=r"workers had a target of 4, and has 6") as caught:
-        apply.update(bed.aws, planned, PATIENCE)
+        apply.order_update(bed.aws, planned, PATIENCE)
     assert "again" in caught.value.hint
     assert "UpdateCluster" not in bed.operations()
     assert len(bed.instances()) == 6
@@ -121,7 +121,7 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
 
 def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed):
     emptied = bed.instances()
-    apply.grow(bed.aws, CLUSTER, "workers", 5, PATIENCE)
+    apply.grow_group(bed.aws, CLUSTER, "workers", 5, PATIENCE)
     bed.emulator.wait_in_service(CLUSTER, 10)
     with pytest.raises(HpctlError, match=r"workers has got ip-.* meanwhile, and was not deleted"):
         apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, emptied)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hpctl.clusters.fleet import NOT_FOUND, NodeRow, NoSuchNode
 from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
 from hpctl.clusters.fleet_reading import node_rows, read_fleet
-from hpctl.clusters.node_lookup import resolve, resolve_all
+from hpctl.clusters.node_lookup import resolve_all, resolve_node
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import Generation
@@ -67,7 +67,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
             },
         ]
     }
-    assert resolve(with_instance_names(ROWS, config), name).instance_id == "i-02"
+    assert resolve_node(with_instance_names(ROWS, config), name).instance_id == "i-02"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
 )
 def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
     with pytest.raises(NoSuchNode) as caught:
-        resolve(ROWS, name)
+        resolve_node(ROWS, name)
     assert name in str(caught.value)
     assert said in caught.value.hint
 
@@ -88,7 +88,7 @@ def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
 def test_a_name_that_two_have_is_no_name():
     twins = (*ROWS, replace(ROWS[0], instance_id="i-09", logical_id="node-z"))
     with pytest.raises(NoSuchNode, match="2 nodes: i-01, i-09"):
-        resolve(twins, "10.1.0.2")
+        resolve_node(twins, "10.1.0.2")
 
 
 def test_hostlists_name_several_and_all_wrong_names_are_told_at_once():

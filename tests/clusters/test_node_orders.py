@@ -8,7 +8,7 @@ import pytest
 from hpctl.clusters import failures, order_terms
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.node_order_plan import plan
+from hpctl.clusters.node_order_plan import plan_order
 from hpctl.clusters.order_progress import OrderPhase
 from hpctl.clusters.order_terms import Verb
 from hpctl.nodes import advance
@@ -177,7 +177,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
 
 def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
-    order = plan(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
+    order = plan_order(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal
 
 

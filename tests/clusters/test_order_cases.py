@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.clusters.fleet_reading import read_fleet
 from hpctl.clusters.node_lookup import resolve_all
-from hpctl.clusters.node_order_plan import Plan, plan
+from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
 from hpctl.clusters.order_terms import Verb
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
@@ -153,11 +153,11 @@ def compare(calls: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return [call for call in calls if not call.startswith("RESUME")], by_node
 
 
-def make_plan(desk: Desk, verb: Verb, names: list[str], case: dict[str, Any]) -> Plan:
+def make_plan(desk: Desk, verb: Verb, names: list[str], case: dict[str, Any]) -> NodeOrderPlan:
     if not case.get("laptop"):
         return desk.plan(verb, *names)
     fleet = read_fleet(desk.bed.aws, CLUSTER, details=False)
-    return plan(verb, fleet.description, resolve_all(fleet.rows, names), None, by="ana")
+    return plan_order(verb, fleet.description, resolve_all(fleet.rows, names), None, by="ana")
 
 
 def watch(desk: Desk, played: Played) -> None:

@@ -74,8 +74,8 @@ def granted(statements: tuple[iam_policies.Statement, ...]) -> dict[str, tuple[s
 
 
 def test_a_policy_is_narrowed_to_what_is_named() -> None:
-    to = iam_policies.scope(cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod")
-    found = granted(iam_policies.operator(to))
+    to = iam_policies.make_scope(cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod")
+    found = granted(iam_policies.list_operator_statements(to))
     assert found["sagemaker:UpdateCluster"] == (ARN,)
     assert found["sagemaker:CreateCluster"] == (ARN.replace("abcd1234efgh", "*"),)
     assert found["s3:PutObject"] == ("arn:aws:s3:::sagemaker-ours/*",)
@@ -89,14 +89,16 @@ def test_a_policy_is_narrowed_to_what_is_named() -> None:
 
 
 def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
-    found = granted(iam_policies.head_node(iam_policies.scope(cluster=ARN)))
+    found = granted(iam_policies.head_node(iam_policies.make_scope(cluster=ARN)))
     assert set(found.values()) == {(ARN,)}
     assert all(action.startswith("sagemaker:") for action in found)
 
 
 def test_roles_are_passed_to_sagemaker_alone() -> None:
     passing = [
-        s for s in iam_policies.operator(iam_policies.Scope()) if "iam:PassRole" in s.actions
+        s
+        for s in iam_policies.list_operator_statements(iam_policies.Scope())
+        if "iam:PassRole" in s.actions
     ]
     assert [s.condition for s in passing] == [
         {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
@@ -105,7 +107,7 @@ def test_roles_are_passed_to_sagemaker_alone() -> None:
 
 @pytest.mark.parametrize("who", iam_policies.PERSONAS)
 def test_a_policy_is_one_that_iam_takes(who: str) -> None:
-    text = json.dumps(iam_policies.document(iam_policies.PERSONAS[who](iam_policies.Scope())))
+    text = json.dumps(iam_policies.make_policy(iam_policies.PERSONAS[who](iam_policies.Scope())))
     document = json.loads(text)
     assert document["Version"] == "2012-10-17"
     sids = [one["Sid"] for one in document["Statement"]]
@@ -118,6 +120,8 @@ def test_a_policy_is_one_that_iam_takes(who: str) -> None:
 def test_the_operator_may_start_the_sessions_that_ssh_starts() -> None:
     from hpctl.clusters.commands.ssh import DOCUMENT
 
-    allowed = granted(iam_policies.operator(iam_policies.scope(cluster=ARN)))["ssm:StartSession"]
+    allowed = granted(iam_policies.list_operator_statements(iam_policies.make_scope(cluster=ARN)))[
+        "ssm:StartSession"
+    ]
     assert ARN in allowed
     assert any(arn.endswith(f"document/{DOCUMENT}") for arn in allowed)

@@ -8,7 +8,7 @@ import pytest
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request
 from hpctl.clusters.spec import build_spec, field_types
-from hpctl.clusters.spec.reading import broken
+from hpctl.clusters.spec.reading import find_broken_rules
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.api_model import FILES, files, model, paths, said, shape
@@ -73,7 +73,7 @@ def emulator():
 def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: Mixture) -> None:
     listed = {"name": "mixture", **mixture.top, "instance_groups": mixture.groups}
     spec = build_spec(listed, "the test")
-    assert list(broken(spec))
+    assert list(find_broken_rules(spec))
     with pytest.raises(ApiError) as refused:
         emulator.create(create_request(spec))
     assert refused.value.code == "ValidationException"
@@ -81,4 +81,4 @@ def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: 
 
 def test_provisioning_parameters_name_every_group() -> None:
     written = json.loads((FILES / "provisioning.json").read_text())
-    assert provisioning.render(files()["provisioning"]) == written
+    assert provisioning.render_parameters(files()["provisioning"]) == written

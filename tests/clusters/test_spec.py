@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 
-from hpctl.clusters.spec import SpecError, parse
+from hpctl.clusters.spec import SpecError, parse_spec
 from hpctl.clusters.spec.schema import json_schema
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 def problems(text: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        parse(text)
+        parse_spec(text)
     return list(caught.value.problems)
 
 

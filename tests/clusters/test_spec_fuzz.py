@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.clusters.request import create_request
-from hpctl.clusters.spec import ClusterSpec, SpecError, parse
+from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
 from tests.clusters.api_model import FILES, complaints
 from tests.tables import table
 
@@ -72,7 +72,7 @@ def parsed(text: str) -> ClusterSpec | None:
     """The spec, or None where there are problems, each in a line."""
     problems: tuple[str, ...] = ()
     try:
-        return parse(text)
+        return parse_spec(text)
     except SpecError as error:
         problems = error.problems
     assert problems

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import Patience, there
-from hpctl.clusters.diff import Kind, diff
+from hpctl.clusters.apply import Patience, require_cluster
+from hpctl.clusters.diff import DiffKind, diff_cluster
 from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.order_call import key
+from hpctl.clusters.order_call import node_key
 from hpctl.clusters.request import create_request
 from tests.clusters.any_spec import specs
 from tests.examples import examples
@@ -61,13 +61,15 @@ def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     emulator.create(before)
     emulator.wait_in_service(name, 20)
     wanted = changed(before, how)
-    found = there(aws, name)
-    plan = apply.plan(wanted, found, diff(wanted, found))
-    apply.update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
+    found = require_cluster(aws, name)
+    plan = apply.plan_update(wanted, found, diff_cluster(wanted, found))
+    apply.order_update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
     emulator.wait_in_service(name, 20)
-    found = there(aws, name)
+    found = require_cluster(aws, name)
     counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
     assert counts == {**plan.before, **plan.targets}
-    assert {change.kind for change in diff(wanted, found).changes} <= {Kind.DESTROY}
-    apply.drop_groups(aws, name, plan.leaving, PATIENCE, {key(r) for r in node_rows(aws, name)})
+    assert {change.kind for change in diff_cluster(wanted, found).changes} <= {DiffKind.DESTROY}
+    apply.drop_groups(
+        aws, name, plan.leaving, PATIENCE, {node_key(r) for r in node_rows(aws, name)}
+    )
     emulator.wait_in_service(name, 20)

@@ -10,9 +10,9 @@ from moto.server import ThreadedMotoServer
 from msgspec.structs import replace
 
 from hpctl.clusters import failures, progress
-from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, WaitState
-from hpctl.clusters.watch import watch
-from hpctl.sagemaker.failure_causes import Cause, Where, cause_of, understand
+from hpctl.clusters.progress import ClusterProgress, GroupProgress, NodeProgress, WaitState
+from hpctl.clusters.watch import watch_cluster
+from hpctl.sagemaker.failure_causes import Cause, Where, cause_of, explain_node_failure
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -38,9 +38,9 @@ class Clock:
         time.sleep(0.02)
 
 
-def followed(bed: AwsBed, judge: progress.Until, **more) -> list[Progress]:
+def followed(bed: AwsBed, judge: progress.Until, **more) -> list[ClusterProgress]:
     clock = Clock()
-    looks = watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep, **more)
+    looks = watch_cluster(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep, **more)
     return list(itertools.islice(looks, 400))
 
 
@@ -66,7 +66,7 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
 
 
 def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed):
-    last = followed(bed, progress.deleted, every_s=30.0)[-1]
+    last = followed(bed, progress.judge_deletion, every_s=30.0)[-1]
     assert (last.verdict, last.waited_s) == (WaitState.FAILED, progress.LAG_S)
     assert "nobody has ordered" in last.why
 
@@ -160,13 +160,13 @@ def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
     assert last[-1].verdict is WaitState.DEADLINE
 
 
-def look(status: str = "InService", current: int = 2, target: int = 2, **more) -> Progress:
+def look(status: str = "InService", current: int = 2, target: int = 2, **more) -> ClusterProgress:
     made = [
         NodeProgress("workers", f"i-{n}", "", f"ip-{n}", state, "", START)
         for n, state in enumerate(more.pop("nodes", ["Running"] * current))
     ]
     again = more.pop("again", ())
-    return Progress(
+    return ClusterProgress(
         cluster=CLUSTER, status=status, at=START,
         groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
         nodes=tuple(made),
@@ -213,7 +213,7 @@ def test_when_a_cluster_is_in_service(seen, verdict):
 )
 def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
     assert cause_of(message) is cause
-    answer = understand(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
+    answer = explain_node_failure(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
     assert answer.meaning
     assert answer.fix
 
@@ -228,7 +228,7 @@ def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
     ],
 )
 def test_a_shortage_is_told_by_where_the_instances_should_come_from(where, text):
-    answer = understand(NO_CAPACITY, where)
+    answer = explain_node_failure(NO_CAPACITY, where)
     assert text in f"{answer.meaning}. {answer.fix}"
 
 
@@ -247,7 +247,7 @@ def test_a_shortage_is_told_by_where_the_instances_should_come_from(where, text)
     ],
 )
 def test_the_line_that_tells_most_is_picked(lines, step, line):
-    found = failures.telling(lines)
+    found = failures.find_failed_line(lines)
     assert (found.step, found.line) == (step, line)
     assert (found.unread == "the log is empty") is (not lines)
 

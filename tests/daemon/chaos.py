@@ -12,7 +12,7 @@ import yaml
 
 from hpctl.engine.adapters import open_reader
 from hpctl.engine.journal.rows import DaemonInfo
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.faults.hma_marks import mark_of
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.compat import UTC
@@ -135,12 +135,12 @@ class Chaos(Live):
 
     def daemon_sees(self, job: int) -> bool:
         """Whether the daemon has read of a job that it runs."""
-        world = gather(self.config, datetime.now(UTC))
+        world = gather_world(self.config, datetime.now(UTC))
         return not world.computed and world.slurm is not None and world.slurm.jobs[job].running
 
     def daemon_knows(self, job: int, state: str) -> bool:
         """Whether the daemon that runs now has read of a job in a state."""
-        world = gather(self.config, datetime.now(UTC))
+        world = gather_world(self.config, datetime.now(UTC))
         return (
             not world.computed and world.slurm is not None and world.slurm.jobs[job].state == state
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.daemon.cloud_pace import CloudPace
+from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import HoldLifted, HoldNoted
@@ -32,7 +32,7 @@ class Readings:
 def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
     live, state, readings = LiveConfig(Config()), State(), Readings()
     cloud: Any = readings
-    pace = CloudPace(live, cloud)
+    pace = CloudReadInterval(live, cloud)
     state.fold(HoldNoted(NOW, "n1", gate, "the service calls i-1 Pending", "xid-79", False))
     pace.follow(state)
     cluster = live.config.cluster
@@ -45,5 +45,5 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
 def test_the_interval_is_the_one_of_the_configuration_in_force():
     provider: Any = SimpleNamespace(view=lambda: ProviderView(NOW))
     cloud, live = CloudWatch(provider, lambda: None, 3600), LiveConfig(Config())
-    CloudPace(live, cloud).follow(State())
+    CloudReadInterval(live, cloud).follow(State())
     assert cloud.interval_s == live.config.cluster.poll_s

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hpctl.daemon.health import FlawLog, Housekeeping
+from hpctl.daemon.health import Housekeeping, InconsistencyLog
 from hpctl.engine.config import Config
 from hpctl.engine.live_config import LiveConfig
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 
 
 class Head:
@@ -69,8 +69,8 @@ def test_what_is_in_memory_is_stored_in_time(monkeypatch):
 
 
 def test_a_flaw_is_logged_once_as_long_as_it_is(caplog):
-    log = FlawLog()
-    flaw = Flaw("n1", "assess", "ValueError: x", "ab12")
+    log = InconsistencyLog()
+    flaw = InconsistentState("n1", "assess", "ValueError: x", "ab12")
     for flaws in ([flaw], [flaw], [], [flaw]):
         log.note(flaws)
     lines = [text for _, text in logged(caplog)]

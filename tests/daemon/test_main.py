@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from hpctl.daemon import main
-from hpctl.daemon.composition import compose
+from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.lifecycle import Daemon, ExecuteAgain
 from hpctl.engine.journal.state import Corrupt
 from hpctl.toolkit.errors import HpctlError
@@ -37,7 +37,7 @@ def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
     given = (signal.SIG_BLOCK, ())
     monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))
     try:
-        main.run("hpctl.yaml", Mock())
+        main.run_daemon("hpctl.yaml", Mock())
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     assert signal.SIGHUP in masks[0]
@@ -50,10 +50,10 @@ def test_an_attempt_that_fails_releases_all_that_it_held(config, monkeypatch):
         corrupt = Mock(side_effect=Corrupt("an event that cannot follow"))
         broken.setattr("hpctl.daemon.composition.JournaledState", corrupt)
         with pytest.raises(Corrupt) as kept:
-            compose(str(config))
-    daemon = compose(str(config))
+            compose_daemon(str(config))
+    daemon = compose_daemon(str(config))
     assert kept.value.args, "the traceback still refers to the frames of the first attempt"
     with pytest.raises(HpctlError, match="is in use by"):
-        compose(str(config))
+        compose_daemon(str(config))
     close(daemon)
-    close(compose(str(config)))
+    close(compose_daemon(str(config)))

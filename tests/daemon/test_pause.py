@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.daemon.pause import LISTEN_S, OFTEN_S, Pause
+from hpctl.daemon.pause import LISTEN_S, OFTEN_S, CyclePause
 from hpctl.engine.config import Config
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import NextCycle
-from hpctl.vocabulary.recovery import Look
+from hpctl.vocabulary.recovery import RequeueInterval
 from tests.fakes.values import T0, Clock
 
 LOOP = Config().loop
@@ -29,17 +29,17 @@ class Quiet:
         return self.line
 
 
-def pause() -> Pause:
-    return Pause(LiveConfig(Config()), Quiet(), Quiet(), Clock(T0))
+def pause() -> CyclePause:
+    return CyclePause(LiveConfig(Config()), Quiet(), Quiet(), Clock(T0))
 
 
 @pytest.mark.parametrize(
     ("look", "seconds"),
     [
-        (Look.SOON, LOOP.poll_s),
-        (Look.OFTEN, OFTEN_S),
-        (Look.SLOWLY, LOOP.slow_poll_s),
-        (Look.WOKEN, min(LOOP.reconcile_s, Config().upkeep_s * 4 / 3)),
+        (RequeueInterval.SOON, LOOP.poll_s),
+        (RequeueInterval.OFTEN, OFTEN_S),
+        (RequeueInterval.SLOWLY, LOOP.slow_poll_s),
+        (RequeueInterval.WOKEN, min(LOOP.reconcile_s, Config().upkeep_s * 4 / 3)),
     ],
 )
 def test_the_loop_looks_as_often_as_what_it_waits_for_asks(look, seconds):
@@ -47,26 +47,28 @@ def test_the_loop_looks_as_often_as_what_it_waits_for_asks(look, seconds):
 
 
 def test_after_an_action_the_next_cycle_comes_at_once():
-    assert pause().choose_s(NextCycle(True, Look.SLOWLY, None), 5.0) == 0.0
+    assert pause().choose_s(NextCycle(True, RequeueInterval.SLOWLY, None), 5.0) == 0.0
 
 
 def test_the_loop_sleeps_twice_as_long_as_a_cycle_takes():
-    assert pause().choose_s(NextCycle(False, Look.SOON, None), 2.0) == 4.0
+    assert pause().choose_s(NextCycle(False, RequeueInterval.SOON, None), 2.0) == 4.0
 
 
 @pytest.mark.parametrize(("after_s", "seconds"), [(0.2, 0.2), (-5.0, 0.02)])
 def test_a_deadline_ends_the_sleep(after_s, seconds):
     until = T0 + timedelta(seconds=after_s)
-    assert pause().choose_s(NextCycle(False, Look.WOKEN, until), 0.0) == pytest.approx(seconds)
+    assert pause().choose_s(NextCycle(False, RequeueInterval.WOKEN, until), 0.0) == pytest.approx(
+        seconds
+    )
 
 
 def rest(world: Quiet, pace: NextCycle) -> bool:
-    return Pause(LiveConfig(Config()), world, world, Clock(T0)).rest(pace, 0.0)
+    return CyclePause(LiveConfig(Config()), world, world, Clock(T0)).rest(pace, 0.0)
 
 
 def test_a_line_of_slurmctlds_log_ends_the_sleep_and_is_no_event():
     world = Quiet(line=True)
-    assert rest(world, NextCycle(False, Look.WOKEN, None))
+    assert rest(world, NextCycle(False, RequeueInterval.WOKEN, None))
     assert sum(world.slept) == LISTEN_S
 
 
@@ -74,5 +76,5 @@ def test_a_line_of_slurmctlds_log_ends_the_sleep_and_is_no_event():
     ("event", "acted", "quiet"), [(False, False, True), (True, False, False), (False, True, False)]
 )
 def test_a_cycle_is_quiet_where_no_event_asks_for_it_and_nothing_was_done(event, acted, quiet):
-    pace = NextCycle(acted, Look.SOON, None)
+    pace = NextCycle(acted, RequeueInterval.SOON, None)
     assert rest(Quiet(event=event), pace) is quiet

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from hpctl.detection.send import Delivery, HeadClient
 from hpctl.engine import request_client
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.config import parse
-from hpctl.engine.request_intake import route as request_route
-from hpctl.jobs.report_intake import route
+from hpctl.engine.config import parse_config
+from hpctl.engine.request_intake import make_route as request_route
+from hpctl.jobs.report_intake import make_route
 from hpctl.service.intake import channel, process
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.line import IntakeLine
@@ -140,7 +140,7 @@ def test_a_frozen_leader_holds_nobody_up_for_long(pair, munges, monkeypatch):
         assert client.post(report(seq=4)).answer is Delivery.ACKED
         assert time.monotonic() - begun < 0.4  # it was not asked again
         client.close()
-        body, end = wire.encode(report(seq=5)), time.monotonic() + 5
+        body, end = wire.encode_report(report(seq=5)), time.monotonic() + 5
         status, answer = ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1)
         assert (status, b"forged_node" in answer) == (403, True)  # not from the node's address
         # What a head node has got is not sent twice where that could do something twice.
@@ -150,9 +150,9 @@ def test_a_frozen_leader_holds_nobody_up_for_long(pair, munges, monkeypatch):
 
 
 def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
-    asked: list[wire.Asked] = []
+    asked: list[wire.OperatorRequest] = []
 
-    def take(what: wire.Asked, _uid: int, _address: str) -> int:
+    def take(what: wire.OperatorRequest, _uid: int, _address: str) -> int:
         asked.append(what)
         return len(asked)
 
@@ -164,14 +164,14 @@ def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
         servers.append(IntakeServer(app, "127.0.0.1"))
         servers[-1].start()
     urls = [server.url for server in servers]
-    config = parse(json.dumps({"heads": urls, "intake": {"munge_socket": str(munges.head)}}))
+    config = parse_config(json.dumps({"heads": urls, "intake": {"munge_socket": str(munges.head)}}))
     try:
-        assert request_client._send(config, "pause", "", "root", "") == 1
+        assert request_client._send_request(config, "pause", "", "root", "") == 1
         assert [what.verb for what in asked] == ["pause"]
         leading[1].until = 0.0
         monkeypatch.setattr(request_client, "SEND_S", 0.3)
         with pytest.raises(Unavailable, match="no head"):
-            request_client._send(config, "pause", "", "root", "")
+            request_client._send_request(config, "pause", "", "root", "")
     finally:
         for server in servers:
             server.stop()
@@ -180,7 +180,7 @@ def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
 def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
     desk, leading = Desk(), Leading(until=0.0)
     settings = IntakeSettings(munge_socket=munges.head, leading=leading)
-    routes = [route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
+    routes = [make_route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
     server = IntakeServer(intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1")
     server.start()
     monkeypatch.setenv("HPCTL_HEAD", f"http://127.0.0.1:9,{server.url}")
@@ -210,7 +210,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     seq = iter(range(1, 100))
 
     def send(*, brief: bool = False) -> tuple[int, dict[str, Any]]:
-        body = wire.encode(report(seq=next(seq)))
+        body = wire.encode_report(report(seq=next(seq)))
         if brief:
             body = wire.encode_heartbeat(beat(seq=next(seq)))
         proof = {"Authorization": credential(munges.n1, body)}
@@ -221,7 +221,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
         assert send(brief=True)[0] == 200
         leadership.serves = False
         with pytest.raises(Refusal, match="the standby: 10"):  # whatever the intake believes
-            backend.answer(channel.Store((report(),)))
+            backend.answer(channel.StoreReports((report(),)))
         until(lambda: send()[0] == MISDIRECTED_REQUEST)
         answer = send()[1]
         assert (answer["error"], answer["leader"]) == ("not_leader", "10.0.0.2:8470")
@@ -231,7 +231,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
         assert send(brief=True)[1]["error"] == "unknown_digest"
         assert send()[0] == 200
         # A daemon that is frozen says nothing more, and cannot say that it leads no more.
-        monkeypatch.setattr(intake, "_leads", lambda: channel.Nodes({}))
+        monkeypatch.setattr(intake, "_leads", lambda: channel.IntakeNodes({}))
         until(lambda: send()[0] == MISDIRECTED_REQUEST, 5)
         assert send()[1]["leader"] == ""
     finally:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hpctl.detection.check import Expected, Machine, Observation
+from hpctl.detection.check import CheckedMachine, Expected, Observation
 from hpctl.vocabulary.model import Verdict
 from tests.fakes.fabric import limits
 
@@ -14,7 +14,7 @@ def machine(root, files=None, *, instance_type="", monotonic=lambda: 0.0):
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Machine(root, Expected(instance_type), monotonic=monotonic)
+    return CheckedMachine(root, Expected(instance_type), monotonic=monotonic)
 
 
 def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:

@@ -25,8 +25,8 @@ def written(tmp_path, text):
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"])
 def test_everything_has_a_default(tmp_path, text: str) -> None:
-    assert config.load(written(tmp_path, text), SPECS) == config.AgentConfig()
-    assert config.load(None, SPECS) == config.AgentConfig()
+    assert config.load_agent_config(written(tmp_path, text), SPECS) == config.AgentConfig()
+    assert config.load_agent_config(None, SPECS) == config.AgentConfig()
 
 
 def test_what_a_site_sets_is_applied(tmp_path) -> None:
@@ -37,9 +37,9 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
       host.clock: {enabled: false}
     budget: {cpu_percent: 1}
     """
-    settings = config.load(written(tmp_path, text), SPECS)
+    settings = config.load_agent_config(written(tmp_path, text), SPECS)
     assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
-    ((spec, limits),) = config.apply(settings, SPECS)
+    ((spec, limits),) = config.apply_config(settings, SPECS)
     assert (spec.name, spec.every_s, limits, spec.gone_s) == ("host.disk", 30, {"full": 97}, 5)
 
 
@@ -69,7 +69,7 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str) -> None:
     with pytest.raises(HpctlError) as caught:
-        config.load(written(tmp_path, text), SPECS)
+        config.load_agent_config(written(tmp_path, text), SPECS)
     reported = f"{caught.value} {caught.value.hint}"
     assert "agent.yaml" in reported
     assert output in reported
@@ -79,7 +79,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path) -> None:
     text = "expected: {gpus: x}\nbudget: {cpu_percent: 0, memory: 1}\n"
     text += "checks: {host.disk: {evry_s: 1}}"
     with pytest.raises(config.AgentFileError) as caught:
-        config.load(written(tmp_path, text), SPECS)
+        config.load_agent_config(written(tmp_path, text), SPECS)
     assert [line.partition(" (line")[0] for line in caught.value.problems] == [
         "expected.gpus", "budget.cpu_percent", "budget.memory", "checks.host.disk.evry_s",
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path) -> None:
 
 def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
     with pytest.raises(HpctlError, match="No such file"):
-        config.load(tmp_path / "none.yaml", SPECS)
+        config.load_agent_config(tmp_path / "none.yaml", SPECS)
 
 
 @pytest.mark.parametrize(

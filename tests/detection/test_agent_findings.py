@@ -15,7 +15,7 @@ from hpctl.detection.findings import (
     MAX_JOBS,
     MAX_KEPT,
     MAX_NOTES,
-    Findings,
+    FindingStore,
 )
 from hpctl.faults.table import CheckSpec
 from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
@@ -113,7 +113,7 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
     assert len(found) == 2
     assert all(f.first <= f.last <= at(50 - 2 * HOUR) for f in found)
     report = Report("n1", "i-1", "b-1", 1, at(50 - 2 * HOUR), at(0), found)
-    assert wire.decode(wire.encode(report)) == report
+    assert wire.decode_report(wire.encode_report(report)) == report
 
 
 def test_a_name_that_is_not_utf_8_costs_no_report():
@@ -125,7 +125,9 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
     conditions.could_not_tell(name, at(20))
     found = tuple(conditions.findings())
     report = Report("n1", "i-1", "b-1", 1, at(30), at(0), found)
-    assert [f.detail for f in wire.decode(wire.encode(report)).findings] == ["caf?.sh"] * 2
+    assert [f.detail for f in wire.decode_report(wire.encode_report(report)).findings] == [
+        "caf?.sh"
+    ] * 2
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
@@ -181,7 +183,7 @@ def finding(code: str = "79", second: int = 0, detail: str = "", count: int = 1)
 
 
 def test_a_burst_is_one_finding_with_its_span():
-    findings = Findings()
+    findings = FindingStore()
     assert findings.add(finding(second=5))
     assert not findings.add(finding(second=1, count=4))
     assert not findings.add(finding(second=9))
@@ -190,7 +192,7 @@ def test_a_burst_is_one_finding_with_its_span():
 
 
 def test_beyond_the_limit_details_are_folded_before_faults_are_left_out():
-    findings = Findings()
+    findings = FindingStore()
     for n in range(2000):
         findings.add(finding("149", n, detail=f"regs={n}"))
     findings.add(finding("79", 3000))
@@ -202,7 +204,7 @@ def test_beyond_the_limit_details_are_folded_before_faults_are_left_out():
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 99)), max_size=3000))
 def test_no_storm_outgrows_a_report_and_each_sighting_is_counted(storm):
-    findings = Findings()
+    findings = FindingStore()
     for code, second in storm:
         findings.add(finding(str(code), second))
     found = findings.all()
@@ -221,12 +223,12 @@ def hit(job: str, second: int = 0, code: str = "31") -> Finding:
     return Finding("kernel.xid", Verdict.FAIL, when, when, "0000:c1:00.0", code, job=job)
 
 
-def shown(findings: Findings) -> dict[str, int]:
+def shown(findings: FindingStore) -> dict[str, int]:
     return {f.job: f.count for f in findings.all()}
 
 
 def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst():
-    findings = Findings()
+    findings = FindingStore()
     findings.add(hit("12"))
     assert not findings.add(hit("", 3))
     assert findings.add(hit("", 60))
@@ -236,10 +238,10 @@ def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst():
 @pytest.mark.parametrize("job", ["", "12"])
 def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice(job):
     """And lines whose processes are long gone find their jobs again."""
-    before = Findings()
+    before = FindingStore()
     for second in range(5):
         before.add(hit(job, second))
-    after = Findings(before.all())
+    after = FindingStore(before.all())
     assert after.all() == before.all()
     assert sum(after.add(hit("", second)) for second in range(5)) == 0
     assert after.all() == before.all()
@@ -247,7 +249,7 @@ def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice(job):
 
 
 def test_the_oldest_jobs_are_reported_together():
-    findings = Findings()
+    findings = FindingStore()
     jobs = MAX_JOBS + 5
     for n in range(jobs):
         assert findings.add(hit(str(100 + n), 60 * n))
@@ -259,7 +261,7 @@ def test_the_oldest_jobs_are_reported_together():
 
 
 def test_a_job_that_is_hit_again_is_not_the_oldest():
-    findings = Findings()
+    findings = FindingStore()
     for n in range(MAX_JOBS):
         findings.add(hit(str(n), 60 * n))
     findings.add(hit("0", 3600))
@@ -270,7 +272,7 @@ def test_a_job_that_is_hit_again_is_not_the_oldest():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 9999))))
 def test_no_churn_of_jobs_outgrows_a_report_or_loses_a_sighting(churn):
-    findings = Findings()
+    findings = FindingStore()
     for code, job, second in sorted(churn, key=lambda c: c[2]):
         findings.add(hit(str(job) if job else "", second, str(code)))
     found = findings.all()
@@ -285,7 +287,7 @@ def server(verdict: Verdict, second: int) -> Finding:
 
 
 def test_what_is_over_is_no_longer_reported():
-    findings = Findings()
+    findings = FindingStore()
     assert not findings.add(server(Verdict.OK, 0))
     assert findings.all() == ()
     assert findings.add(server(Verdict.WARN, 1))
@@ -296,20 +298,20 @@ def test_what_is_over_is_no_longer_reported():
 
 
 def test_an_old_end_does_not_end_what_began_later():
-    findings = Findings()
+    findings = FindingStore()
     findings.add(server(Verdict.WARN, 10))
     assert not findings.add(server(Verdict.OK, 5))
     assert len(findings.all()) == 1
 
 
 def test_what_ended_while_the_agent_was_away_is_over_too():
-    after = Findings((server(Verdict.WARN, 1),))
+    after = FindingStore((server(Verdict.WARN, 1),))
     assert after.add(server(Verdict.OK, 2))
     assert after.all() == ()
 
 
 def test_an_ok_that_does_not_clear_by_being_gone_is_a_finding_like_any_other():
-    findings = Findings()
+    findings = FindingStore()
     assert findings.add(replace(server(Verdict.OK, 1), clears=Clears.BOOT))
     assert len(findings.all()) == 1
 
@@ -319,7 +321,7 @@ def note(device: str, code: str = "13", job: str = "") -> Finding:
 
 
 def test_notes_leave_room_for_what_speaks_against_the_node():
-    findings = Findings()
+    findings = FindingStore()
     for number in range(5 * MAX_KEPT):
         findings.add(note(f"gpu{number}"))
     told = findings.all()
@@ -330,7 +332,7 @@ def test_notes_leave_room_for_what_speaks_against_the_node():
 
 
 def test_many_details_of_a_note_leave_its_device():
-    findings = Findings()
+    findings = FindingStore()
     for number in range(5 * MAX_KEPT):
         findings.add(replace(note("gpu0", "145"), detail=str(number)))
     told = findings.all()
@@ -340,7 +342,7 @@ def test_many_details_of_a_note_leave_its_device():
 
 
 def test_jobs_that_come_and_go_use_up_no_notes():
-    findings = Findings()
+    findings = FindingStore()
     for number in range(3 * MAX_NOTES):
         findings.add(note("gpu0", job=str(number)))
     assert findings.add(note("gpu1", job="1"))
@@ -349,6 +351,6 @@ def test_jobs_that_come_and_go_use_up_no_notes():
 
 def test_a_later_run_of_the_agent_says_what_a_finding_means():
     earlier = replace(note("gpu0"), verdict=Verdict.FAIL, count=9)
-    findings = Findings([earlier])
+    findings = FindingStore([earlier])
     findings.add(note("gpu0"))
     assert [(f.verdict, f.count) for f in findings.all()] == [(Verdict.NOTE, 9)]

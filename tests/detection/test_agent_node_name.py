@@ -79,7 +79,7 @@ def test_a_host_name_is_only_a_guess(slurm, origin, tmp_path):
 
 def test_a_node_addr_may_be_a_host_name(slurm, origin, tmp_path, monkeypatch):
     found = {"gpu-2": frozenset({node_name.IPv4Address("127.0.1.2")})}
-    monkeypatch.setattr(node_name, "ipv4", lambda host: found.get(host, frozenset()))
+    monkeypatch.setattr(node_name, "resolve_ipv4", lambda host: found.get(host, frozenset()))
     slurm.knows(gpu_1="gpu-1", gpu_2="gpu-2")
     assert node_name.this_node(origin, tmp_path) == "gpu-2"
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from hpctl.detection import runner as detection_runner
 from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage
-from hpctl.detection.check import CannotTell, Machine, NotHere, Observation
-from hpctl.detection.check_once import look
-from hpctl.detection.runner import Check, Runner
+from hpctl.detection.check import CannotTell, CheckedMachine, NotHere, Observation
+from hpctl.detection.check_once import run_once
+from hpctl.detection.runner import CheckRunner, LoadedCheck
 from hpctl.faults.table import CheckSpec
 from hpctl.vocabulary.model import Finding, Verdict
 from tests.waiting import until
@@ -22,17 +22,19 @@ BAD = Observation("bad", "dev0")
 
 def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: [BAD], **spec):
     row = CheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
-    return Check(row, gather, judge, {})
+    return LoadedCheck(row, gather, judge, {})
 
 
 @pytest.fixture
 def started():
-    made: list[Runner] = []
+    made: list[CheckRunner] = []
 
     def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
         listener = SimpleNamespace(note_change=changed)
-        runner = Runner(checks, Machine(), listener, budget, **{"boot_age_s": 1e6, **more})
+        runner = CheckRunner(
+            checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
+        )
         runner.start()
         made.append(runner)
         return runner
@@ -42,7 +44,7 @@ def started():
         runner.stop()
 
 
-def named(runner: Runner) -> dict[str, Finding]:
+def named(runner: CheckRunner) -> dict[str, Finding]:
     return {f"{f.check}:{f.code}": f for f in runner.findings()}
 
 
@@ -60,10 +62,10 @@ def test_a_judge_is_given_what_was_seen_before(started):
 
 
 def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
-    def broken(machine: Machine) -> None:
+    def broken(machine: CheckedMachine) -> None:
         raise ValueError("oops")
 
-    def blind(machine: Machine) -> None:
+    def blind(machine: CheckedMachine) -> None:
         raise CannotTell("no answer")
 
     runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
@@ -80,7 +82,7 @@ def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
     answers = iter([False, False, True])
     looked: list[float] = []
 
-    def blind_at_first(machine: Machine) -> None:
+    def blind_at_first(machine: CheckedMachine) -> None:
         looked.append(time.monotonic())
         if not next(answers):
             raise CannotTell("the first sweep is under way")
@@ -95,7 +97,7 @@ def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
 def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started):
     looked: list[float] = []
 
-    def absent(machine: Machine) -> None:
+    def absent(machine: CheckedMachine) -> None:
         looked.append(time.monotonic())
         raise NotHere("no such device")
 
@@ -144,7 +146,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
     trouble = []
     release = threading.Event()
 
-    def gather(machine: Machine) -> None:
+    def gather(machine: CheckedMachine) -> None:
         if trouble:
             trouble[0]()
 
@@ -173,14 +175,16 @@ def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, mo
 
 
 def test_a_look_tells_what_is_not_here_from_what_is_well():
-    def absent(machine: Machine) -> None:
+    def absent(machine: CheckedMachine) -> None:
         raise NotHere("no GPU")
 
-    def blind(machine: Machine) -> None:
+    def blind(machine: CheckedMachine) -> None:
         raise CannotTell("no answer")
 
     well = check("a.a", judge=lambda *_: [])
-    rows = look([well, check("b.b"), check("c.c", absent), check("d.d", blind)], Machine())
+    rows = run_once(
+        [well, check("b.b"), check("c.c", absent), check("d.d", blind)], CheckedMachine()
+    )
     assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
     assert [[f.code for f in row.findings] for row in rows] == [[], ["bad"], [], ["cannot_tell"]]
     assert rows[2].why == "no GPU"

@@ -41,7 +41,7 @@ class Line:
         if self.away:
             return Reply(Delivery.RETRY, "away")
         if isinstance(answer, Report):
-            self.held = wire.digest(answer.findings)
+            self.held = wire.digest_findings(answer.findings)
         elif answer.digest != self.held:
             return Reply(Delivery.NEED_FULL)
         return Reply(Delivery.ACKED)
@@ -132,7 +132,7 @@ def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(benc
     bench.sender._agent_start = ahead
     bench.sender._correct_start(Reply(Delivery.RETRY, "403 stale_start: the agent says ..."))
     assert bench.sender._next_report()[1].agent_start == ahead
-    early = send._reply(403, b'{"error": "future_start", "message": "the agent says ..."}')
+    early = send._make_reply(403, b'{"error": "future_start", "message": "the agent says ..."}')
     bench.sender._correct_start(early)
     assert bench.sender._next_report()[1].agent_start <= datetime.now(UTC)
 
@@ -178,7 +178,10 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     assert {f.code for f in recalled.findings} == {"79", "48"}
     bench.line.away = False
     bench.line.held = ""  # and the head node was another one by then
-    assert (bench.deliver(2), bench.line.held) == (["full", "brief"], wire.digest((XID, OTHER)))
+    assert (bench.deliver(2), bench.line.held) == (
+        ["full", "brief"],
+        wire.digest_findings((XID, OTHER)),
+    )
 
 
 # When the sender is woken: at once, then seldom, and nothing is forgotten.

@@ -4,9 +4,9 @@ import pytest
 
 from hpctl.detection.kernel import xid74
 from hpctl.detection.kernel.line import EVIDENCE_CHARS
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.kmsg import Record
-from hpctl.faults.decode import link, part
+from hpctl.faults.decode import parse_gpu_part, parse_link
 from hpctl.vocabulary.model import Finding, Verdict
 from tests.detection.kernel_cases import rows
 from tests.fakes.values import T0 as NOON
@@ -14,7 +14,7 @@ from tests.fakes.values import T0 as NOON
 
 def judged(text: str) -> Finding | None:
     """The finding of one line by itself, where it is one of `kernel.xid` or `kernel.sxid`."""
-    found = Kernel(lambda _pid, _at: "").findings([Record(0, 1, NOON, text)])
+    found = KernelJudge(lambda _pid, _at: "").findings([Record(0, 1, NOON, text)])
     numbered = [one for one in found if one.check in ("kernel.xid", "kernel.sxid")]
     return numbered[0] if numbered else None
 
@@ -28,7 +28,7 @@ def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, t
     assert judged(text) == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
     if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
-        assert part(code, f"{output} {text}") == f"link {link(f'{output} {text}')}"
+        assert parse_gpu_part(code, f"{output} {text}") == f"link {parse_link(f'{output} {text}')}"
 
 
 def test_errors_that_the_driver_skipped_are_counted() -> None:

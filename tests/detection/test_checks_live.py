@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from hpctl.engine.adapters import open_reader
-from hpctl.sandbox.proctree import descendants
+from hpctl.sandbox.proctree import list_descendants
 from hpctl.toolkit.compat import UTC
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
@@ -124,7 +124,7 @@ def test_the_drivers_word_and_its_silence_each_reboot_a_node(live: Chaos) -> Non
         now = datetime.now(UTC)
         assert (now - begun).total_seconds() < 30, "a hung call is found within 30 s"
         silent_s = max(silent_s, (now - health(live, hung).last_heard).total_seconds())
-        children = max(children, len(descendants(agent)))
+        children = max(children, len(list_descendants(agent)))
         time.sleep(0.5)
     assert silent_s < 18, "the agent went on reporting"
     assert children == 1, "and started nothing beside the child that hangs"

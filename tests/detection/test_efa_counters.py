@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hpctl.detection.rdma_counters import CounterFiles, History, Sweep, rise
+from hpctl.detection.rdma_counters import CounterFiles, CounterSweep, SweepHistory, count_rise
 
 FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new": ("port/new",)}
 
@@ -37,7 +37,7 @@ def test_a_missing_file_is_no_number_and_no_failure(nic):
     reading = CounterFiles(FILES).read(str(nic))
     assert "new" not in reading.values
     assert not reading.failed
-    assert rise(reading, reading, "new") is None
+    assert count_rise(reading, reading, "new") is None
 
 
 def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
@@ -50,7 +50,7 @@ def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
     (nic / "port/drops").write_text("900\n")
     after = files.read(str(nic))
     assert after.values == {"drops": 900}
-    assert rise(after, before, "drops") is None
+    assert count_rise(after, before, "drops") is None
 
 
 class Broken:
@@ -96,7 +96,7 @@ def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
 
 
 def test_history_reaches_back_at_least_half_a_span_and_stays_small():
-    history = History((60.0, 600.0))
+    history = SweepHistory((60.0, 600.0))
     for step in range(500):
         at = step * 12.0
         past = history.past(at)
@@ -107,13 +107,13 @@ def test_history_reaches_back_at_least_half_a_span_and_stays_small():
             assert past[-1].at == at - 12
         if at >= 600:
             assert at - past[0].at >= 300
-        history.add(Sweep(at, {}))
+        history.add(CounterSweep(at, {}))
 
 
 def test_a_clock_that_was_set_back_begins_a_new_history():
-    history = History((60.0, 600.0))
+    history = SweepHistory((60.0, 600.0))
     for at in (5000.0, 5012.0, 10.0, 22.0):
-        history.add(Sweep(at, {}))
+        history.add(CounterSweep(at, {}))
     assert [sweep.at for sweep in history.past(34.0)] == [10.0, 22.0]
 
 

@@ -7,15 +7,15 @@ import yaml
 
 from hpctl.detection.checks import efa_errors, efa_retrans, rdma_errors
 from hpctl.detection.counter_rules import counter_rules
-from hpctl.detection.rdma_counters import Reading, Sweep, Trace
-from hpctl.detection.runner import load
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Verdict
 from tests.fakes.fabric import BORN, traces
 
 TABLE = yaml.safe_load(Path(__file__).with_name("fabric_cases.yaml").read_text())
 HEALTHY = TABLE.pop("healthy")
-LOADED = {spec.name: load(spec) for spec in CHECKS if spec.name in TABLE}
+LOADED = {spec.name: load_check(spec) for spec in CHECKS if spec.name in TABLE}
 WARNINGS = {"stalled_all", "refused", "ratio", *(rule.code for rule in efa_errors.RULES)} | {
     *("symbol_error_rate", "local_ack_timeout_err", "port_xmit_discards")
 }
@@ -56,8 +56,11 @@ def test_a_healthy_device_is_silent(check, kind):
         history = traces({"a": counters[kind], "b": busy}, every_s)
     else:
         grown = dict.fromkeys(busy if kind == "another life" else (), 10**12)
-        then = Sweep(0.0, {"a": Reading(BORN, dict.fromkeys(grown, 0))})
-        history = [Trace(then), Trace(Sweep(12.0, {"a": Reading((1, 1), grown)}), (then,))]
+        then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(grown, 0))})
+        history = [
+            Trace(then),
+            Trace(CounterSweep(12.0, {"a": CounterReading((1, 1), grown)}), (then,)),
+        ]
     assert [judged(check, history[: end + 1]) for end in range(len(history))] == [[]] * len(history)
 
 
@@ -81,8 +84,8 @@ def test_the_detail_names_the_worst_device_and_the_window():
     ids=["still failing", "failed in between", "dead"],
 )
 def test_errors_that_reading_counters_made_are_no_fault(values, failed, troubles, output):
-    then = Sweep(0.0, {"a": Reading(BORN, dict.fromkeys(values, 0))})
-    now = Sweep(12.0, {"a": Reading(BORN, values, failed, troubles)})
+    then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(values, 0))})
+    now = CounterSweep(12.0, {"a": CounterReading(BORN, values, failed, troubles)})
     assert [o.code for o in judged("efa.commands", [Trace(now, (then,))])] == output
     unreadable = [o.detail for o in judged("efa.errors", [Trace(now)]) if o.code == "unreadable"]
     assert unreadable == [f"1 counters cannot be read: {n}: {why}" for n, why in failed.items()]

@@ -3,8 +3,8 @@
 import pytest
 
 from hpctl.detection import rdma_counters
-from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
-from hpctl.detection.check_once import look
+from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.check_once import run_once
 from hpctl.detection.checks import (
     efa_devices,
     efa_reading,
@@ -14,7 +14,7 @@ from hpctl.detection.checks import (
     rdma_link,
 )
 from hpctl.detection.checks import neuron_devices as checks_neuron_devices
-from hpctl.detection.runner import load
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Verdict
 from tests.fakes.fabric import Node, codes, limits
@@ -75,12 +75,12 @@ def test_more_than_expected_is_only_a_warning(tree):
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
     tree.add_efa("efa_0")
     node = Node(tree.root)
-    first = efa_reading.trace(node.machine)
+    first = efa_reading.read_trace(node.machine)
     tree.set("efa_0", "rx_drops", 9)
     node.clock.now += 9.9
-    assert efa_reading.trace(node.machine) is first
+    assert efa_reading.read_trace(node.machine) is first
     node.clock.now += 0.1
-    second = efa_reading.trace(node.machine)
+    second = efa_reading.read_trace(node.machine)
     assert (dict(second.rises(first.now, "rx_drops")), second.past) == ({"efa_0": 9}, (first.now,))
 
 
@@ -89,15 +89,15 @@ def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
     node = Node(tree.root)
     read = rdma_counters.CounterFiles.read
 
-    def slow(files: rdma_counters.CounterFiles, folder: str) -> rdma_counters.Reading | None:
+    def slow(files: rdma_counters.CounterFiles, folder: str) -> rdma_counters.CounterReading | None:
         if folder.endswith(names[1]):
             node.clock.now += 30
         return read(files, folder)
 
     monkeypatch.setattr(rdma_counters.CounterFiles, "read", slow)
-    assert list(efa_reading.trace(node.machine).now.devices) == names[:2]
+    assert list(efa_reading.read_trace(node.machine).now.devices) == names[:2]
     node.clock.now += 12
-    assert list(efa_reading.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
+    assert list(efa_reading.read_trace(node.machine).now.devices) == [*names[2:], *names[:2]]
 
 
 def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree,
 
     monkeypatch.setattr("hpctl.detection.rdma.os.listdir", broken)
     with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
-        efa_reading.trace(Node(tree.root).machine)
+        efa_reading.read_trace(Node(tree.root).machine)
 
 
 # The fabric's checks together: silent on a healthy machine, and on one without a fabric.
@@ -116,18 +116,22 @@ def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path):
     tree.add_mlx5("mlx5_0", interface="eth0")
     tree.add_neuron(0)
     node = Node(tmp_path, Expected("ml.p5.48xlarge", neuron_devices=1))
-    checks = [load(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))]
-    assert {row.state for row in look(checks, node.machine)} == {"ok"}
+    checks = [
+        load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
+    ]
+    assert {row.state for row in run_once(checks, node.machine)} == {"ok"}
 
 
 def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path):
-    checks = [load(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))]
-    assert {row.state for row in look(checks, Node(tmp_path).machine)} == {"absent"}
+    checks = [
+        load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
+    ]
+    assert {row.state for row in run_once(checks, Node(tmp_path).machine)} == {"absent"}
 
 
 def test_devices_without_a_driver(tree):
     tree.add_efas(4)
-    tree.unbind("rdmap79s3")
+    tree.unbind_driver("rdmap79s3")
     assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
     (reported,) = efa_devices.judge_devices(
         efa_devices.gather_devices(Node(tree.root).machine), None, {}
@@ -189,7 +193,7 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path):
 
     def at(rate: str) -> list[tuple[str, str]]:
         (folder / "rate").write_text(f"{rate}\n")
-        seen = rdma_link.gather_link(Machine(tmp_path))
+        seen = rdma_link.gather_link(CheckedMachine(tmp_path))
         return [(o.code, o.device) for o in rdma_link.judge_link(seen, None, {})]
 
     assert at("400 Gb/sec (4X NDR)") == []
@@ -278,7 +282,10 @@ def test_the_search_is_bounded(tree, monkeypatch):
     for number in range(300):
         (device / f"core{number:03}").mkdir(parents=True)
     looked: list[str] = []
-    listed = neuron_reading._folders
+    listed = neuron_reading._list_folders
     look = lambda folder: looked.append(folder) or listed(folder)  # noqa: E731
-    monkeypatch.setattr(neuron_reading, "_folders", look)
-    assert (neuron_reading.find(str(device)), len(looked)) == ({}, neuron_reading.MOST_FOLDERS)
+    monkeypatch.setattr(neuron_reading, "_list_folders", look)
+    assert (neuron_reading.find_counters(str(device)), len(looked)) == (
+        {},
+        neuron_reading.MOST_FOLDERS,
+    )

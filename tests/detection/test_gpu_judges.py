@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hpctl.detection.checks import gpu_gauges
 from hpctl.detection.conditions import Conditions
-from hpctl.detection.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle
+from hpctl.detection.nvml.snapshot import Ecc, GpuState, NvmlEvent, Pcie, Snapshot, Throttle
 from tests.fakes.values import at
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
 
@@ -26,13 +26,13 @@ CASES = [
 ONE = 2
 
 
-def gpu(index: int, values: dict[str, Any]) -> Gpu:
+def gpu(index: int, values: dict[str, Any]) -> GpuState:
     if "links" in values:
         up = values.pop("links")
         states = (None if up is None else link < up for link in range(18))
         values["nvlinks"] = [{"link": link, "active": on} for link, on in enumerate(states)]
     made = {"index": index, "uuid": f"GPU-{index}", "pci": pci(index), "name": HOPPER, **values}
-    return msgspec.convert(made, Gpu)
+    return msgspec.convert(made, GpuState)
 
 
 def changed(usual: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
@@ -61,13 +61,13 @@ def test_what_is_reported(name, usual, who, values):
 @pytest.mark.parametrize(
     ("event", "code"),
     [
-        (Event(103, pci(1), 0x8, 94), "contained"),
-        (Event(91, pci(1), 0x8, 94), "contained"),
-        (Event(103, pci(1), 0x1000), "contained"),
-        (Event(89, pci(1), 0x8, 94), "uncorrectable"),
-        (Event(103, pci(2), 0x8, 94), "uncorrectable"),
-        (Event(103, pci(1), 0x8, 95), "uncorrectable"),
-        (Event(103, pci(1), 0x2000), "uncorrectable"),
+        (NvmlEvent(103, pci(1), 0x8, 94), "contained"),
+        (NvmlEvent(91, pci(1), 0x8, 94), "contained"),
+        (NvmlEvent(103, pci(1), 0x1000), "contained"),
+        (NvmlEvent(89, pci(1), 0x8, 94), "uncorrectable"),
+        (NvmlEvent(103, pci(2), 0x8, 94), "uncorrectable"),
+        (NvmlEvent(103, pci(1), 0x8, 95), "uncorrectable"),
+        (NvmlEvent(103, pci(1), 0x2000), "uncorrectable"),
     ],
 )
 def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, code):
@@ -77,8 +77,12 @@ def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, 
 
 
 def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
-    first = Gpu(0, "GPU-a", pci(0), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=0))
-    other = Gpu(1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=900))
+    first = GpuState(
+        0, "GPU-a", pci(0), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=0)
+    )
+    other = GpuState(
+        1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=900)
+    )
     seen, before = (
         Snapshot(MINUTE, gpus=(replace(other, index=0),)),
         Snapshot(0, gpus=(first, other)),

@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.detection.check import CannotTell, DriverHung, NotHere
 from hpctl.detection.checks import gpu_count, gpu_driver, gpu_hung
-from hpctl.detection.nvml.snapshot import Event, Gpu, NvmlError, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlEvent, Snapshot
 from hpctl.faults.table import CHECKS
 from tests.detection.corpus import healthy
 from tests.sweeps import bus, check, codes, gpus, machine, pci
@@ -16,13 +16,13 @@ MISMATCH = NvmlError(18, "nvmlInit_v2", "Driver/library version mismatch")
 
 
 def test_a_lost_gpu_that_would_not_even_say_its_address():
-    seen = Snapshot(100.0, gpus=(*gpus(7), Gpu(7, error=LOST)))
+    seen = Snapshot(100.0, gpus=(*gpus(7), GpuState(7, error=LOST)))
     assert codes("gpu.lost", seen) == {"gpu7": "lost"}
 
 
 @pytest.mark.parametrize(("age", "expected"), [(60.0, {pci(2): "unavailable"}), (61.0, {})])
 def test_an_event_that_says_unavailable_counts_for_a_minute(age, expected):
-    seen = Snapshot(500.0, gpus=gpus(), events=(Event(500.0 - age, pci(2), 0x4000),))
+    seen = Snapshot(500.0, gpus=gpus(), events=(NvmlEvent(500.0 - age, pci(2), 0x4000),))
     assert codes("gpu.lost", seen) == expected
 
 
@@ -32,15 +32,15 @@ def test_a_child_that_only_starts_cannot_tell():
 
 
 def test_a_certain_xid_is_reported_once():
-    first = Snapshot(100.0, gpus=gpus(), events=(Event(90.0, pci(0), 0x8, 43),))
-    second = Snapshot(105.0, gpus=gpus(), events=(*first.events, Event(103.0, pci(4), 0x8, 79)))
+    first = Snapshot(100.0, gpus=gpus(), events=(NvmlEvent(90.0, pci(0), 0x8, 43),))
+    second = Snapshot(105.0, gpus=gpus(), events=(*first.events, NvmlEvent(103.0, pci(4), 0x8, 79)))
     assert codes("gpu.xid", second, first) == {pci(4): "79"}
     assert codes("gpu.xid", second, second) == {}
 
 
 @pytest.mark.parametrize("xid", [0, 13, 31, 43, 45, 48, 63, 92, 94, 109, 145, 149, 154])
 def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid):
-    seen = Snapshot(100.0, gpus=gpus(), events=(Event(99.0, pci(0), 0x8, xid),))
+    seen = Snapshot(100.0, gpus=gpus(), events=(NvmlEvent(99.0, pci(0), 0x8, xid),))
     assert codes("gpu.xid", seen) == {}
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from hpctl.detection.check import CannotTell, NotHere
 from hpctl.detection.checks import host_disk, host_nvme, host_nvme_smart
-from hpctl.detection.checks.host_disk import Disk, Sample
-from hpctl.detection.checks.host_nvme_smart import Health
+from hpctl.detection.checks.host_disk import DiskSpace, DiskSpaceSample
+from hpctl.detection.checks.host_nvme_smart import SmartHealth
 from hpctl.detection.probe import ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
@@ -22,7 +22,7 @@ FULL, WARN = Verdict.FAIL, Verdict.WARN
 def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=None):
     size = int(size_gib * GIB)
     free = int(size * (100 - percent) / 100) if free_mib is None else int(free_mib * 2**20)
-    return Disk(
+    return DiskSpace(
         point, point in host_disk.SCRATCH, size, size - free, free, 1000,
         int(10 * inodes_pct),
     )  # fmt: skip
@@ -47,11 +47,11 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
         # What a job fills while it runs is its own affair, but for the system's own disks.
         (disk("/dev/shm", percent=100), True, []),
         (disk(percent=99), True, [("full", "/", FULL)]),
-        (Disk("/", False, 100 * GIB, 50 * GIB, 50 * GIB), None, []),
+        (DiskSpace("/", False, 100 * GIB, 50 * GIB, 50 * GIB), None, []),
     ],
 )
 def test_limits(one, jobs, expected):
-    seen = Sample((one,), jobs)
+    seen = DiskSpaceSample((one,), jobs)
     assert summary(host_disk.judge_full(seen, None, limits("host.disk"))) == expected
 
 
@@ -168,7 +168,7 @@ def test_each_live_controller_is_asked(nvme_cli):
     files = {**controller("nvme0"), **controller("nvme1"), **controller("nvme2", "dead")}
     made = machine(nvme_cli, {**files, "/nvme0.json": '{"critical_warning": 0}'})
     machine(nvme_cli, {"/nvme1.json": '{"critical_warning": 8}'})
-    assert host_nvme_smart.gather_smart(made) == (Health("nvme0", 0), Health("nvme1", 8))
+    assert host_nvme_smart.gather_smart(made) == (SmartHealth("nvme0", 0), SmartHealth("nvme1", 8))
 
 
 def test_a_disk_that_keeps_no_such_log(nvme_cli):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import probe
-from hpctl.detection.check import Expected, Machine, NotHere
+from hpctl.detection.check import CheckedMachine, Expected, NotHere
 from hpctl.detection.checks import host_allowance, host_devices
-from hpctl.detection.checks.host_allowance import allowances, ebs_stats
+from hpctl.detection.checks.host_allowance import ebs_stats, parse_allowances
 from tests.detection.host import summary
 
 # As ethtool prints it on an instance with ENA.
@@ -38,7 +38,7 @@ def page(*exceeded: int, magic: int = 0x3C23B510) -> str:
 
 
 def test_what_ethtool_says():
-    assert allowances(ETHTOOL.format(bw=12, conntrack=7)) == [
+    assert parse_allowances(ETHTOOL.format(bw=12, conntrack=7)) == [
         ("bw_in", 12), ("bw_out", 3), ("pps", 0), ("conntrack", 7), ("linklocal", 0),
     ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
     for program in programs.iterdir():
         program.chmod(0o755)
     monkeypatch.setattr(probe, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
-    seen = host_allowance.gather_allowance(Machine(tmp_path))
+    seen = host_allowance.gather_allowance(CheckedMachine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs
 
@@ -103,7 +103,7 @@ def unplug(folder: Path) -> None:
 
 
 def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, object]]:
-    seen = host_devices.gather_devices(Machine(root, Expected(instance_type=kind)))
+    seen = host_devices.gather_devices(CheckedMachine(root, Expected(instance_type=kind)))
     return summary(host_devices.judge_devices(seen, None, {}))
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from hpctl.detection.checks import host_mounts, host_readonly
-from hpctl.detection.checks.host_filesystems_reading import LOCAL, NETWORK, mounts, one_each
-from hpctl.detection.checks.host_mounts import Asked
-from hpctl.detection.probe import ProbeResult, Probes, Waiting
+from hpctl.detection.checks.host_filesystems_reading import LOCAL, NETWORK, one_each, read_mounts
+from hpctl.detection.checks.host_mounts import MountAnswer
+from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
 
@@ -23,7 +23,7 @@ def judged_mounts(*asked):
 
 
 def points(made):
-    return [mount.point for mount in one_each(mounts(made), NETWORK, host_readonly.MOST)]
+    return [mount.point for mount in one_each(read_mounts(made), NETWORK, host_readonly.MOST)]
 
 
 def test_each_file_system_that_is_reached_is_found_once(tmp_path):
@@ -38,13 +38,13 @@ def test_no_more_than_can_be_afforded_are_asked(tmp_path):
 def ask(tmp_path, args, probes):
     (tmp_path / "fsx").mkdir()
     made = machine(tmp_path, mountinfo(FSX))
-    return host_mounts.ask(made, {m.point: m for m in mounts(made)}, args, probes)
+    return host_mounts.probe_mounts(made, {m.point: m for m in read_mounts(made)}, args, probes)
 
 
 @pytest.mark.parametrize("args", [host_mounts.STATFS, host_mounts.STAT_ROOT])
 def test_a_mount_that_answers_is_well(tmp_path, args, probes):
     seen = ask(tmp_path, args, probes)
-    assert (seen, judged_mounts(*seen)) == ((Asked("/fsx", "lustre"),), [])
+    assert (seen, judged_mounts(*seen)) == ((MountAnswer("/fsx", "lustre"),), [])
 
 
 def stand_in(tmp_path, text):
@@ -89,8 +89,8 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 
 def signs(machine, answer=WELL):
-    local = one_each(mounts(machine), LOCAL, 32)
-    return {disk.point: disk.sign for disk in host_readonly.disks(machine, local, answer)}
+    local = one_each(read_mounts(machine), LOCAL, 32)
+    return {disk.point: disk.sign for disk in host_readonly.judge_disks(machine, local, answer)}
 
 
 def judged(sample):
@@ -141,7 +141,7 @@ def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
     made = machine(tmp_path, mountinfo(DATA))
     error = f"stat: cannot statx '{tmp_path}/opt/my data': No such file or directory\n"
     assert signs(made, ProbeResult(1, "", error)) == {"/opt/my data": ""}
-    assert signs(made, Waiting(99)) == {"/opt/my data": ""}
+    assert signs(made, ProbePending(99)) == {"/opt/my data": ""}
 
 
 def test_a_byte_is_written_where_the_agent_lives(tmp_path):

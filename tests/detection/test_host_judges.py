@@ -7,12 +7,12 @@ import pytest
 import yaml
 from msgspec import Struct
 
-from hpctl.detection.runner import load
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Verdict
 
 TABLE = yaml.safe_load(Path(__file__).with_name("host_cases.yaml").read_text())
-LOADED = {spec.name: load(spec) for spec in CHECKS if spec.name in TABLE}
+LOADED = {spec.name: load_check(spec) for spec in CHECKS if spec.name in TABLE}
 
 
 def sample(kind, value):

@@ -3,8 +3,8 @@
 import pytest
 
 from hpctl.detection.checks import host_edac, host_memory
-from hpctl.detection.checks.host_edac import Counts
-from hpctl.detection.checks.host_memory import Sample
+from hpctl.detection.checks.host_edac import EdacCounts
+from hpctl.detection.checks.host_memory import MemorySample
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
 from tests.proc_files import add_slurmstepd
@@ -25,7 +25,9 @@ def test_the_instance_type_says_how_much_there_should_be(tmp_path, name):
     seen = host_memory.gather_memory(
         machine(tmp_path, {**files, **edac("0", "7")}, instance_type=name)
     )
-    assert seen == Sample(0.0, 1024.0, 512.0, 2048 * 1024.0, (Counts("mc0", 0, 7),), False)
+    assert seen == MemorySample(
+        0.0, 1024.0, 512.0, 2048 * 1024.0, (EdacCounts("mc0", 0, 7),), False
+    )
     assert judged(seen) == [("short", "", Verdict.FAIL), ("leftovers", "", Verdict.WARN)]
 
 

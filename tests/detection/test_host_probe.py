@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import Machine
-from hpctl.detection.check_once import look
+from hpctl.detection.check import CheckedMachine
+from hpctl.detection.check_once import run_once
 from hpctl.detection.checks import host_dstate, host_mounts
-from hpctl.detection.probe import ProbeResult, Probes, Waiting
+from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 from hpctl.detection.procs import Scan
-from hpctl.detection.runner import load
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Verdict
 from tests.waiting import until
@@ -61,7 +61,7 @@ def test_a_hang_is_known_from_its_first_child_on(probes):
     ages = []
     for _ in range(4):
         output = probes.ask({"fsx": NEVER}, 0.3)["fsx"]
-        assert isinstance(output, Waiting)
+        assert isinstance(output, ProbePending)
         ages.append(output.age_s)
         time.sleep(0.3)
     # The first child was killed on the way: its successor does not make the hang young.
@@ -91,17 +91,19 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
     (tmp_path / "proc/self/mountinfo").write_text(FSX + EFS)
     monkeypatch.setattr(host_mounts, "_mount_probes", probes)
     monkeypatch.setattr(host_mounts, "_turns", iter([(str(stand_in),)] * 20))
-    check = load(next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 0.5})
+    check = load_check(
+        next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 0.5}
+    )
     before = children()
     began = time.monotonic()
-    (row,) = look([check], Machine(tmp_path))
+    (row,) = run_once([check], CheckedMachine(tmp_path))
     assert [(f.code, f.device, f.verdict) for f in row.findings] == [
         ("hangs", "/fsx", Verdict.FAIL)
     ]
     assert time.monotonic() - began < 2.0
     for _ in range(8):
         began = time.monotonic()
-        (row,) = look([check], Machine(tmp_path))
+        (row,) = run_once([check], CheckedMachine(tmp_path))
         assert [f.device for f in row.findings] == ["/fsx"]
         assert time.monotonic() - began < 1.0
         assert len(children() - before) <= 1
@@ -136,14 +138,14 @@ def test_a_child_in_state_d_is_left_alone(probes, frozen):
     write = ("dd", "if=/dev/zero", "bs=1", "count=1", "status=none", f"of={frozen}/byte")
     for _ in range(6):
         began = time.monotonic()
-        assert isinstance(probes.ask({"disk": write}, 0.1)["disk"], Waiting)
+        assert isinstance(probes.ask({"disk": write}, 0.1)["disk"], ProbePending)
         assert time.monotonic() - began < 1.0
         assert len(children() - before) == 1
         time.sleep(0.2)
     (pid,) = children() - before
     # Killed, and still there: nothing but the disk can end it.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    assert host_dstate.driver(host_dstate._where(Machine(), pid)) == ""
+    assert host_dstate.name_driver(host_dstate._read_wait_place(CheckedMachine(), pid)) == ""
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
@@ -169,13 +171,13 @@ def test_a_task_in_state_d_is_seen_with_its_age_and_place(tmp_path, monkeypatch,
     sleeper = subprocess.Popen([sys.executable, "-c", ASLEEP, fifo])
 
     def stuck() -> list[host_dstate.Stuck]:
-        return [s for s in host_dstate.gather_dstate(Machine()) if s.pid == sleeper.pid]
+        return [s for s in host_dstate.gather_dstate(CheckedMachine()) if s.pid == sleeper.pid]
 
     try:
         # A process that is just being loaded is in D now and then, too, and not for long.
         until(lambda: any(each.asleep_s >= 0.2 for each in stuck()))
         (seen,) = stuck()
-        assert host_dstate.driver(seen.where) == ""
+        assert host_dstate.name_driver(seen.where) == ""
         limits = {"asleep_s": 0.1}
         assert list(host_dstate.judge_dstate((seen,), None, limits)) == []
         theirs = host_dstate.Stuck(seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]")

@@ -7,8 +7,8 @@ from hpctl.detection import procs
 from hpctl.detection.check import CannotTell
 from hpctl.detection.checks import host_dstate, host_zombies
 from hpctl.detection.checks.host_dstate import Stuck
-from hpctl.detection.checks.host_zombies import Sample
-from hpctl.detection.nvml.snapshot import Process, Snapshot
+from hpctl.detection.checks.host_zombies import ZombieSample
+from hpctl.detection.nvml.snapshot import GpuProcess, Snapshot
 from hpctl.detection.procs import Scan
 from hpctl.vocabulary.model import Verdict
 from tests.detection.host import limits, machine, summary
@@ -77,7 +77,7 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
     ],
 )  # fmt: skip
 def test_whose_code_it_is(stack, driver):
-    assert host_dstate.driver(host_dstate._FRAME.sub("", stack)) == driver
+    assert host_dstate.name_driver(host_dstate._FRAME.sub("", stack)) == driver
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_thread_holds_a_killed_process(tmp_path, clock):
 
 @pytest.mark.parametrize(("on_gpu", "found"), [(7, [("nvidia", "", Verdict.FAIL)]), (9, [])])
 def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, clock, on_gpu, found):
-    swept = Snapshot(1.0, gpus=gpus(processes=(Process(on_gpu),)))
+    swept = Snapshot(1.0, gpus=gpus(processes=(GpuProcess(on_gpu),)))
     for _ in range(3):
         here = machine(tmp_path, of_a_thread("S"), monotonic=clock)
         seen = host_dstate.gather_dstate(replace(here, nvml=lambda: swept))
@@ -163,7 +163,7 @@ def scan(monkeypatch):
 def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
     seen = host_zombies.gather_zombies(machine(tmp_path, files))
-    assert seen == Sample(2, 1234, 65536, 2048, 9223372036854775807)
+    assert seen == ZombieSample(2, 1234, 65536, 2048, 9223372036854775807)
     assert summary(host_zombies.judge_zombies(seen, None, limits("host.zombies"))) == []
 
 

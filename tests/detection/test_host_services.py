@@ -123,7 +123,7 @@ LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchr
     ],
 )  # fmt: skip
 def test_what_chrony_prints(line, offset_s):
-    assert host_clock.tracking(line) == offset_s
+    assert host_clock.parse_tracking(line) == offset_s
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def booted(tmp_path, monkeypatch):
 
 def test_the_kernel_of_this_machine_answers(booted, monkeypatch):
     monkeypatch.setattr(host_clock, "CHRONY", ("/no/such/chronyc",))
-    kept, offset_s = host_clock.kernel()
+    kept, offset_s = host_clock.read_kernel_clock()
     # The kernel keeps half a second at most; a wrong layout of the structure gives more.
     assert 0 <= offset_s <= 0.5
     assert host_clock.gather_clock(booted).kept is kept

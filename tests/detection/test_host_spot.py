@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
+from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
 from hpctl.detection.checks import host_spot
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened, SignalSeen
-from hpctl.engine.journal.state import replay
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.engine.journal.state import replay_events
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -25,7 +25,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 
-RULES = rules()
+RULES = build_rules()
 RULE = "host-spot-interruption"
 NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
 
@@ -70,9 +70,9 @@ class Metadata:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> CheckedMachine:
         url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        return Machine(Path("/nowhere"), Expected(spot=True, metadata_url=url))
+        return CheckedMachine(Path("/nowhere"), Expected(spot=True, metadata_url=url))
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     fault = RULES.classes[RULE]
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
     reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
-    assert assess(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
+    assert assess_health(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
-    rec = replace(replay(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
+    rec = replace(replay_events(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
     for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
         answer = advance.advance(rec, facts, OWN, at(1))
         assert isinstance(answer, Move), "no step: the provider brings the next instance by itself"

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.logtext import LogText
 from hpctl.faults.table import KERNEL_CHECKS, rows_of
 from hpctl.vocabulary.model import Finding
@@ -33,7 +33,7 @@ def recorded() -> Iterator[str]:
     """The lines of the H200's kernel: at its boot, and when programs crashed."""
     for name in ("kmsg-boot-driver.txt", "kmsg-crashes.txt"):
         for raw in read_kernel_records(name):
-            record = kmsg.parse(raw.encode(), booted=1.7e9)
+            record = kmsg.parse_record(raw.encode(), booted=1.7e9)
             assert record is not None
             yield record.text
     for entry in LogText(BytesIO(read_text("deaths/kmsg").encode())):
@@ -56,7 +56,7 @@ def lines() -> Iterator[str]:
 
 
 def judged(text: str) -> list[Finding]:
-    kernel = Kernel(lambda pid, _at: f"job of {pid}")
+    kernel = KernelJudge(lambda pid, _at: f"job of {pid}")
     return kernel.findings([kmsg.Record(kmsg.KERNEL_FACILITY, 1, NOON, text)])
 
 

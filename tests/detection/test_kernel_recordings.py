@@ -10,24 +10,24 @@ import pytest
 
 from hpctl.detection import kmsg
 from hpctl.detection.checks.gpu_xid import judge_xid
-from hpctl.detection.findings import Findings
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.findings import FindingStore
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.logtext import LogText
-from hpctl.detection.nvml.snapshot import Event, Snapshot
+from hpctl.detection.nvml.snapshot import NvmlEvent, Snapshot
 from hpctl.faults.assess import assess_settled, fault_classes
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.faults.table import BENIGN_LINES
 from hpctl.vocabulary.assessment import Condition, Remedy
 from hpctl.vocabulary.model import Finding, Verdict
 from tests.gpu.recordings import read_json, read_kernel_records, read_text
 
-RULES = rules()
+RULES = build_rules()
 GPU = "0000:00:06.0"
 NOTHING_WRONG = {Verdict.OK, Verdict.NOTE}
 
 
 def parse(lines: Iterable[str]) -> list[kmsg.Record]:
-    records = [kmsg.parse(line.encode(), booted=1.7e9) for line in lines]
+    records = [kmsg.parse_record(line.encode(), booted=1.7e9) for line in lines]
     assert None not in records
     return records
 
@@ -36,7 +36,7 @@ def judge(
     records: Iterable[kmsg.Record], job_of: Callable[[int], str] = lambda pid: ""
 ) -> tuple[Finding, ...]:
     """The findings of the agent, record by record as they come."""
-    kernel, findings = Kernel(lambda pid, _at: job_of(pid)), Findings()
+    kernel, findings = KernelJudge(lambda pid, _at: job_of(pid)), FindingStore()
     for record in records:
         for finding in kernel.findings([record]):
             findings.add(finding)
@@ -121,7 +121,7 @@ def test_an_xid_of_the_log_and_of_nvml_is_counted_once() -> None:
     """crashes.json: NVML's events of the same programs add nothing to the kernel's lines."""
     programs = read_json("crashes.json")
     events = tuple(
-        Event(e["event"]["at"], e["event"]["pci"], e["event"]["kind"], e["event"]["data"])
+        NvmlEvent(e["event"]["at"], e["event"]["pci"], e["event"]["kind"], e["event"]["data"])
         for program in programs
         for e in program["nvml_events"]
     )

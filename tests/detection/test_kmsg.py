@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import Kernel
-from hpctl.detection.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
+from hpctl.detection.kernel.log import KernelJudge
+from hpctl.detection.kmsg import (
+    KernelDevice,
+    KernelFile,
+    Record,
+    format_record,
+    open_log,
+    parse_record,
+)
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from tests.waiting import until
@@ -20,7 +27,7 @@ from tests.waiting import until
 
 def test_a_record_is_taken_apart():
     usec = time.monotonic_ns() // 1000 - 5_000_000
-    record = parse(f"12,339,{usec},-;NVRM: text; with, all\n SUBSYSTEM=pci\n".encode())
+    record = parse_record(f"12,339,{usec},-;NVRM: text; with, all\n SUBSYSTEM=pci\n".encode())
     assert (record.facility, record.seq, record.text) == (1, 339, "NVRM: text; with, all")
     assert 4.5 < (datetime.now(UTC) - record.at).total_seconds() < 6
 
@@ -34,7 +41,7 @@ def test_a_record_is_taken_apart():
     ],
 )  # fmt: skip
 def test_escapes_are_undone_but_for_control_characters(escaped, text):
-    assert parse(b"4,1,1,-;" + escaped).text == text
+    assert parse_record(b"4,1,1,-;" + escaped).text == text
 
 
 def texts(log: kmsg.KernelLog) -> list[str]:
@@ -202,7 +209,7 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    kernel = Kernel(lambda _pid, _at: "")
+    kernel = KernelJudge(lambda _pid, _at: "")
     assert kernel.findings([record]) == []
     (error,) = kernel.findings([record], accept_user=True)
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")

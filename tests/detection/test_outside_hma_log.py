@@ -131,7 +131,7 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
     link.symlink_to(log.path)
     with pytest.raises(Unavailable):
         HealthAgentFile(link).read(0)
-    monkeypatch.setattr(trust, "owners", lambda: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(trust, "trusted_owners", lambda: frozenset({os.geteuid() + 1}))
     assert set(log.found()) == {"hma.log-untrusted"}
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside import local_server
-from hpctl.detection.outside.ask import AgentRefused, ask
+from hpctl.detection.outside.ask import AgentRefused, ask_agent
 from hpctl.detection.outside.local_server import MAX_PEERS, LocalServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge
+from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
 from hpctl.detection.outside.reported import Reported
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Generation
@@ -40,7 +40,7 @@ class Node:
 
     def verdict(self) -> NodeVerdict:
         now = datetime.now(UTC)
-        return judge(NODE, (*self.seen, *self.reported.findings()), now, rules(), now)
+        return judge_node(NODE, (*self.seen, *self.reported.findings()), now, build_rules(), now)
 
     def sees(self, check: str, code: str, verdict: Verdict = Verdict.FAIL) -> None:
         now = datetime.now(UTC)
@@ -50,7 +50,7 @@ class Node:
         return hpctl(*args, "--socket", str(self.path))
 
     def ask(self, request):
-        return ask(str(self.path), request, 5.0)
+        return ask_agent(str(self.path), request, 5.0)
 
 
 def hpctl(*args):
@@ -129,14 +129,14 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node):
 
 def test_an_agent_that_no_longer_looks_knows_nothing(node):
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
+    node.server._verdict = lambda: judge_node(NODE, (), long_ago, build_rules(), datetime.now(UTC))
     assert node.hpctl("agent", "verdict").returncode == 0
     shown = node.hpctl("agent", "verdict", "--strict")
     assert (shown.returncode, "n1 is unknown" in shown.stdout) == (3, True)
 
 
 def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
-    monkeypatch.setattr(local_server, "owners", lambda: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(local_server, "trusted_owners", lambda: frozenset({os.geteuid() + 1}))
     with pytest.raises(AgentRefused, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import CannotTell, Machine, Observation
+from hpctl.detection.check import CannotTell, CheckedMachine, Observation
 from hpctl.detection.outside import plugin_child, plugins
 from hpctl.detection.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.vocabulary.model import Clears, Verdict
@@ -15,7 +15,7 @@ from tests.process import ended
 
 pytestmark = pytest.mark.integration
 
-MACHINE = Machine()
+MACHINE = CheckedMachine()
 
 
 @pytest.fixture

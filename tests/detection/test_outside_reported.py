@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.detection.outside.report_request import BadRequest, Report, decode
-from hpctl.detection.outside.reported import MAX_REPORTED, Full, Reported
+from hpctl.detection.outside.report_request import BadRequest, ReportRequest, decode_request
+from hpctl.detection.outside.reported import MAX_REPORTED, Reported, TooManyReports
 from hpctl.faults.health import fold_report
 from hpctl.vocabulary.model import Report as ToHead
 from hpctl.vocabulary.model import Verdict
@@ -26,9 +26,11 @@ def table(watch) -> Reported:
     return Reported(BOOT, None, None, watch.now)
 
 
-def output(verdict: str = "fail", check: str = "report.nhc", **more) -> Report:
-    found = decode(json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode())
-    assert isinstance(found, Report)
+def output(verdict: str = "fail", check: str = "report.nhc", **more) -> ReportRequest:
+    found = decode_request(
+        json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode()
+    )
+    assert isinstance(found, ReportRequest)
     return found
 
 
@@ -107,7 +109,7 @@ def test_a_full_table_keeps_failures_before_warnings(table, watch):
     watch.at += timedelta(seconds=1)
     assert table.take(output(code="one-more")).kept
     assert "warning" not in [code for code, _, _ in shown(table)]
-    with pytest.raises(Full):
+    with pytest.raises(TooManyReports):
         table.take(output(code="too-much"))
     assert table.take(output(code="7")).kept, "what is known is renewed all the same"
     assert len(table.findings()) == MAX_REPORTED
@@ -165,5 +167,5 @@ def test_what_a_script_computes_is_made_to_fit():
 )
 def test_what_is_no_request_is_reported_its_place(line, says):
     with pytest.raises(BadRequest) as caught:
-        decode(line)
+        decode_request(line)
     assert says in str(caught.value)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.outside.ask import ask
-from hpctl.detection.outside.sources import Places, Sources, theirs
+from hpctl.detection.outside.ask import ask_agent
+from hpctl.detection.outside.sources import Places, Sources, is_outside_check
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Verdict
@@ -70,7 +70,7 @@ def test_all_of_them_are_heard(agent, place):
     plugin(place, "scratch.sh")
     (place / "checks.d" / "notes").write_text("not executable")
     agent.sources.start()
-    ask(str(agent.socket), {"op": "report", "check": "report.nhc", "verdict": "fail"}, 5.0)
+    ask_agent(str(agent.socket), {"op": "report", "check": "report.nhc", "verdict": "fail"}, 5.0)
     record = {
         "condition: ": "XID Error",
         "data: ": {"ErrNum": 79},
@@ -78,9 +78,9 @@ def test_all_of_them_are_heard(agent, place):
     }
     (place / "hma.log").write_text(json.dumps(record) + "\n")
     until(lambda: agent.checks() >= {"report.nhc", "plugin.scratch", "agent.plugins"})
-    assert all(theirs(check) for check in agent.checks())
+    assert all(is_outside_check(check) for check in agent.checks())
     assert agent.changes >= 3
-    verdict = ask(str(agent.socket), {"op": "verdict"}, 5.0)["verdict"]
+    verdict = ask_agent(str(agent.socket), {"op": "verdict"}, 5.0)["verdict"]
     assert verdict["condition"] == "suspect"
 
 

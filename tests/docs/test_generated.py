@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from docgen.generate import PAGES, TABLES, stale
+from docgen.generate import PAGES, TABLES, find_stale_pages
 from hpctl.engine.gates import GATES
 from hpctl.engine.remedies import REMEDY_GATES
 
 
 def test_generated_pages_are_fresh() -> None:
     assert TABLES
-    assert stale() == [], "run `make docs`"
+    assert find_stale_pages() == [], "run `make docs`"
 
 
 def test_troubleshooting_names_every_gate() -> None:

@@ -4,7 +4,7 @@ import json
 import shutil
 
 from docgen.generate import PAGES
-from docgen.gpu import RECORDINGS, page, pages
+from docgen.gpu import RECORDINGS, list_pages, page
 from tests.gpu.recordings import H200
 
 
@@ -12,7 +12,9 @@ def test_each_folder_of_recordings_has_a_page_that_the_site_shows():
     names = {
         f"gpu/{path.name}.md" for path in RECORDINGS.iterdir() if (path / "README.md").exists()
     }
-    assert set(pages()) == names == {f"gpu/{path.name}" for path in (PAGES / "gpu").glob("*.md")}
+    assert (
+        set(list_pages()) == names == {f"gpu/{path.name}" for path in (PAGES / "gpu").glob("*.md")}
+    )
     for shown in (PAGES.parent / "mkdocs.yml", PAGES / "index.md"):
         assert all(name in shown.read_text(encoding="utf-8") for name in names)
 

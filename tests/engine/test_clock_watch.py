@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.engine.clock_watch import SET_S, ClockWatch
 from hpctl.engine.journal.events import ClockSet, JobRecoveryOpened, SignalSeen, StepStarted
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.recovery import StepKind
 from tests.fakes.values import T0, at, attempt, opened
 
@@ -65,7 +65,7 @@ def test_a_daemon_that_starts_before_its_newest_event_moves_what_is_open_into_th
 def test_the_times_of_what_is_open_follow_the_clock() -> None:
     job = JobRecoveryOpened(at(9), "j-1", attempt(), "n-1", ("n1",), "its node", start_at=at(30))
     begun = StepStarted(at(10), "n-1", StepKind.DRAIN, 1, "n1")
-    state = replay([opened("n-1", seconds=5), job, begun, ClockSet(at(20), -HOUR_S)])
+    state = replay_events([opened("n-1", seconds=5), job, begun, ClockSet(at(20), -HOUR_S)])
     node, hit = state.nodes["n-1"], state.jobs["j-1"]
     back = timedelta(seconds=-HOUR_S)
     assert (node.opened, node.since) == (at(5) + back, at(5) + back)
@@ -76,5 +76,5 @@ def test_the_times_of_what_is_open_follow_the_clock() -> None:
 
 def test_what_has_ended_keeps_its_times() -> None:
     ends = SignalSeen(at(8), "n-1", "operator_cancelled", "eve")
-    state = replay([opened("n-1", seconds=5), ends, ClockSet(at(20), -HOUR_S)])
+    state = replay_events([opened("n-1", seconds=5), ends, ClockSet(at(20), -HOUR_S)])
     assert (state.nodes["n-1"].opened, state.nodes["n-1"].since) == (at(5), at(8))

@@ -12,11 +12,11 @@ from hpctl.engine.completing import (
 )
 from hpctl.engine.explain_view import explain_view, job_view
 from hpctl.engine.journal.events import JobRecoveryOpened, SignalSeen
-from hpctl.engine.journal.state import replay
-from hpctl.engine.plan import plan
+from hpctl.engine.journal.state import replay_events
+from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.status_view import status_view
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.kind import make_node_kind
 from hpctl.nodes.stuck import STUCK, find_stuck
@@ -98,7 +98,7 @@ def test_an_operator_who_took_the_node_back_is_not_overruled_for_the_same_wait()
 def test_the_gates_judge_it_as_any_other_candidate():
     view = view_of(log=TREATED, scheduler=slurm(ENDED), seconds=LATE)
     view = replace(view, scheduler=replace(view.scheduler, as_of=at(LATE)))
-    (opening,) = plan(view, OWN, rules(), {}, at(LATE), (make_node_kind(),)).opens
+    (opening,) = plan_recoveries(view, OWN, build_rules(), {}, at(LATE), (make_node_kind(),)).opens
     assert (opening.generation.node, opening.rule) == ("n2", STUCK.rule)
     assert opening.urgency is Urgency.AFTER_JOBS
 
@@ -139,7 +139,7 @@ def test_a_node_that_has_finished_its_part_is_not_held_by_the_job():
 
 
 def world(*jobs: SlurmJob, log=TREATED, seconds=SHOWN) -> World:
-    return World(at(seconds), OWN, replay(log), slurm=slurm(*jobs))
+    return World(at(seconds), OWN, replay_events(log), slurm=slurm(*jobs))
 
 
 def test_status_names_node_and_job_early():
@@ -152,14 +152,14 @@ def test_status_names_node_and_job_early():
 
 def test_explain_of_the_job_and_of_the_node_says_what_happens_when():
     due = f"{at(LATE):%H:%M:%S} UTC"
-    of_job = explain_view(world(ENDED), rules(), "1")
+    of_job = explain_view(world(ENDED), build_rules(), "1")
     assert f"hpctl drains n2 from {due} on" in of_job.next.what
-    of_node = explain_view(world(ENDED), rules(), "n2")
+    of_node = explain_view(world(ENDED), build_rules(), "n2")
     assert f"hpctl drains n2 from {due} on" in of_node.headline
     assert "n2 have not ended" in job_view(world(ENDED, log=()), {}, "1").headline
 
 
 def test_explain_says_why_nothing_is_done_where_nothing_is():
     shown = slurm(QUEUED)
-    assert "Slurm 22.05.8 breaks" in describe_release(QUEUED, shown, replay(TREATED), OWN)
-    assert "no restart waits" in describe_release(ENDED, shown, replay([]), OWN)
+    assert "Slurm 22.05.8 breaks" in describe_release(QUEUED, shown, replay_events(TREATED), OWN)
+    assert "no restart waits" in describe_release(ENDED, shown, replay_events([]), OWN)

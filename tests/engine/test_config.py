@@ -3,11 +3,11 @@
 import pytest
 
 from hpctl.engine.adapters import open_writer
-from hpctl.engine.config import Config, ConfigError, example, load, parse
+from hpctl.engine.config import Config, ConfigError, format_example, load, parse_config
 from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.policy_file import merged
+from hpctl.vocabulary.policy_file import merge_policies
 from hpctl.vocabulary.run_policy import Action, RunPolicy
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 
 BAD = """\
 mode: ownn
@@ -25,12 +25,12 @@ run_policies:
 
 
 def test_the_example_is_valid_and_all_defaults_which_are_the_policy_s_own() -> None:
-    assert (parse(example()), Config().policy()) == (Config(), Policy())
+    assert (parse_config(format_example()), Config().policy()) == (Config(), Policy())
 
 
 def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(BAD, "hpctl.yaml")
+        parse_config(BAD, "hpctl.yaml")
     problems = "\n".join(caught.value.problems)
     assert "mode (line 1)" in problems
     assert "node.step_retires_s (line 3): no such key; did you mean 'step_retry_s'?" in problems
@@ -59,19 +59,19 @@ def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
 )
 def test_one_problem(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match="problem") as caught:
-        parse(text)
+        parse_config(text)
     assert says in str(caught.value)
 
 
 def test_floors_of_a_site_reach_the_policy() -> None:
     text = "acceptance: {floors: {NVIDIA H200: {bf16_tflops: 600}, p5en.48xlarge: {h2d_gbs: 0}}}\n"
-    floors = parse(text).policy().acceptance.floors
+    floors = parse_config(text).policy().acceptance.floors
     assert floors == {"NVIDIA H200": {"bf16_tflops": 600.0}, "p5en.48xlarge": {"h2d_gbs": 0.0}}
 
 
 def test_an_empty_file_observes_and_durations_may_have_units() -> None:
-    assert parse("").mode is Mode.OBSERVE
-    assert parse("node: {remedy_after_s: 10m}\n").node.remedy_after_s == 600
+    assert parse_config("").mode is Mode.OBSERVE
+    assert parse_config("node: {remedy_after_s: 10m}\n").node.remedy_after_s == 600
 
 
 def test_files_that_cannot_be_read(tmp_path) -> None:
@@ -85,7 +85,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
 def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
     odd = tmp_path / "50% of it"
     odd.mkdir()
-    open_writer(parse(f"state_dir: {str(odd)!r}\n")).close()
+    open_writer(parse_config(f"state_dir: {str(odd)!r}\n")).close()
     assert (odd / "journal.db").exists()
 
 
@@ -99,9 +99,9 @@ run_policies:
 
 
 def test_recovery_policies_of_the_cluster_and_of_its_partitions() -> None:
-    config = parse(POLICIES)
-    gpu, other = (merged(config.run_policy_layers(name)) for name in ("gpu", "other"))
+    config = parse_config(POLICIES)
+    gpu, other = (merge_policies(config.run_policy_layers(name)) for name in ("gpu", "other"))
     assert (gpu.restarts, other.restarts) == (7, 5)
-    assert gpu.treatment(Kind.HANG).exclude == other.treatment(Kind.HANG).exclude == 3
-    assert gpu.treatment(Kind.NAN).ladder == (Action.HOLD,)
-    assert merged(Config().run_policy_layers("any")) == RunPolicy()
+    assert gpu.treatment(TroubleKind.HANG).exclude == other.treatment(TroubleKind.HANG).exclude == 3
+    assert gpu.treatment(TroubleKind.NAN).ladder == (Action.HOLD,)
+    assert merge_policies(Config().run_policy_layers("any")) == RunPolicy()

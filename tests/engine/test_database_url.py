@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.engine.config import ConfigError, parse
+from hpctl.engine.config import ConfigError, parse_config
 from hpctl.engine.database_url import has_password, hide_password, name_database, read_database_url
 
 SECRET = "hunter2"
@@ -19,7 +19,7 @@ SECRET = "hunter2"
 )
 def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
     with pytest.raises(ConfigError, match="as %40") as caught:
-        parse(f"database_url: {url}\n")
+        parse_config(f"database_url: {url}\n")
     assert SECRET not in str(caught.value) + caught.value.hint
     with pytest.raises(ValueError, match="as %40") as plain:
         read_database_url(url)
@@ -40,7 +40,7 @@ def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
     read = read_database_url(url)
     assert has_password(read)
     assert SECRET not in name_database(read) + hide_password(read)
-    assert SECRET not in parse(f"database_url: {url}\n").changed()["database_url"]
+    assert SECRET not in parse_config(f"database_url: {url}\n").changed()["database_url"]
 
 
 def test_what_is_no_secret_is_shown() -> None:

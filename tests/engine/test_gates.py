@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, approved, tally
+from hpctl.engine.gates import GATES, count_tally, is_approved
 from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
@@ -191,7 +191,7 @@ def name(row: Row) -> str:
 @pytest.mark.parametrize("row", CASES, ids=name)
 def test_gate(row: Row) -> None:
     view = row.view()
-    counts = tally(view, [row.c], row.policy, at(0))
+    counts = count_tally(view, [row.c], row.policy, at(0))
     why = ROWS[row.gate].gate(row.c, view, counts, row.policy, at(0))
     assert bool(why) is row.holds, why
 
@@ -199,5 +199,5 @@ def test_gate(row: Row) -> None:
 @pytest.mark.parametrize(("seconds", "stands"), [(3599, True), (3600, False)])
 def test_an_approval_stands_for_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
-    assert approved("n1", view, OWN, at(seconds)) is stands
-    assert not approved("n2", view, OWN, at(1))
+    assert is_approved("n1", view, OWN, at(seconds)) is stands
+    assert not is_approved("n2", view, OWN, at(1))

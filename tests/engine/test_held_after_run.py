@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import job_view
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.status_view import status_view
 from hpctl.engine.world import World
 from hpctl.vocabulary.slurm_facts import REQUEUED_AND_HELD, SchedulerView, SlurmJob
@@ -19,7 +19,7 @@ LISTED = "job 1 is held by Slurm since its last run ended: hpctl explain 1"
 
 def world(job: SlurmJob) -> World:
     nodes = {f"n{i}": slurm_node(i) for i in (1, 2)}
-    return World(at(0), OWN, replay([]), slurm=SchedulerView(at(0), nodes, {job.id: job}))
+    return World(at(0), OWN, replay_events([]), slurm=SchedulerView(at(0), nodes, {job.id: job}))
 
 
 @pytest.mark.parametrize("comment", [HELD.comment, ""])

@@ -10,7 +10,7 @@ from hpctl.engine import instance_resolver
 from hpctl.toolkit import addresses as toolkit_addresses
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.instance_join import Joined, join
+from hpctl.vocabulary.instance_join import InstanceJoin, join_instances
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,10 +28,10 @@ def joined(*instances, resolved=None, **nodes):
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
     addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
     view = ProviderView(T0, instances={i.id: i for i in instances})
-    return join(view, addresses, resolved or {})
+    return join_instances(view, addresses, resolved or {})
 
 
-def ids(found: Joined) -> dict[str, str]:
+def ids(found: InstanceJoin) -> dict[str, str]:
     return {str(name): str(i.id) for name, i in found.instances.items()}
 
 
@@ -146,7 +146,7 @@ def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
     node = SlurmNode("gpu-1", "IDLE", address="gpu-1")
     slurm = SchedulerView(T0, {node.name: node})
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
-    joiner = instance_resolver.Joiner()
+    joiner = instance_resolver.InstanceResolver()
     joiner.join(cloud, slurm)
     assert not joiner.resolve(), "nobody knows it yet"
     resolver.answers["gpu-1"] = "10.1.0.3"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past
-from hpctl.engine.gates import launch_failures, tally
+from hpctl.engine.gates import count_tally, launch_failures
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     DaemonStarted,
@@ -23,12 +23,12 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.rows import decode, encode
-from hpctl.engine.journal.state import Corrupt, State, replay
-from hpctl.engine.remedies import Slots, offender
+from hpctl.engine.journal.rows import decode_event, encode_event
+from hpctl.engine.journal.state import Corrupt, State, replay_events
+from hpctl.engine.remedies import RemedySlots, check_offender
 from hpctl.engine.retire import RECENT_S, window_s
-from hpctl.faults.catalogue import rules
-from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
+from hpctl.faults.catalogue import build_rules
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.node_recovery import NodePhase
@@ -76,14 +76,14 @@ CORRUPT: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("events", CORRUPT.values(), ids=CORRUPT)
 def test_what_cannot_follow_is_corruption(events: list[Event]) -> None:
-    replay(events[:-1])
+    replay_events(events[:-1])
     with pytest.raises(Corrupt):
-        replay(events)
+        replay_events(events)
 
 
 def test_an_answer_after_the_end_is_legal() -> None:
     """A slow cloud answers after an operator has cancelled."""
-    state = replay([opened(), STARTED, CANCEL, DONE])
+    state = replay_events([opened(), STARTED, CANCEL, DONE])
     assert state.nodes[N].phase is NodePhase.CANCELLED
     assert (state.nodes[N].steps[0].outcome, state.open_nodes) == (Outcome.accepted(), {})
 
@@ -92,13 +92,13 @@ def test_a_new_target_may_count_its_attempts_anew() -> None:
     first = StepStarted(at(1), N, StepKind.REBOOT, 1, "i-1")
     again = StepStarted(at(9), N, StepKind.REBOOT, 1, "i-2")
     answer = StepResolved(at(10), N, StepKind.REBOOT, 1, Outcome.accepted())
-    steps = replay([opened(), first, again, answer]).nodes[N].steps
+    steps = replay_events([opened(), first, again, answer]).nodes[N].steps
     assert [s.outcome for s in steps] == [None, Outcome.accepted()]
 
 
 @pytest.mark.parametrize("verb", LIFTS_PAUSE)
 def test_holds_pauses_and_approvals(verb: str) -> None:
-    state = replay([HOLD, request("pause"), request("approve", "n2")])
+    state = replay_events([HOLD, request("pause"), request("approve", "n2")])
     assert (state.holds["n2"], state.pauses[""].by, state.approvals) == (HOLD, "eve", {"n2": at(3)})
     state.fold(request(verb))
     state.fold(HoldLifted(at(4), "n2"))
@@ -114,7 +114,7 @@ OLD_RECOVERY = {
 
 
 def test_a_job_recovery_of_old_has_no_trouble() -> None:
-    event = decode(1, "JobRecoveryOpened", json.dumps(OLD_RECOVERY))
+    event = decode_event(1, "JobRecoveryOpened", json.dumps(OLD_RECOVERY))
     assert (event.trouble, event.action, event.exclude) == (None, Action.NONE, ())
     assert (event.start_at, event.supervised, event.ran_on) == (None, False, ())
 
@@ -124,19 +124,19 @@ def test_what_is_new_survives_the_way_to_the_disk_and_back() -> None:
     assert isinstance(text, JobReported)
     assert isinstance(opened, JobRecoveryOpened)
     for event in (text, opened):
-        assert decode(1, *encode(event)) == event
+        assert decode_event(1, *encode_event(event)) == event
 
 
 DAY = 86400.0
 OLD, CUT = -200 * DAY, at(-100 * DAY)
-RULES = rules()
+RULES = build_rules()
 
 
 def kept(log: Sequence[Event], living: Collection[int] = (), cut: datetime = CUT) -> list[Event]:
     """What stays of a journal, which must still be one."""
-    chosen = retire(replay(log), cut, list(living))
+    chosen = retire(replay_events(log), cut, list(living))
     left = [event for event in log if chosen.over(event) is None]
-    replay(left)
+    replay_events(left)
     return left
 
 
@@ -210,11 +210,11 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
     ]  # fmt: skip
     assert kept([*gone, *stays], living=[6]) == stays
     paused: list[Event] = [request("pause", OLD + 3), *stays]
-    assert replay(kept([*gone, *paused], living=[6])).pauses[""].by == "eve"
+    assert replay_events(kept([*gone, *paused], living=[6])).pauses[""].by == "eve"
 
 
 def add(rid: str, count: int, seconds: float) -> list[Event]:
-    opening = ChangeOpened(at(seconds), rid, Kind.ADD, "w", "", count=count)
+    opening = ChangeOpened(at(seconds), rid, ChangeKind.ADD, "w", "", count=count)
     order = StepStarted(at(seconds), rid, StepKind.ADD, 1, "w")
     came = StepResolved(at(seconds), rid, StepKind.ADD, 1, Outcome.accepted())
     signals = (ChangeSignal.ORDER_TAKEN, ChangeSignal.ARRIVED)
@@ -222,7 +222,7 @@ def add(rid: str, count: int, seconds: float) -> list[Event]:
 
 
 def remove(rid: str, seconds: float, node: str) -> list[Event]:
-    about = ChangeOpened(at(seconds), rid, Kind.REMOVE, "w", "", node=node)
+    about = ChangeOpened(at(seconds), rid, ChangeKind.REMOVE, "w", "", node=node)
     signals = ("closed_seen", ChangeSignal.ORDER_TAKEN, ChangeSignal.GONE)
     return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
@@ -231,7 +231,10 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(Policy(), RULES) == RECENT_S
     longer = Policy(budgets=Budgets(offender_window_s=200 * DAY))
     assert window_s(longer, RULES) == 200 * DAY
-    assert window_s(longer, rules({"xid-79": Override(escalate_window_s=300 * DAY)})) == 300 * DAY
+    assert (
+        window_s(longer, build_rules({"xid-79": Override(escalate_window_s=300 * DAY)}))
+        == 300 * DAY
+    )
 
 
 NAMES = [world.node_name(n) for n in range(7)]
@@ -243,9 +246,9 @@ def with_and_without_the_past(monkeypatch) -> tuple[State, State]:
         monkeypatch.setattr(f"benchmarks.past.{what}", count)
     made = Past(40)
     log = [e for d in range(120, 0, -1) for e in made.day(T0 - timedelta(days=d))]
-    now, whole = at(0), replay(log)
+    now, whole = at(0), replay_events(log)
     chosen = retire(whole, now - timedelta(seconds=window_s(OWN, RULES)), ())
-    left = replay(event for event in log if chosen.over(event) is None)
+    left = replay_events(event for event in log if chosen.over(event) is None)
     assert len(left.nodes) < len(whole.nodes) * 0.8
     assert len(left.jobs) < len(whole.jobs) * 0.8
     assert len(left.changes) < len(whole.changes) * 0.8
@@ -268,9 +271,9 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
         failures = launch_failures(state, now, DAY)
-        new = [replay([opened("n-new", name)]).nodes["n-new"] for name in names]
-        again = [offender(rec, view, Slots(), OWN, now) for rec in new]
-        return [opens, found.holds, tally(view, (), OWN, now), failures, again]
+        new = [replay_events([opened("n-new", name)]).nodes["n-new"] for name in names]
+        again = [check_offender(rec, view, RemedySlots(), OWN, now) for rec in new]
+        return [opens, found.holds, count_tally(view, (), OWN, now), failures, again]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

@@ -57,7 +57,7 @@ def report(node: str, *findings: Finding, boot: str = "b1") -> Report:
 
 
 def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
-    return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest(findings))
+    return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest_findings(findings))
 
 
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.status_view import status_view
 from hpctl.engine.world import World
@@ -19,7 +19,7 @@ STUBBORN = {"requeue": False, "user": "alice", "end": at(3600)}
 
 
 def world(*jobs: SlurmJob, urgency: Urgency = Urgency.NOW) -> World:
-    state = replay([opened(urgency=urgency), CORDONED])
+    state = replay_events([opened(urgency=urgency), CORDONED])
     slurm = SchedulerView(at(10), {"n1": DRAINED}, {job.id: job for job in jobs})
     return World(at(10), OWN, state, slurm=slurm)
 

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.advance import Progress
+from hpctl.engine.advance import AdvancePass
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import _next_cycle
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer, carry_nodes, carry_over, next_silence
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -82,14 +82,14 @@ def heard(node: str, seconds: float) -> Health:
 
 def test_the_loop_looks_again_when_the_next_node_falls_silent():
     reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
-    at = next_silence(reported, rules(), T0)
+    at = next_silence(reported, build_rules(), T0)
     assert at is not None
     assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
-    judged = {node: assess(h, rules(), at).condition for node, h in reported.items()}
+    judged = {node: assess_health(h, build_rules(), at).condition for node, h in reported.items()}
     assert judged == {"n1": Condition.UNKNOWN, "n2": Condition.HEALTHY, "n3": Condition.UNKNOWN}
     # And then at the next; that one alone is left, and when it is silent too, nobody is.
-    assert next_silence(reported, rules(), at) == at + timedelta(seconds=4)
-    assert next_silence(reported, rules(), at + timedelta(seconds=5)) is None
+    assert next_silence(reported, build_rules(), at) == at + timedelta(seconds=4)
+    assert next_silence(reported, build_rules(), at + timedelta(seconds=5)) is None
 
 
 class Still:
@@ -200,7 +200,7 @@ def looked(reported, returned, tmp_path):
     if returned is not None:
         taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
         taken.append(RequestTaken(returned, 2, "return", "n2", "ann", "no such node", False))
-    return observer.look(replay(taken), rules())
+    return observer.look(replay_events(taken), build_rules())
 
 
 class Flaky(Still):
@@ -222,7 +222,7 @@ def test_what_hindered_it_counts_when_it_lasted(seconds, begins_anew, tmp_path):
 
     def able_since(up: bool, after: float) -> datetime | None:
         world.up, world.at = up, T0 + timedelta(seconds=after)
-        return observer.look(replay([]), rules()).able_since
+        return observer.look(replay_events([]), build_rules()).able_since
 
     assert able_since(True, 0) == T0, "a start ends a gap"
     assert able_since(True, 30) == T0
@@ -252,7 +252,7 @@ class Restarted(Flaky):
 def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     phase, flags, asked, tmp_path
 ):
-    state = replay([opened()])
+    state = replay_events([opened()])
     (rid,) = state.nodes
     node = slurm_node(1, flags=flags)
     state.nodes[rid] = replace(state.nodes[rid], phase=phase)
@@ -260,7 +260,7 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     slurm = Restarted()
     slurm.view = lambda: SchedulerView(T0, {node.name: node})
     _, observer = observing(slurm, tmp_path)
-    view = observer.look(state, rules())
+    view = observer.look(state, build_rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
@@ -281,7 +281,7 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
 def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
     view = looked(heard("n1", -15), None, tmp_path)
     assert view.silent_at is not None
-    assert _next_cycle(Progress((), (), ()), view, False).until == view.silent_at
+    assert _next_cycle(AdvancePass((), (), ()), view, False).until == view.silent_at
     assert view.silent_at - T0 < timedelta(seconds=5.1)
 
 
@@ -337,15 +337,15 @@ def large(live) -> tuple[Large, dict[str, Health], Observer]:
 
 def test_a_fault_interrupts_the_reading_of_a_large_cluster(large):
     slurm, health, observer = large
-    observer.look(replay([]), rules())
+    observer.look(replay_events([]), build_rules())
     slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
     slurm.at = T0 + timedelta(seconds=40)
-    seen = observer.look(replay([]), rules())
+    seen = observer.look(replay_events([]), build_rules())
     assert slurm.asked == ["whole", "whole", "n1"]
     assert seen.health["n1"].findings
     for after, asked in (44, "n1"), (46, "whole"):
         slurm.at = T0 + timedelta(seconds=after)
-        observer.look(replay([]), rules())
+        observer.look(replay_events([]), build_rules())
         assert slurm.asked[-1] == asked
 
 
@@ -353,14 +353,14 @@ def test_a_report_that_comes_too_late_to_interrupt_a_reading_counts_in_the_same_
     slurm, health, observer = large
     slurm.gives_up = False
     slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
-    assert observer.look(replay([]), rules()).health["n1"].findings
+    assert observer.look(replay_events([]), build_rules()).health["n1"].findings
     assert slurm.asked == ["whole"]
 
 
 def test_an_event_without_a_node_has_the_whole_read_once_more(large):
     slurm, _, observer = large
     slurm.event = lambda: None
-    observer.look(replay([]), rules())
+    observer.look(replay_events([]), build_rules())
     assert slurm.asked == ["whole", "whole"]
     assert not observer.trouble
 
@@ -370,7 +370,7 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large, 
 
     def look(after: float) -> SchedulerView:
         slurm.at = T0 + timedelta(seconds=after)
-        return observer.look(replay([]), rules()).scheduler
+        return observer.look(replay_events([]), build_rules()).scheduler
 
     look(0)
     look(1)
@@ -395,15 +395,17 @@ def test_a_view_says_whether_reservations_and_topology_were_read_for_it(
     large, live, monkeypatch
 ) -> None:
     slurm, _, observer = large
-    assert not observer.look(replay([]), rules()).placed, "nothing needs them"
+    assert not observer.look(replay_events([]), build_rules()).placed, "nothing needs them"
     live.replace(Config(spares={"gpu": 1}))
-    assert observer.look(replay([]), rules()).placed
+    assert observer.look(replay_events([]), build_rules()).placed
     with monkeypatch.context() as patch:
         patch.setattr(slurm, "reservations", lambda: _raise(Unavailable("slurmctld is away", "")))
-        assert not observer.look(replay([]), rules()).placed, "what is known is of before"
-    assert observer.look(replay([]), rules()).placed
+        assert not observer.look(replay_events([]), build_rules()).placed, (
+            "what is known is of before"
+        )
+    assert observer.look(replay_events([]), build_rules()).placed
     live.replace(Config())
-    assert not observer.look(replay([]), rules()).placed
+    assert not observer.look(replay_events([]), build_rules()).placed
 
 
 def _raise(error: Exception) -> None:

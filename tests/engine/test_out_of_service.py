@@ -8,22 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, HoldNoted, SignalSeen
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.out_of_service import By
 from hpctl.engine.plan import node_candidates
-from hpctl.engine.status_view import StatusView, status_view, verdict
+from hpctl.engine.status_view import StatusView, choose_exit_code, status_view
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.instance_join import Joined
+from hpctl.vocabulary.instance_join import InstanceJoin
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_node
 
-RULES = rules()
+RULES = build_rules()
 NOW = at(100)
 NODES = 8
 BASES = ("IDLE", "IDLE", "ALLOCATED", "MIXED", "DOWN", "DOWN", "UNKNOWN", "ERROR")
@@ -123,11 +123,11 @@ class RandomWorld:
         world = World(
             NOW,
             OWN,
-            replay(self.log),
+            replay_events(self.log),
             slurm=slurm,
             assessments=self.judged,
             health={n: Health(a.generation, NOW) for n, a in self.judged.items()},
-            joined=Joined(instances=self.instances),
+            joined=InstanceJoin(instances=self.instances),
         )
         if self._dice.random() < 0.3:
             return world
@@ -169,7 +169,7 @@ def check_accounts(seed: int) -> None:
         if latched is not None and latched.condition is Condition.FAULTY and not removed:
             assert name in told, (name, latched)
     if told:
-        assert verdict(view) is Exit.PROBLEM
+        assert choose_exit_code(view) is Exit.PROBLEM
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 50))
@@ -201,7 +201,7 @@ def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
         log.append(HoldNoted(at(90), name, "correlated", "2 nodes at once", "xid-79"))
         nodes[name] = slurm_node(number, state="DOWN", reason="Not responding")
     newest = tuple(HoldNoted(at(95), name, "correlated", "all at once", "xid-79") for name in nodes)
-    world = World(NOW, OWN, replay(log), slurm=SchedulerView(NOW, nodes), holds=newest)
+    world = World(NOW, OWN, replay_events(log), slurm=SchedulerView(NOW, nodes), holds=newest)
     begun = time.process_time()
     (row,) = status_view(world).out_of_service
     assert (row.by, row.why) == ("gate", "gate correlated: all at once")
@@ -212,6 +212,6 @@ def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
 
 def test_a_reason_adds_no_command_to_what_a_person_is_to_run() -> None:
     node = slurm_node(1, state="IDLE", flags=frozenset({"INVALID_REG"}), reason="`rm -rf /`")
-    world = World(NOW, OWN, replay([]), slurm=SchedulerView(NOW, {node.name: node}))
+    world = World(NOW, OWN, replay_events([]), slurm=SchedulerView(NOW, {node.name: node}))
     (task,) = status_view(world).person_tasks
     assert task.commands == (f"scontrol show node {node.name}",)

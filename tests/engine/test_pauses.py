@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from hpctl.engine.advance import advance_all
 from hpctl.engine.journal.events import PAUSE_ENDED, NodeRecoveryOpened, RequestTaken
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.pauses import end_pauses, find_able_since, pause_of_recovery
-from hpctl.engine.plan import plan
-from hpctl.engine.requests import take
+from hpctl.engine.plan import plan_recoveries
+from hpctl.engine.requests import take_request
 from hpctl.engine.view import Request
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.kind import JOBS
 from hpctl.nodes.kind import make_node_kind
 from hpctl.vocabulary.pause import find_active
@@ -24,7 +24,7 @@ def asked(verb: str = "pause", **detail: object) -> Request:
 
 
 def answered(request: Request, log=(), seconds: float = 0) -> RequestTaken:
-    (event,) = take(request, view_of(log=log), OWN, at(seconds))
+    (event,) = take_request(request, view_of(log=log), OWN, at(seconds))
     assert isinstance(event, RequestTaken)
     return event
 
@@ -36,16 +36,16 @@ def test_the_old_form_pauses_the_cluster_until_it_is_lifted():
         "paused: nothing new is opened and no step is taken",
         True,
     )
-    state = replay([event])
+    state = replay_events([event])
     assert [p.scope for p in find_active(state.pauses, at(1e6))] == [""]
-    assert find_active(replay([event, answered(asked("unpause"))]).pauses, at(1)) == []
+    assert find_active(replay_events([event, answered(asked("unpause"))]).pauses, at(1)) == []
 
 
 def test_a_pause_says_who_why_and_until_when():
     event = answered(asked(nodes="n[1-2]", why="cables", until="2026-03-01T12:01:00Z"))
     assert (event.target, event.why, event.until) == ("n[1-2]", "cables", at(60))
     assert event.answer.startswith("paused until 2026-03-01 12:01:00 UTC: nothing new")
-    (pause,) = replay([event]).pauses.values()
+    (pause,) = replay_events([event]).pauses.values()
     assert pause.text == "n[1-2] is paused by ana until 2026-03-01 12:01:00 UTC: cables"
 
 
@@ -62,7 +62,7 @@ def test_a_pause_that_cannot_be_is_refused_and_changes_nothing(detail, why):
     event = answered(asked(**detail))
     assert not event.ok
     assert why in event.answer
-    assert replay([event]).pauses == {}
+    assert replay_events([event]).pauses == {}
 
 
 def test_what_no_pause_covers_cannot_be_lifted_and_the_open_ones_are_named():
@@ -76,7 +76,7 @@ def test_what_no_pause_covers_cannot_be_lifted_and_the_open_ones_are_named():
 def test_a_node_that_is_paused_is_blocked_and_the_others_are_treated():
     log = [answered(asked(nodes="n1", why="cables"))]
     view = view_of(sick=[faulty(), faulty("n2")], log=log)
-    made = plan(view, OWN, rules(), {}, at(0), ())
+    made = plan_recoveries(view, OWN, build_rules(), {}, at(0), ())
     assert [o.generation.node for o in made.opens if isinstance(o, NodeRecoveryOpened)] == ["n2"]
     (hold,) = made.holds
     assert (hold.target, hold.gate, hold.why) == ("n1", "paused", "n1 is paused by ana: cables")

@@ -11,10 +11,10 @@ from hpctl.engine.journal.events import (
     RequestTaken,
     SignalSeen,
 )
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.kinds import Plan
 from hpctl.engine.view import Request, View, jobs_on
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.model import Health
@@ -304,7 +304,7 @@ def test_what_cannot_be_done_is_refused_with_its_reason(verb, target, log, why):
 def test_an_approval_names_the_gate():
     taken, _ = asked("approve", "n2", view_of(log=[HOLD]))
     assert (taken.ok, "budget" in taken.answer) == (True, True)
-    assert replay([HOLD, taken]).approvals == {"n2": at(0)}
+    assert replay_events([HOLD, taken]).approvals == {"n2": at(0)}
 
 
 @pytest.mark.parametrize("target", ["n-1", "n1", "j-1"])
@@ -314,7 +314,7 @@ def test_cancel_takes_a_recovery_or_a_node(target):
     assert taken.ok
     (signal,) = events
     assert signal.recovery == ("j-1" if target == "j-1" else "n-1")
-    state = replay([*log, signal])
+    state = replay_events([*log, signal])
     assert len(state.open_nodes) + len(state.open_jobs) == 1
 
 

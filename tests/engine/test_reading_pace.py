@@ -3,20 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.config import Loop
+from hpctl.engine.config import LoopSection
 from hpctl.engine.reading_pace import (
     JOB_S,
     NODE_S,
     SinceReading,
     find_unannounced,
     reading_due,
-    wakes,
+    wakes_loop,
 )
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import T0, slurm_node
 
-PACE = Loop(reconcile_s=30.0, rest_s=300.0)
+PACE = LoopSection(reconcile_s=30.0, rest_s=300.0)
 
 
 def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) -> SinceReading:
@@ -29,9 +29,9 @@ def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) 
 def test_a_reading_is_due_and_ends_the_rest_the_sooner_the_more_urgent_the_news(news, after_s):
     early, late = since(after_s - 0.1, news), since(after_s, news)
     assert not reading_due(early, PACE)
-    assert not wakes(early)
+    assert not wakes_loop(early)
     assert reading_due(late, PACE)
-    assert wakes(late)
+    assert wakes_loop(late)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_without_news_a_reading_is_due_rarely_and_ends_no_rest(sizes_capacity, a
     early, late = (replace(one, sizes_capacity=sizes_capacity) for one in (early, late))
     assert not reading_due(early, PACE)
     assert reading_due(late, PACE)
-    assert not wakes(late)
+    assert not wakes_loop(late)
 
 
 def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():
@@ -51,7 +51,7 @@ def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():
 
 
 def test_the_longest_interval_is_never_below_that_of_a_busy_queue():
-    pace = Loop(reconcile_s=30.0, rest_s=5.0)
+    pace = LoopSection(reconcile_s=30.0, rest_s=5.0)
     assert not reading_due(since(29.0), pace)
     assert reading_due(since(30.0), pace)
 

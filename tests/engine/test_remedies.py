@@ -227,20 +227,20 @@ def test_the_hold_is_in_the_plan_and_names_what_takes_the_slots() -> None:
 
 
 def plan_holds(view: View) -> list[HoldNoted]:
-    from hpctl.faults.catalogue import rules
+    from hpctl.faults.catalogue import build_rules
 
-    return list(plan(view, OWN, rules(), {}, at(0)).holds)
+    return list(plan(view, OWN, build_rules(), {}, at(0)).holds)
 
 
 def test_proven_faults_close_their_nodes_whatever_takes_the_slots() -> None:
     """Two nodes wait for jobs, two are under remedy: three more are closed at once."""
-    from hpctl.faults.catalogue import rules
+    from hpctl.faults.catalogue import build_rules
 
     log = under_way(2, 3) + recovery(4, -100, "cordon_seen") + recovery(5, -100, "cordon_seen")
     log += [e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)]
     sick = [faulty(node_name(i)) for i in (1, 6, 7)]
     view = view_of(20, sick, log=log)
-    opens = plan(view, OWN, rules(), {}, at(0)).opens
+    opens = plan(view, OWN, build_rules(), {}, at(0)).opens
     assert [o.generation.node for o in opens] == ["n1", "n6", "n7"]
 
 

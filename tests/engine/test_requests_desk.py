@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.engine import request_intake
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.config import Access, Config
+from hpctl.engine.config import AccessSection, Config
 from hpctl.engine.journal.events import JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop_port import LoopPort
-from hpctl.engine.request_intake import RequestDesk, route
+from hpctl.engine.request_intake import RequestHandler, make_route
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.toolkit.compat import UTC
@@ -51,9 +51,9 @@ class Head:
         here: Any = self
         self.live = LiveConfig(Config())
         self.port = LoopPort(here, here, SystemClock(), self.poke)
-        self.desk = RequestDesk(self.store, self.port, self.live, None, munges.head)
+        self.desk = RequestHandler(self.store, self.port, self.live, None, munges.head)
         settings = IntakeSettings(munge_socket=munges.head)
-        asked = route(self.desk.take, settings, CollectorRegistry())
+        asked = make_route(self.desk.take, settings, CollectorRegistry())
         app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
         self.server = IntakeServer(app, "127.0.0.1")
 
@@ -66,7 +66,13 @@ class Head:
     def ask(self, uid, verb, target="", by="", detail=""):
         """As this user, whose credential the real munge command makes."""
         body = wire.encode_request(verb, target, by, detail)
-        command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
+        command = [
+            "munge",
+            "--socket",
+            str(self.munges.head),
+            "--string",
+            wire.make_credential_payload(body),
+        ]
         made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
 
@@ -101,7 +107,7 @@ def test_a_stranger_may_ask_for_nothing(head, verb):
 
 
 def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
-    head.live.replace(Config(access=Access(group=GROUP)))
+    head.live.replace(Config(access=AccessSection(group=GROUP)))
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
     assert request.by == "nobody"
@@ -129,7 +135,7 @@ def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     ],
 )  # fmt: skip
 def test_what_is_no_request_is_refused(head, body):
-    proof = munge.encode(wire.payload(body), head.munges.head)
+    proof = munge.encode_credential(wire.make_credential_payload(body), head.munges.head)
     status, answer = head.post(body, f"MUNGE {proof}")
     assert status in (400, 413, 422), answer
     assert head.desk.pending() == []
@@ -137,7 +143,7 @@ def test_what_is_no_request_is_refused(head, body):
 
 def test_one_user_can_ask_so_often_and_no_other_suffers(head, monkeypatch):
     monkeypatch.setattr(request_intake, "PER_MINUTE", 5)
-    head.live.replace(Config(access=Access(group=GROUP)))
+    head.live.replace(Config(access=AccessSection(group=GROUP)))
     answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(6)]
     assert answers == [200] * 5 + [429]
     assert head.ask(0, "resume")[0] == 200

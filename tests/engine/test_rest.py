@@ -10,15 +10,15 @@ from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.in_process import InProcessJournal
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import OPEN_EVERY_S, WHOLE_AGE_S, FactSources, Observer
 from hpctl.engine.reading_pace import DISTRUST_S, JOB_S, NODE_S, SILENCE
-from hpctl.engine.view import Reading, Request, View
-from hpctl.faults.catalogue import rules
+from hpctl.engine.view import ReadScope, Request, View
+from hpctl.faults.catalogue import build_rules
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -74,7 +74,7 @@ class Head:
         sources = FactSources(self.slurm, cloud, self.health, self.log)
         live = LiveConfig(Config(kill_switch=place / "STOP"))
         self.observer = Observer(sources, live, self.clock)
-        self.state = replay([])
+        self.state = replay_events([])
 
     def hear(self, *names: str, findings: tuple[Finding, ...] = ()) -> None:
         known = {
@@ -86,13 +86,13 @@ class Head:
     def look(self, after_s: float = 0.0, *, quiet: bool = True, heard=NAMES) -> View:
         self.clock.at += timedelta(seconds=after_s)
         self.hear(*heard)
-        return self.observer.look(self.state, rules(), quiet=quiet)
+        return self.observer.look(self.state, build_rules(), quiet=quiet)
 
     def settle(self) -> None:
         """The log is found, and what was written meanwhile is read."""
-        assert self.look(quiet=False).reading is Reading.WHOLE
+        assert self.look(quiet=False).reading is ReadScope.WHOLE
         assert self.log.followed
-        assert self.look(NODE_S).reading is Reading.WHOLE, "what came before it was followed"
+        assert self.look(NODE_S).reading is ReadScope.WHOLE, "what came before it was followed"
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def head(tmp_path) -> Head:
 def readings(head: Head, seconds: int, **more) -> int:
     """How many of the quiet cycles of some time, one each ten seconds, read Slurm."""
     looks = [head.look(10.0, **more).reading for _ in range(seconds // 10)]
-    return sum(reading is not Reading.NONE for reading in looks)
+    return sum(reading is not ReadScope.NONE for reading in looks)
 
 
 def test_at_rest_slurm_is_read_once_in_rest_s(head):
@@ -117,21 +117,21 @@ def test_at_rest_slurm_is_read_once_in_rest_s(head):
 def test_what_was_read_is_as_old_as_it_is_and_known_until_now(head):
     read = head.observer.slurm.as_of
     view = head.look(100.0)
-    assert view.reading is Reading.NONE
+    assert view.reading is ReadScope.NONE
     assert view.scheduler.as_of == read
     assert view.scheduler.known_at == head.clock.now()
     assert view.current
 
 
 def test_an_event_has_slurm_read_at_once(head):
-    assert head.look(1.0, quiet=False).reading is Reading.WHOLE
+    assert head.look(1.0, quiet=False).reading is ReadScope.WHOLE
 
 
 def test_jobs_that_come_and_go_all_the_time_have_slurm_read_each_ten_seconds(head):
     def busy() -> bool:
         head.log.news = ControllerNews.JOB
         head.observer.log_asks()
-        return head.look(2.0).reading is Reading.WHOLE
+        return head.look(2.0).reading is ReadScope.WHOLE
 
     assert sum(busy() for _ in range(150)) == 300 / JOB_S
 
@@ -142,7 +142,7 @@ def test_a_line_about_a_node_or_a_job_ends_the_rest(head, news):
     assert not head.observer.log_asks()
     head.log.news = news
     assert head.observer.log_asks()
-    assert head.look().reading is Reading.WHOLE
+    assert head.look().reading is ReadScope.WHOLE
     assert not head.observer.log_asks()
 
 
@@ -166,7 +166,7 @@ def test_a_log_that_kept_a_change_back_is_not_trusted_for_a_while(head):
 def test_a_change_that_the_log_announced_is_no_reason_for_distrust(head):
     head.slurm.nodes["n2"].close("bad fan, Ann", head.clock.now())
     head.log.news = ControllerNews.NODE
-    assert head.look(20.0).scheduler.nodes["n2"].drained
+    assert head.look(20.0).scheduler.nodes["n2"].is_drained
     assert readings(head, 200) == 0
 
 
@@ -187,7 +187,7 @@ def test_a_silent_node_that_slurm_has_lost_too_needs_no_more_readings(head):
 
 
 def test_an_open_recovery_has_each_cycle_read(head):
-    head.state = replay([opened()])
+    head.state = replay_events([opened()])
     assert readings(head, 100) == 10
 
 
@@ -222,10 +222,10 @@ class Cycling:
         asked = self.requests
         self.loop = Loop(memory, executor, head.observer, asked, head.clock, KINDS, asked)
 
-    def cycle(self, after_s: float, *, heard=NAMES) -> Reading:
+    def cycle(self, after_s: float, *, heard=NAMES) -> ReadScope:
         self.head.clock.at += timedelta(seconds=after_s)
         self.head.hear(*heard)
-        self.loop.cycle(Policy(mode=Mode.ASSIST), rules(), quiet=True)
+        self.loop.cycle(Policy(mode=Mode.ASSIST), build_rules(), quiet=True)
         assert self.loop.last is not None
         return self.loop.last.view.reading
 
@@ -236,10 +236,10 @@ class Cycling:
 
 def test_nothing_is_begun_on_what_was_read_before(head):
     cycling = Cycling(head)
-    assert cycling.cycle(10.0) is Reading.NONE
+    assert cycling.cycle(10.0) is ReadScope.NONE
     rest = [n for n in NAMES if n != "n1"]
     head.hear("n1", findings=(SICK,))
-    assert cycling.cycle(0.1, heard=rest) is Reading.WHOLE, "it was read for the decision"
+    assert cycling.cycle(0.1, heard=rest) is ReadScope.WHOLE, "it was read for the decision"
     assert [rec.node for rec in cycling.state.nodes.values()] == ["n1"]
 
 
@@ -249,21 +249,21 @@ def test_a_held_node_lets_slurm_rest(head):
     head.log.news = ControllerNews.NODE
     rest = [n for n in NAMES if n != "n1"]
 
-    def cycle() -> Reading:
+    def cycle() -> ReadScope:
         head.hear("n1", findings=(SICK,))
         return cycling.cycle(10.0, heard=rest)
 
-    assert cycle() is Reading.WHOLE
+    assert cycle() is ReadScope.WHOLE
     assert [hold.gate for hold in cycling.state.holds.values()] == ["foreign_drain"]
     before = cycling.state.events
-    assert {cycle() for _ in range(20)} == {Reading.NONE}
+    assert {cycle() for _ in range(20)} == {ReadScope.NONE}
     assert cycling.state.events == before, "the hold stands as it is"
 
 
 def test_an_operators_request_has_slurm_read(head):
     cycling = Cycling(head)
     cycling.requests.waiting = [Request(1, T0, "pause", "", "ann", "munge")]
-    assert cycling.cycle(10.0) is Reading.WHOLE
+    assert cycling.cycle(10.0) is ReadScope.WHOLE
 
 
 class Large(Slurm):
@@ -290,12 +290,12 @@ def test_a_fault_after_a_long_rest_costs_a_part_and_finds_its_facts_fresh(tmp_pa
     head.settle()
     cycling = Cycling(head)
     for _ in range(20):
-        assert cycling.cycle(10.0) is Reading.NONE
+        assert cycling.cycle(10.0) is ReadScope.NONE
     assert WHOLE_AGE_S < 20 * 10.0
     wholes = head.slurm.wholes
     rest = [n for n in NAMES if n != "n1"]
     head.hear("n1", findings=(SICK,))
-    assert cycling.cycle(1.0, heard=rest) is Reading.PART
+    assert cycling.cycle(1.0, heard=rest) is ReadScope.PART
     assert (head.slurm.wholes, head.slurm.parts) == (wholes, 1)
     assert [rec.node for rec in cycling.state.nodes.values()] == ["n1"]
     assert not cycling.state.holds

@@ -5,20 +5,20 @@ from datetime import timedelta
 import pytest
 
 from benchmarks.world import World, WorldScheduler
-from hpctl.daemon.composition import compose
+from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import Clock, at, opened
 
 DAY = timedelta(days=1)
-RULES = rules()
+RULES = build_rules()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_daemon_sees_to_it_where_slurm_can_be_read(store, tmp_path, monkeypa
     chosen = "hpctl.daemon.composition.choose_scheduler"
     monkeypatch.setattr(chosen, lambda _, **__: (slurm, "here"))
     monkeypatch.setattr("hpctl.engine.retirement.FIRST_S", 0.0)
-    daemon = compose(str(config))
+    daemon = compose_daemon(str(config))
     for slurm.away in (True, False):
         daemon.cycle.waker.poke()
         daemon.cycle.run()

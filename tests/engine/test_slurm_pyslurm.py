@@ -10,10 +10,10 @@ import signal
 import pytest
 
 from hpctl.engine.adapters import choose_scheduler
-from hpctl.engine.config import Config, Slurm
+from hpctl.engine.config import Config, SlurmSection
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.pyslurm import PySlurm
-from hpctl.slurm.run import Runner
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
@@ -64,7 +64,7 @@ def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurm(Runner(timeout=20))
+    made = PySlurm(SlurmRunner(timeout=20))
     yield made
     made.close()
 
@@ -118,7 +118,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def chosen(place, adapter="auto"):
-    return choose_scheduler(Config(slurm=Slurm(bin=place, adapter=adapter)))
+    return choose_scheduler(Config(slurm=SlurmSection(bin=place, adapter=adapter)))
 
 
 def test_the_choice_asks_no_slurmctld(installed):

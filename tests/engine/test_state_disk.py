@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpctl.engine import state_disk
 from hpctl.engine.journal.state import State
 from hpctl.engine.state_disk import LOW, describe_full_disk, find_open_directories
-from hpctl.engine.status_view import status_view, verdict
+from hpctl.engine.status_view import choose_exit_code, status_view
 from hpctl.engine.world import World
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -68,4 +68,4 @@ def test_a_full_disk_is_a_problem():
     assert status_view(world).problems == ()
     view = status_view(replace(world, full_disk="the file system / is short of room"))
     assert view.problems == ("the file system / is short of room",)
-    assert verdict(view) is Exit.PROBLEM
+    assert choose_exit_code(view) is Exit.PROBLEM

@@ -5,14 +5,14 @@ from msgspec.structs import replace
 
 from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, RequestTaken, SignalSeen
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import node_candidates
-from hpctl.engine.requests import take
-from hpctl.engine.status_view import status_view, verdict
+from hpctl.engine.requests import take_request
+from hpctl.engine.status_view import choose_exit_code, status_view
 from hpctl.engine.untreated import find_untreated
 from hpctl.engine.view import Request
 from hpctl.engine.world import World
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.model import Clears
 from hpctl.vocabulary.reason import own_reason
@@ -32,7 +32,7 @@ SERVES = slurm_node(1)
 def world(log, node=SERVES, judged=None, **changes) -> World:
     sick = {} if judged is None else {"n1": judged}
     values = {
-        "policy": OWN, "state": replay(log), "slurm": SchedulerView(at(9), {"n1": node}),
+        "policy": OWN, "state": replay_events(log), "slurm": SchedulerView(at(9), {"n1": node}),
         "assessments": sick, "candidates": (), **changes,
     }  # fmt: skip
     return World(at(10), **values)
@@ -53,7 +53,7 @@ def test_a_faulty_node_that_nothing_treats_is_a_problem(log, node, how):
     assert how in line
     assert "Xid 79 on 0000:3b:00" in line
     assert line.endswith("hpctl explain n1")
-    assert verdict(view) is Exit.PROBLEM
+    assert choose_exit_code(view) is Exit.PROBLEM
 
 
 def test_a_node_left_drained_by_a_canceled_recovery_is_a_problem_though_no_fault_is_known():
@@ -88,7 +88,7 @@ def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
 
 
 def test_explain_says_by_whose_act_since_when_and_what_ends_it():
-    view = explain_view(world(RESUMED, SERVES, faulty()), rules(), "n1")
+    view = explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
     assert view.headline.startswith("n1 is in service with a fault known since 2026-03-01 11:59:50")
     assert "somebody resumed the node" in view.headline
     assert "`hpctl replace n1`" in view.next.what
@@ -98,20 +98,22 @@ def test_explain_says_by_whose_act_since_when_and_what_ends_it():
 
 def test_explain_names_what_clears_the_fault():
     gone = replace(faulty(), findings=(replace(finding(), clears=Clears.GONE),))
-    view = explain_view(world(RESUMED, SERVES, gone), rules(), "n1")
+    view = explain_view(world(RESUMED, SERVES, gone), build_rules(), "n1")
     assert view.next.what.startswith("its check to pass")
-    view = explain_view(world(RESUMED, SERVES, faulty()), rules(), "n1")
+    view = explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
     assert view.next.what.startswith("a restart of its instance")
 
 
 def test_explain_of_a_node_that_stays_drained_names_its_return():
-    view = explain_view(world(CANCELED, DRAINED), rules(), "n-1")
+    view = explain_view(world(CANCELED, DRAINED), build_rules(), "n-1")
     assert view.next.what.startswith("a person to run `hpctl undrain n1`")
 
 
 def asked(log, node=SERVES, sick=()):
     shown = view_of(log=log, sick=sick, scheduler=SchedulerView(at(0), {"n1": node}))
-    *events, answer = take(Request(1, at(3), "return", "n1", "eve", "a test"), shown, OWN, at(3))
+    *events, answer = take_request(
+        Request(1, at(3), "return", "n1", "eve", "a test"), shown, OWN, at(3)
+    )
     return events, answer
 
 
@@ -132,10 +134,10 @@ def test_hpctl_return_of_a_healthy_node_in_service_is_refused_as_ever():
 @pytest.mark.parametrize(("seconds", "treated"), [(-10, False), (2.5, True)])
 def test_only_evidence_after_the_resume_opens_another_recovery(seconds, treated):
     view = view_of(log=RESUMED, sick=[faulty(seconds=seconds)], seconds=10)
-    found, _ = node_candidates(view, rules(), at(10))
+    found, _ = node_candidates(view, build_rules(), at(10))
     assert bool(found) is treated
 
 
 def test_an_acceptance_is_replayed():
     answer = RequestTaken(at(3), 1, "return", "n1", "eve", "", True, "a test")
-    assert replay([*RESUMED, answer]).returned == {"n1": at(3)}
+    assert replay_events([*RESUMED, answer]).returned == {"n1": at(3)}

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from hpctl import __version__
 from hpctl.engine import completion, world_client, world_server, world_wire
-from hpctl.engine.config import Cluster, Config
+from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken, SignalSeen
 from hpctl.engine.journal.rows import StandbyInfo
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.view import View
 from hpctl.engine.world import World
@@ -33,14 +33,14 @@ from hpctl.engine.world_server import WorldServer
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from tests.cli import worlds
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
 STANDBY = StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, worlds.NOW, 0)
-HOLDS = tuple(replay(worlds.troubled()).holds.values())
+HOLDS = tuple(replay_events(worlds.troubled()).holds.values())
 
 
 class Leads:
@@ -90,7 +90,7 @@ class Bed:
 
     def __init__(self, place: Path) -> None:
         (place / "journal.db").touch(0o600)
-        self.config = Config(state_dir=place, cluster=Cluster("none", "llm-prod"))
+        self.config = Config(state_dir=place, cluster=ClusterSection("none", "llm-prod"))
         self.leads, self.memory = Leads(), Memory()
         self.server = WorldServer(self.config, self.leads, self.memory)
         self.server.start()
@@ -119,7 +119,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def test_a_reader_gets_the_world_that_the_loop_saw(bed: Bed) -> None:
     world = made()
-    flaw = Flaw("ip-10-1-0-3", "plan", "ValueError: no", "0" * 12)
+    flaw = InconsistentState("ip-10-1-0-3", "plan", "ValueError: no", "0" * 12)
     bed.server.offer(cycle(world, flaws=(flaw,)))
     found = bed.read()
     assert found.state == world.state
@@ -163,13 +163,13 @@ def test_parts_are_read_alone(bed: Bed, monkeypatch) -> None:
     world = made()
     bed.server.offer(cycle(world))
     sent: list[str] = []
-    encode = world_server.frames
+    encode = world_server.encode_frames
 
     def noted(part, *rest):
         sent.append(str(part))
         return encode(part, *rest)
 
-    monkeypatch.setattr(world_server, "frames", noted)
+    monkeypatch.setattr(world_server, "encode_frames", noted)
     assert bed.client.read_slurm() == world.slurm
     assert sent == ["slurm"]
     assert set(bed.client.read_heard()) == set(world.health)
@@ -221,8 +221,8 @@ def test_a_world_is_encoded_when_it_is_asked_for_and_once(bed: Bed, monkeypatch)
     taken = []
     monkeypatch.setattr(
         world_server,
-        "frames",
-        lambda part, *rest: taken.append(part) or world_wire.frames(part, *rest),
+        "encode_frames",
+        lambda part, *rest: taken.append(part) or world_wire.encode_frames(part, *rest),
     )
     bed.server.offer(cycle(made()))
     bed.server.offer(cycle(made()))
@@ -240,8 +240,8 @@ def test_only_what_changed_is_encoded_and_sent_again(bed: Bed, monkeypatch) -> N
     taken: list[str] = []
     monkeypatch.setattr(
         world_server,
-        "frames",
-        lambda part, *rest: taken.append(part) or world_wire.frames(part, *rest),
+        "encode_frames",
+        lambda part, *rest: taken.append(part) or world_wire.encode_frames(part, *rest),
     )
 
     def encoded(state: State, **changes) -> set[str]:
@@ -250,7 +250,7 @@ def test_only_what_changed_is_encoded_and_sent_again(bed: Bed, monkeypatch) -> N
         assert bed.read().state == state
         return {*taken}
 
-    state = replay([*worlds.healed(), *worlds.troubled(), *worlds.changes()])
+    state = replay_events([*worlds.healed(), *worlds.troubled(), *worlds.changes()])
     world = made(state)
     assert encoded(state) == {"state", "history", "health", "slurm", "cloud"}
     assert encoded(state) == {"health", "slurm"}
@@ -259,14 +259,14 @@ def test_only_what_changed_is_encoded_and_sent_again(bed: Bed, monkeypatch) -> N
     later = worlds.at(2 * 86400)
     assert encoded(state, now=later) == {"state", "history", "health", "slurm"}
     assert encoded(state, now=later, cloud=worlds.cloud()) == {"health", "slurm", "cloud"}
-    again = replay([*worlds.healed(), *worlds.troubled()])
+    again = replay_events([*worlds.healed(), *worlds.troubled()])
     assert encoded(again) == {"state", "history", "health", "slurm", "cloud"}
     other = WorldClient(bed.config).read(worlds.NOW, cloud=True, history=True)
     assert other.state == again
 
 
 def test_what_the_loop_does_next_changes_no_world_that_was_offered(bed: Bed) -> None:
-    state = replay([*worlds.healed(), *worlds.troubled(), *worlds.changes()])
+    state = replay_events([*worlds.healed(), *worlds.troubled(), *worlds.changes()])
     world = made(state)
     bed.server.offer(cycle(world))
     before = state.nodes["n-44444444"]
@@ -279,7 +279,7 @@ def test_what_the_loop_does_next_changes_no_world_that_was_offered(bed: Bed) -> 
 
 def test_who_saw_an_answer_in_the_journal_finds_it_in_the_world(bed: Bed, monkeypatch) -> None:
     """A cycle that has written down what it did is waited for."""
-    state = replay(worlds.troubled())
+    state = replay_events(worlds.troubled())
     bed.server.offer(cycle(made(state)))
     bed.memory.state.events = state.events + 1
     with bed.line() as line:
@@ -426,7 +426,7 @@ def test_two_hundred_that_say_nothing_cost_a_few_descriptors(
     bed: Bed, monkeypatch, trusted: bool
 ) -> None:
     if not trusted:
-        monkeypatch.setattr(world_server, "trusted", lambda _: False)
+        monkeypatch.setattr(world_server, "is_trusted", lambda _: False)
     most = world_server.MOST if trusted else world_server.MOST_OF_USER
     before = len(os.listdir("/proc/self/fd"))
     with ExitStack() as lines:
@@ -476,7 +476,7 @@ def test_older_worlds_that_are_still_read_are_few(bed: Bed) -> None:
 def test_a_bug_in_the_server_costs_one_answer(bed: Bed, monkeypatch) -> None:
     bed.server.offer(cycle(made()))
     with monkeypatch.context() as patch:
-        patch.setattr(world_server, "frames", lambda *_: 1 / 0)
+        patch.setattr(world_server, "encode_frames", lambda *_: 1 / 0)
         with bed.line() as other:
             with pytest.raises(NoWorld, match="does not answer"):
                 bed.read()
@@ -531,8 +531,8 @@ def test_reading_a_world_loads_nothing_that_only_offline_reading_needs(
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, nodes, recoveries\n"
-        "from hpctl.engine.status_view import seen, status_view\n"
-        f"view = seen(Config(state_dir=Path({str(tmp_path)!r})))\n"
+        "from hpctl.engine.status_view import read_status_once, status_view\n"
+        f"view = read_status_once(Config(state_dir=Path({str(tmp_path)!r})))\n"
         "assert view.node_recoveries, view\n"
         f"found = {{*{heavy!r}.split()}} & {{*sys.modules}}\n"
         "assert not found, found\n"

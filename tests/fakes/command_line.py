@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.cli.main import cli
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import Absent, Unavailable
@@ -50,10 +50,10 @@ class Reads(Struct):
         self.answer = replace(self.answer, nodes=paper.nodes)
         return answers
 
-    def version(self) -> tuple[int, int, int]:
+    def read_version(self) -> tuple[int, int, int]:
         raise Unavailable("it does not answer", "look at its log")
 
-    show_config = version
+    show_config = read_version
 
     def reservations(self) -> dict[str, Reservation]:
         self.view()
@@ -78,7 +78,7 @@ class Head(Struct):
         store = self.store()
         store.append([e for some in events for e in some])
         store.record(list(worlds.health().values()))
-        me = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
+        me = DaemonIdentity("head-1", 4711, "0.1.0", "own", "head-1:8470")
         store.take_lease(me, store.daemon(), worlds.at(-600), 30.0)
         store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
         store.close()

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.config import Cluster, Config
+from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import State
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop_port import LoopPort
-from hpctl.jobs.report_intake import JobDesk
+from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
-OWN = Config(mode=Mode.OWN, cluster=Cluster(name="ml"))
+OWN = Config(mode=Mode.OWN, cluster=ClusterSection(name="ml"))
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
@@ -38,7 +38,7 @@ class Desk:
         here: Any = self
         self.live = LiveConfig(OWN)
         port = LoopPort(here, here, SystemClock(), self.poke)
-        self.desk = JobDesk(here, port, self.live, disk)
+        self.desk = JobReportHandler(here, port, self.live, disk)
 
     def append(self, events: Sequence[Event]) -> None:
         if self.full:

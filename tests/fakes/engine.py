@@ -8,7 +8,7 @@ from hpctl.engine import advance as advance_module
 from hpctl.engine import plan as plan_module
 from hpctl.engine import requests as requests_module
 from hpctl.engine import retire as retire_module
-from hpctl.engine.advance import Progress
+from hpctl.engine.advance import AdvancePass
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Plan
@@ -22,7 +22,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 ORDERS = requests_module.collect_orders(KINDS)
 
 
-def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
+def advance_all(view: View, policy: Policy, now: datetime) -> AdvancePass:
     """Advance every open recovery."""
     return advance_module.advance_all(view, policy, now, KINDS)
 
@@ -35,14 +35,14 @@ def plan(
     now: datetime,
 ) -> Plan:
     """Decide on every candidate."""
-    return plan_module.plan(view, policy, rules, here, now, KINDS)
+    return plan_module.plan_recoveries(view, policy, rules, here, now, KINDS)
 
 
 def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
     """Take one request."""
-    return requests_module.take(request, view, policy, now, ORDERS)
+    return requests_module.take_request(request, view, policy, now, ORDERS)
 
 
 def retire(state: State, before: datetime, living: Collection[JobId]) -> Retired:
     """Find what of the journal is past."""
-    return retire_module.retire(state, before, living, KINDS)
+    return retire_module.find_retired(state, before, living, KINDS)

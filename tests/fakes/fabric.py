@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import Expected, Machine, Observation
-from hpctl.detection.rdma_counters import Reading, Sweep, Trace
+from hpctl.detection.check import CheckedMachine, Expected, Observation
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
 from hpctl.faults.table import CHECKS
 
 BORN = (64768, 4711)
@@ -23,10 +23,10 @@ def traces(
     """One trace a sweep, from `{device: {counter: [values]}}`; those before it are its past."""
     length = max(len(values) for device in counters.values() for values in device.values())
     sweeps = [
-        Sweep(
+        CounterSweep(
             1000.0 + i * every_s,
             {
-                device: Reading(BORN, {name: values[i] for name, values in named.items()})
+                device: CounterReading(BORN, {name: values[i] for name, values in named.items()})
                 for device, named in counters.items()
             },
         )
@@ -56,5 +56,5 @@ class Node(Struct):
     clock: Clock = field(default_factory=Clock)
 
     @property
-    def machine(self) -> Machine:
-        return Machine(self.root, self.expected, monotonic=self.clock)
+    def machine(self) -> CheckedMachine:
+        return CheckedMachine(self.root, self.expected, monotonic=self.clock)

@@ -62,7 +62,7 @@ class SimSlurm(Slurmctld):
         def do(node: Node, reason: str) -> None:
             node.close(reason, self.now())
 
-        return self._update(nodes, rules.drain_unmarked if spare_marks else rules.drain, do)
+        return self._update(nodes, rules.drain_unmarked if spare_marks else rules.check_drain, do)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
@@ -71,7 +71,7 @@ class SimSlurm(Slurmctld):
             node.reason, node.reason_at = reason, self.now()
             self.set_down(node)
 
-        return self._update(nodes, rules.down, do)
+        return self._update(nodes, rules.check_down, do)
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
@@ -99,7 +99,7 @@ class SimSlurm(Slurmctld):
         job = self.known(attempt.job)
         if self.away or self.crashed:
             return UNAVAILABLE
-        refusal = rules.signal(_record(job), attempt)
+        refusal = rules.check_signal(_record(job), attempt)
         if refusal is not None or job is None:
             return refusal or rules.NO_SUCH_JOB
         job.signals += 1
@@ -110,7 +110,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         job = self.known(attempt.job)
-        send = rules.requeue(_record(job), attempt)
+        send = rules.check_requeue(_record(job), attempt)
         if isinstance(send, Outcome) or job is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         self.requeue_unchecked(job)
@@ -148,7 +148,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = rules.lift(_record(mine), nodes, self.nodes)
+        send = rules.plan_lifts(_record(mine), nodes, self.nodes)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         (update,) = send
@@ -160,11 +160,11 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        refusal = rules.hold(_record(mine))
+        refusal = rules.check_hold(_record(mine))
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
         mine.held, mine.reason = True, "JobHeldUser"
-        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
     def give_up(self, attempt: Attempt, why: str) -> Outcome:
@@ -175,7 +175,7 @@ class SimSlurm(Slurmctld):
         refusal = rules.give_up(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
         self.cancel(mine)
         return Outcome.accepted()
 
@@ -184,10 +184,10 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.note(_record(mine), attempt)
+        refusal = rules.check_note(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
-        mine.comment = rules.comment(mine.comment, why).partition("=")[2]
+        mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
     def find_canceler(self, job: SlurmJob) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.view import View
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
@@ -130,7 +130,7 @@ def view_of(
         "provider": ProviderView(now, True, instances={i.id: i for i in instances.values()}),
         "health": {n: Health(generation(n), now) for n in names},
         "assessments": {a.generation.node: a for a in sick},
-        "state": replay(log) if state is None else state,
+        "state": replay_events(log) if state is None else state,
         "instances": instances,
         **changes,
     }

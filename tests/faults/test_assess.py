@@ -4,16 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.assess import assess, fault_classes
-from hpctl.faults.catalogue import rules
-from hpctl.faults.incidents import incidents_of, repeated, together
+from hpctl.faults.assess import assess_health, fault_classes
+from hpctl.faults.catalogue import build_rules
+from hpctl.faults.incidents import are_one_event, incidents_of, is_repeated
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from hpctl.vocabulary.policy import Override
 from tests.fakes.values import T0, at
 
-RULES = rules()
+RULES = build_rules()
 GENERATION = Generation("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
 
@@ -35,7 +35,7 @@ def unknown(check="gpu.count"):
 
 def judge(*findings, now=30.0, heard=None, using=RULES):
     last_heard = at(now if heard is None else heard)
-    return assess(Health(GENERATION, last_heard, findings), using, at(now))
+    return assess_health(Health(GENERATION, last_heard, findings), using, at(now))
 
 
 def rule(*findings, now=30.0):
@@ -191,7 +191,7 @@ def test_the_driver_raises_a_harmless_code():
 
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
-    mine = rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
+    mine = build_rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
     assert judge(xid(48), xid(154, 1, detail="None"), using=mine).fault.ladder == (Remedy.REPLACE,)
 
 
@@ -207,9 +207,9 @@ def test_many_incidents_are_not_each_compared_with_all_others(monkeypatch):
 
     def counted(a, b, fold):
         compared.append((a, b))
-        return together(a, b, fold)
+        return are_one_event(a, b, fold)
 
-    monkeypatch.setattr("hpctl.faults.incidents.together", counted)
+    monkeypatch.setattr("hpctl.faults.incidents.are_one_event", counted)
     many = [xid(171, device=f"gpu-{n}") for n in range(500)]
     assert judge(*many, *(xid(48, device=f"gpu-{n}") for n in range(500))).fault is not None
     assert len(compared) <= 1000
@@ -303,7 +303,7 @@ def seen(code: str, minute: float, job: str = "", until: float | None = None, wh
 
 def again(*findings: Finding) -> bool:
     (incident,) = incidents_of(findings)
-    return repeated(incident, DAY_S, APART)
+    return is_repeated(incident, DAY_S, APART)
 
 
 @pytest.mark.parametrize("code", ["13", "31"])
@@ -403,6 +403,6 @@ def test_what_confirms_no_unknown_line(beside) -> None:
 def test_a_sites_own_treatment_of_a_note_is_done() -> None:
     override = Override(urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT,), settle_s=9.0)
     for finding, its in ((line(), "kernel-driver-unknown"), (xid(13), "xid-13")):
-        using = rules({its: override})
+        using = build_rules({its: override})
         assert judge(finding, now=5, using=using).condition is Condition.SUSPECT
         assert judge(finding, now=10, using=using).fault.rule == its

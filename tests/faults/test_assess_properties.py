@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Condition, Urgency
 from hpctl.vocabulary.identity import Generation
@@ -15,7 +15,7 @@ from hpctl.vocabulary.model import Finding, Health, Verdict
 from tests.examples import examples
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
-RULES = rules()
+RULES = build_rules()
 GENERATION = Generation("n1", "i-1", "b1")
 WORSE = {Condition.HEALTHY: 0, Condition.UNKNOWN: 1, Condition.SUSPECT: 2, Condition.FAULTY: 3}
 TELLING = (
@@ -59,7 +59,7 @@ lists = st.lists(findings(), max_size=8)
 @EXAMPLES
 @given(lists, times, times)
 def test_total_and_sound(found, heard, now):
-    verdict = assess(Health(GENERATION, heard, tuple(found)), RULES, now)
+    verdict = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
     assert (verdict.condition is Condition.FAULTY) == (verdict.fault is not None)
     if verdict.fault is not None:
         assert verdict.fault.urgency is not Urgency.NONE
@@ -74,15 +74,15 @@ def test_total_and_sound(found, heard, now):
 @given(st.data(), lists, times, times)
 def test_the_order_of_findings_does_not_matter(data, found, heard, now):
     shuffled = data.draw(st.permutations(found))
-    one = assess(Health(GENERATION, heard, tuple(found)), RULES, now)
-    assert one == assess(Health(GENERATION, heard, tuple(shuffled)), RULES, now)
+    one = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
+    assert one == assess_health(Health(GENERATION, heard, tuple(shuffled)), RULES, now)
 
 
 @EXAMPLES
 @given(lists, findings(verdicts=(Verdict.UNKNOWN,)), times, times)
 def test_an_unknown_never_makes_healthier_and_never_faulty(found, extra, heard, now):
-    before = assess(Health(GENERATION, heard, tuple(found)), RULES, now)
-    after = assess(Health(GENERATION, heard, (*found, extra)), RULES, now)
+    before = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
+    after = assess_health(Health(GENERATION, heard, (*found, extra)), RULES, now)
     assert WORSE[after.condition] >= WORSE[before.condition]
     assert after.fault == before.fault
 
@@ -91,8 +91,8 @@ def test_an_unknown_never_makes_healthier_and_never_faulty(found, extra, heard, 
 @given(lists, times, times, st.floats(0, 500_000))
 def test_a_clock_that_steps_back_never_makes_faulty(found, heard, now, back):
     health = Health(GENERATION, heard, tuple(found))
-    before = assess(health, RULES, now)
-    after = assess(health, RULES, now - timedelta(seconds=back))
+    before = assess_health(health, RULES, now)
+    after = assess_health(health, RULES, now - timedelta(seconds=back))
     if before.condition is not Condition.FAULTY:
         assert after.condition is not Condition.FAULTY
 
@@ -102,13 +102,13 @@ def test_a_clock_that_steps_back_never_makes_faulty(found, heard, now, back):
 def test_silence_alone_never_changes_whether_a_node_is_faulty(found, heard, now, longer):
     health = Health(GENERATION, heard, tuple(found))
     quieter = replace(health, last_heard=heard - timedelta(seconds=longer))
-    assert assess(health, RULES, now).fault == assess(quieter, RULES, now).fault
+    assert assess_health(health, RULES, now).fault == assess_health(quieter, RULES, now).fault
 
 
 @EXAMPLES
 @given(lists, times, times)
 def test_only_bad_findings_make_faulty(found, heard, now):
     harmless = tuple(f for f in found if f.verdict in (Verdict.OK, Verdict.UNKNOWN))
-    assert assess(Health(GENERATION, heard, harmless), RULES, now).condition is not (
+    assert assess_health(Health(GENERATION, heard, harmless), RULES, now).condition is not (
         Condition.FAULTY
     )

@@ -2,7 +2,13 @@
 
 import pytest
 
-from hpctl.faults.decode import decode_nvlink5, driver_rule, nvlink5_rule, part, severity
+from hpctl.faults.decode import (
+    decode_nvlink5,
+    driver_rule,
+    nvlink5_rule,
+    parse_gpu_part,
+    parse_severity,
+)
 
 PCI = "NVRM: Xid (PCI:0000:04:00): "
 
@@ -19,7 +25,7 @@ PCI = "NVRM: Xid (PCI:0000:04:00): "
     ],
 )
 def test_severity(text, fatal):
-    assert severity(text) is fatal
+    assert parse_severity(text) is fatal
 
 
 def test_nvlink5_fields():
@@ -96,6 +102,8 @@ def test_a_line_cut_short_is_not_read_as_none():
 
 def test_part():
     warp = "13, Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): Out Of Range Address"
-    assert part("13", warp) == ""
-    assert part("74", "74, NVLink: fatal error detected on link 2(0x0, 0x0)") == "link 2"
-    assert part("74", "74") == part("13", "") == part("31", warp) == ""
+    assert parse_gpu_part("13", warp) == ""
+    assert parse_gpu_part("74", "74, NVLink: fatal error detected on link 2(0x0, 0x0)") == "link 2"
+    assert (
+        parse_gpu_part("74", "74") == parse_gpu_part("13", "") == parse_gpu_part("31", warp) == ""
+    )

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from hpctl.detection.findings import MAX_JOBS, Findings
-from hpctl.faults.health import MOST_FINDINGS, fold_report, standing
+from hpctl.detection.findings import MAX_JOBS, FindingStore
+from hpctl.faults.health import MOST_FINDINGS, drop_dismissed, fold_report
 from hpctl.vocabulary.model import Clears, Finding, Health, Report, Verdict
 from tests.fakes.values import T0, at
 
@@ -77,16 +77,16 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
 
 def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_seen() -> None:
     health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
-    assert standing(health, None) == health
-    assert [f.code for f in standing(health, LATER).findings] == ["48"]
+    assert drop_dismissed(health, None) == health
+    assert [f.code for f in drop_dismissed(health, LATER).findings] == ["48"]
     health, _ = fold_report(health, report(replace(operators(finding(3600)), count=60)), at(3600))
-    assert [f.code for f in standing(health, LATER).findings] == ["48"]
+    assert [f.code for f in drop_dismissed(health, LATER).findings] == ["48"]
 
 
 def test_what_began_after_the_return_counts() -> None:
     anew = replace(operators(finding(30)), first=at(30))
     health, _ = fold_report(None, report(anew), at(30))
-    assert standing(health, LATER).findings == (anew,)
+    assert drop_dismissed(health, LATER).findings == (anew,)
 
 
 def hit(job: str, minute: int = 0, device: str = "0000:c1:00.0") -> Finding:
@@ -97,7 +97,7 @@ def hit(job: str, minute: int = 0, device: str = "0000:c1:00.0") -> Finding:
 def test_thousands_of_jobs_are_not_remembered_one_by_one() -> None:
     later = at(30 * 86400)
     health, _ = fold_report(None, report(), later)
-    agent = Findings()
+    agent = FindingStore()
     for n in range(500):
         agent.add(hit(str(n + 1), n))
         health, _ = fold_report(health, report(*agent.all()), later)

@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.faults.reachability import Signs, sign_of, with_marks_and_reach
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
@@ -16,7 +16,7 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import T0 as NOW
 from tests.fakes.values import at
 
-RULES = rules()
+RULES = build_rules()
 N1, N2 = "n1", "n2"
 SEEN = Instance("i-1", InstanceStatus.RUNNING, node=N1)
 DOWN = SlurmNode(N1, "DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
@@ -34,7 +34,7 @@ def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True)
     for now in (at(-lasts_s), NOW):
         then = {n: replace(h, last_heard=min(h.last_heard, now)) for n, h in known.items()}
         parts, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, now, signs)
-    return assess(parts[N1], RULES, NOW), signs
+    return assess_health(parts[N1], RULES, NOW), signs
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_a_look_that_remembers_nothing_goes_by_slurms_own_time():
     parts, _ = with_marks_and_reach(
         {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
     )
-    assert assess(parts[N1], RULES, NOW).condition is Condition.FAULTY
+    assert assess_health(parts[N1], RULES, NOW).condition is Condition.FAULTY

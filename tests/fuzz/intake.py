@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.request_intake import route as request_route
-from hpctl.jobs.report_intake import route as job_route
-from hpctl.service.alerts import routes as alert_routes
+from hpctl.engine.request_intake import make_route as request_route
+from hpctl.jobs.report_intake import make_route as job_route
+from hpctl.service.alerts import make_routes as alert_routes
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.wire import job_reports as job_wire
@@ -105,7 +105,7 @@ class _Intake:
             settings, Sink(), {"n1": "127.0.0.1"}.get, registry,
             routes=[
                 *alert_routes(token, _taken, registry),
-                job_route(lambda *_: job_wire.Taken(7), settings, SystemClock(), registry),
+                job_route(lambda *_: job_wire.JobReportAck(7), settings, SystemClock(), registry),
                 request_route(lambda *_: 1, settings, registry),
             ],
         )  # fmt: skip

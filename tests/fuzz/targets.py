@@ -20,11 +20,11 @@ from hpctl.checkpoints.formats import flax_file, hf_trainer, manifest, ocdbt, to
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.detection import kmsg
 from hpctl.detection.check import CannotTell as NoVerdict
-from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.outside import hma_records, plugin_json, report_request
 from hpctl.engine import config
 from hpctl.engine.journal.events import EVENT_TYPES
-from hpctl.engine.journal.rows import decode
+from hpctl.engine.journal.rows import decode_event
 from hpctl.jobs import crash
 from hpctl.jobs.hangs import ras_report
 from hpctl.jobs.logs import rules
@@ -44,7 +44,7 @@ from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import explained
+from hpctl.wire.heads import explain_refusal
 from tests import reports
 from tests.checkpoints import checkpoint_files, ocdbt_files
 from tests.engine.journal.events import signal, taken
@@ -87,15 +87,15 @@ def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes],
 def _kernel(raw: bytes) -> object:
     lines = _text(raw).split("\n")
     records = [kmsg.Record(0, n, NOW, line) for n, line in enumerate(lines)]
-    return Kernel(lambda pid, at: "").findings(records)
+    return KernelJudge(lambda pid, at: "").findings(records)
 
 
 def _crash(raw: bytes) -> object:
-    return crash.classify(1, _text(raw).split("\n"), at=NOW, policy=RunPolicy())
+    return crash.classify_crash(1, _text(raw).split("\n"), at=NOW, policy=RunPolicy())
 
 
 def _metadata(directory: Path, name: str) -> object:
-    with files.opened(directory, name) as file:
+    with files.open_file(directory, name) as file:
         return torch_files.data_files(file)
 
 
@@ -108,7 +108,7 @@ def _node(raw: bytes) -> object:
     height = raw[0] if raw else 0
     above = ocdbt_files.manifest(0, len(node), height, "d/aa", 0)
     (place / ocdbt.MANIFEST).write_bytes(above)
-    return ocdbt.values(place)
+    return ocdbt.read_values(place)
 
 
 def _log(raw: bytes) -> object:
@@ -136,7 +136,7 @@ def _events() -> tuple[bytes, ...]:
 def _journal(raw: bytes) -> object:
     """The first byte says of which kind the event is."""
     kinds = sorted(EVENT_TYPES)
-    return decode(1, kinds[raw[0] % len(kinds)] if raw else "x", _text(raw[1:]))
+    return decode_event(1, kinds[raw[0] % len(kinds)] if raw else "x", _text(raw[1:]))
 
 
 def _files(pattern: str, most: int = 8) -> tuple[bytes, ...]:
@@ -184,58 +184,65 @@ LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
 SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
 
 TARGETS: dict[str, Target] = {
-    "report": _target(wire.read, wire.encode(_report()), refuses=MALFORMED),
+    "report": _target(wire.read_message, wire.encode_report(_report()), refuses=MALFORMED),
     "intake": _target(partial(intake.run, directory=DISK), *intake.SEEDS),
     "ack": _target(wire.decode_ack, b'{"ack":1}', refuses=MALFORMED),
     "request": _target(
         wire.read_request, wire.encode_request("replace", "n1", "ada"), refuses=MALFORMED
     ),
-    "job-report": _target(job_wire.decode, job_wire.encode(JobReport(7, 0)), refuses=MALFORMED),
+    "job-report": _target(
+        job_wire.decode_job_report, job_wire.encode_job_report(JobReport(7, 0)), refuses=MALFORMED
+    ),
     "job-answer": _target(job_wire.decode_taken, b'{"job":7,"acts":true}', refuses=MALFORMED),
-    "refusal": _target(explained, b'{"error":"x","message":"y"}'),
-    "alerts": _target(alerts.decode, ALERT, refuses=HpctlError),
+    "refusal": _target(explain_refusal, b'{"error":"x","message":"y"}'),
+    "alerts": _target(alerts.decode_notification, ALERT, refuses=HpctlError),
     "journal": _target(
         _journal, *(bytes([n]) + e for n in range(12) for e in _events()), refuses=JournalCorrupt
     ),
-    "slurm-nodes": _target(_on_text(lambda text: parse.nodes(parse.node_lines(text))), NODE_TEXT),
+    "slurm-nodes": _target(
+        _on_text(lambda text: parse.parse_nodes(parse.node_lines(text))), NODE_TEXT
+    ),
     "slurm-jobs": _target(
-        lambda raw: parse.jobs(raw, b"", MARK, Hostlists()), _squeue_seed(),
+        lambda raw: parse.parse_jobs(raw, b"", MARK, Hostlists()), _squeue_seed(),
         refuses=parse.FrameError,
     ),
     "slurm-lists": _target(
-        lambda raw: parse.jobs(_squeue_seed(), raw, MARK, Hostlists()),
+        lambda raw: parse.parse_jobs(_squeue_seed(), raw, MARK, Hostlists()),
         b"7mx;n[1-4]mx.", refuses=parse.FrameError,
     ),
-    "slurm-config": _target(_on_text(parse.config), b"SlurmctldPort = 6817\n"),
-    "slurm-version": _target(_on_text(parse.version), b"slurm 25.11.7\n"),
+    "slurm-config": _target(_on_text(parse.parse_config), b"SlurmctldPort = 6817\n"),
+    "slurm-version": _target(_on_text(parse.parse_version), b"slurm 25.11.7\n"),
     "reservations": _target(
         _on_text(cli.parse_reservations), b"ReservationName=a Start=x Nodes=n[1-4] C=4\n"
     ),
     "hostlist": _target(
-        _on_text(hostlist.expand), b"n[1-4,007],gpu-[1-2]-x,b", refuses=hostlist.HostlistError
+        _on_text(hostlist.expand_hostlist), b"n[1-4,007],gpu-[1-2]-x,b",
+        refuses=hostlist.HostlistError,
     ),
     "comment": _target(
         _on_text(read_comment),
         b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',
         b'hpctl:{"ckpt":"/shared/run","tiers":["s3://b/c"],"fast":{"dir":"/nvme"}} mine',
     ),
-    "kmsg": _target(kmsg.parse, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
+    "kmsg": _target(kmsg.parse_record, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
     "kernel-lines": _target(
         _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")
     ),
     "hma": _target(_on_text(hma_records.read_detection), DETECTION, refuses=hma_records.Malformed),
     "plugin": _target(
-        plugin_json.findings,
+        plugin_json.parse_findings,
         b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',
         refuses=NoVerdict,
     ),
-    "plugin-description": _target(plugin_json.description, b'{"every_s":60}', refuses=NoVerdict),
+    "plugin-description": _target(
+        plugin_json.parse_description, b'{"every_s":60}', refuses=NoVerdict
+    ),
     "local-report": _target(
-        report_request.decode,
+        report_request.decode_request,
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
-    "progress": _target(progress_notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
+    "progress": _target(progress_notes.parse_note, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
     "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
     "ras-json": _target(ras_report.read_json, _ras(), refuses=HpctlError),
@@ -272,18 +279,20 @@ TARGETS: dict[str, Target] = {
     ),
     "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR, refuses=NotWhole),
     "batch-script": _target(
-        _on_text(partial(options.read, "job.sh")), SCRIPT, refuses=HpctlError
+        _on_text(partial(options.read_script, "job.sh")), SCRIPT, refuses=HpctlError
     ),
-    "log-rules": _target(_on_text(rules.parse), RULES, refuses=HpctlError),
+    "log-rules": _target(_on_text(rules.parse_rules), RULES, refuses=HpctlError),
     "policy": _target(
-        _on_text(policy_file.parse), policy_file.example().encode(), LADDER, refuses=HpctlError
+        _on_text(policy_file.parse_policy), policy_file.format_example().encode(), LADDER,
+        refuses=HpctlError,
     ),
     "configuration": _target(
-        _on_text(config.parse), b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
+        _on_text(config.parse_config), b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
         refuses=HpctlError,
     ),
     "cluster-file": _target(
-        _on_text(spec_reading.parse), *_files("tests/clusters/files/*.yaml", 3), refuses=HpctlError
+        _on_text(spec_reading.parse_spec), *_files("tests/clusters/files/*.yaml", 3),
+        refuses=HpctlError,
     ),
     "duration": _target(_on_text(duration_s), b"1d12h30min"),
     "time": _target(_iso, b"2026-03-01T12:00:00.123Z", refuses=ValueError),

@@ -91,14 +91,14 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
     """Return what the agent makes of each record by itself."""
     import msgspec
 
-    from hpctl.detection.kernel.log import Kernel
-    from hpctl.detection.kmsg import parse
-    from hpctl.detection.slurm_jobs import Jobs
+    from hpctl.detection.kernel.log import KernelJudge
+    from hpctl.detection.kmsg import parse_record
+    from hpctl.detection.slurm_jobs import ProcessJobs
 
-    kernel = Kernel(Jobs().of)
+    kernel = KernelJudge(ProcessJobs().of)
     judged: list[dict[str, Any]] = []
     for raw in records:
-        record = parse(raw.encode())
+        record = parse_record(raw.encode())
         findings = [] if record is None else kernel.findings([record])
         plain = [msgspec.to_builtins(finding) for finding in findings]
         judged.append(

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import replay
-from hpctl.insight.forecast.history import forecasts, rank_risks
+from hpctl.engine.journal.state import replay_events
+from hpctl.insight.forecast.history import forecast_nodes, rank_risks
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from tests.capacity.test_burn_in import DAY, chosen, every, past
 from tests.capacity.test_burn_in_results import failed, treated
@@ -27,6 +27,6 @@ def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
 
 def test_it_tells_in_the_forecast() -> None:
     (rec,), _ = treated(failed(N1))
-    state = replay([*failed(N1), rec])
-    (one,) = forecasts(state, [N1, N2], cluster().health, at(DAY), of=[N1])
+    state = replay_events([*failed(N1), rec])
+    (one,) = forecast_nodes(state, [N1, N2], cluster().health, at(DAY), of=[N1])
     assert (one.breaks, dict(one.rules)) == (1, {"burn-in-failed": 1})

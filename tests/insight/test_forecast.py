@@ -7,17 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, SignalSeen
-from hpctl.engine.journal.state import replay
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
-from hpctl.insight.forecast.decide import CHECK, PRIORS, STEPS, Break, Unit, learn
+from hpctl.engine.journal.state import replay_events
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
+from hpctl.insight.forecast.decide import CHECK, PRIORS, STEPS, Break, ForecastInstance, learn_model
 from hpctl.insight.forecast.history import (
     Forecast,
-    calibration,
-    error,
-    finding,
-    forecasts,
-    history,
+    compute_error,
+    forecast_nodes,
+    make_finding,
+    measure_calibration,
+    read_history,
     spares_for,
 )
 from hpctl.vocabulary.assessment import Condition
@@ -45,7 +45,7 @@ def treated(day, number=0, node=1, end="operator_cancelled", **changes):
 
 def told(*events: list[Event], day: float = 30, health=None) -> dict[NodeName, Forecast]:
     log = sorted((e for some in events for e in some), key=lambda e: e.at)
-    found = forecasts(replay(log), FLEET, health or {}, seconds(day * DAY))
+    found = forecast_nodes(replay_events(log), FLEET, health or {}, seconds(day * DAY))
     assert len(found) == len(FLEET)
     return {f.node: f for f in found}
 
@@ -61,25 +61,30 @@ def test_hazards_without_priors_are_those_of_lifelines() -> None:
             left, gap = left - rate * (end - gap), end
         # Each begins as the break before it ends, and is watched for 100 days.
         ends = [Break(gap + left / rate, math.inf, "x")] if gap + left / rate <= 100 else []
-        units.append(Unit(0.0, (Break(-1.0, 0.0, "x"), *ends)))
-    model = learn(units, 0.0, 100.0, NONE)
+        units.append(ForecastInstance(0.0, (Break(-1.0, 0.0, "x"), *ends)))
+    model = learn_model(units, 0.0, 100.0, NONE)
     assert [model.base * times for times in model.recency] == pytest.approx(LIFELINES, rel=1e-3)
 
 
 def test_a_new_cluster_has_the_published_rate() -> None:
-    model = learn([], 0.0, 0.0)
-    chance = model.chance(Unit(0.0), 1.0)
+    model = learn_model([], 0.0, 0.0)
+    chance = model.chance(ForecastInstance(0.0), 1.0)
     assert model.base == pytest.approx(3.73e-3, rel=0.01)
     assert chance == pytest.approx(0.9 * 3.73e-3, rel=0.01)
-    assert model.chance(Unit(0.0), 30.0) == pytest.approx(30 * chance, rel=0.1)
+    assert model.chance(ForecastInstance(0.0), 30.0) == pytest.approx(30 * chance, rel=0.1)
 
 
 def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> None:
     trace = synthetic(1)
-    model = learn((Unit(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0)
-    twice = Unit(0.0, (Break(180.0, 180.5, "GPU"), Break(199.0, 199.9, "GPU")))
-    once, older = replace(twice, breaks=twice.breaks[1:]), Unit(0.0, (Break(150.0, 151.0, "GPU"),))
-    chances = [model.chance(u, 7.0) for u in (twice, once, older, Unit(0.0))]
+    model = learn_model(
+        (ForecastInstance(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0
+    )
+    twice = ForecastInstance(0.0, (Break(180.0, 180.5, "GPU"), Break(199.0, 199.9, "GPU")))
+    once, older = (
+        replace(twice, breaks=twice.breaks[1:]),
+        ForecastInstance(0.0, (Break(150.0, 151.0, "GPU"),)),
+    )
+    chances = [model.chance(u, 7.0) for u in (twice, once, older, ForecastInstance(0.0))]
     assert (chances, len(set(chances))) == (sorted(chances, reverse=True), 4)
     assert 0 < model.chance(twice, 1.0) < model.chance(twice, 7.0) < model.chance(twice, 30.0) < 1
     assert model.chance(once, 7.0, ["throttling"]) > model.chance(once, 7.0)
@@ -89,10 +94,14 @@ def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> 
 
 def test_an_indicator_is_worth_what_the_journal_shows() -> None:
     signs = ("remapped rows",)
-    with_it = [Unit(0.0, (Break(n, n + 0.1, "GPU memory", signs),)) for n in range(1, 41)]
-    without = [Unit(0.0, (Break(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)]
-    shown = learn(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs["remapped rows"]
-    idle = learn(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs["remapped rows"]
+    with_it = [
+        ForecastInstance(0.0, (Break(n, n + 0.1, "GPU memory", signs),)) for n in range(1, 41)
+    ]
+    without = [ForecastInstance(0.0, (Break(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)]
+    shown = learn_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
+        "remapped rows"
+    ]
+    idle = learn_model(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs["remapped rows"]
     assert shown == pytest.approx((2 + 40) / (1 + 40 * 0.05))
     assert idle < 0.2
 
@@ -117,7 +126,7 @@ def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events.append(SignalSeen(seconds(22 * DAY + 9), "n-last", "new_generation_seen", "", new))
     fresh = told(events, day=23)[N1]
     assert (fresh.instance, fresh.breaks, fresh.again) == ("i-other", 0, False)
-    past = history(replay(events), seconds(23 * DAY))
+    past = read_history(replay_events(events), seconds(23 * DAY))
     assert [len(u.breaks) for u in past.units.values()] == [3]
 
 
@@ -139,24 +148,24 @@ def test_indicators_are_read_from_what_agents_say_now() -> None:
 
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     now = seconds(24 * DAY)
-    answer = finding(told(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
+    answer = make_finding(told(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
     assert answer is not None
     assert answer.check == CHECK
-    judged = assess(Health(generation(), now, (answer,)), rules(), now)
+    judged = assess_health(Health(generation(), now, (answer,)), build_rules(), now)
     assert (judged.condition, judged.findings) == (Condition.HEALTHY, (answer,))
     assert "[history-forecast]" in judged.why
 
 
 def test_what_was_predicted_is_compared_with_what_happened() -> None:
     events = [e for d in range(3, 60, 6) for e in treated(d, node=d % 7 + 1)]
-    bands = calibration(replay(events), FLEET, seconds(62 * DAY))
+    bands = measure_calibration(replay_events(events), FLEET, seconds(62 * DAY))
     broken = sum(round(b.happened * b.node_weeks) for b in bands)
     weeks = range(1, (62 - 3) // 7)
     hit = {(w, d % 7) for w in weeks for d in range(3, 60, 6) if 62 - 7 * w <= d < 69 - 7 * w}
     assert broken == len(hit)
     assert sum(b.node_weeks for b in bands) == pytest.approx(len(FLEET) * len(weeks), abs=2)
-    assert 0 < error(bands) < 0.05
-    assert calibration(replay(events[:2]), FLEET, seconds(10 * DAY)) == ()
+    assert 0 < compute_error(bands) < 0.05
+    assert measure_calibration(replay_events(events[:2]), FLEET, seconds(10 * DAY)) == ()
 
 
 def test_spares_are_enough_for_a_day() -> None:
@@ -167,8 +176,8 @@ def test_spares_are_enough_for_a_day() -> None:
 
 def test_a_forecast_of_ten_thousand_nodes_is_the_same_in_any_order() -> None:
     events = [e for d in range(1, 40) for e in treated(d, node=d % 9 + 1, rule=RuleId("xid-48"))]
-    state, now = replay(events), seconds(45 * DAY)
+    state, now = replay_events(events), seconds(45 * DAY)
     nodes = [node_name(n) for n in range(1, 10_001)]
-    found = forecasts(state, nodes, {}, now)
-    assert found == forecasts(state, nodes[::-1], {}, now)
-    assert forecasts(state, nodes, {}, now, of=nodes[:9]) == found[:9]
+    found = forecast_nodes(state, nodes, {}, now)
+    assert found == forecast_nodes(state, nodes[::-1], {}, now)
+    assert forecast_nodes(state, nodes, {}, now, of=nodes[:9]) == found[:9]

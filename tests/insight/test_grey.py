@@ -9,13 +9,13 @@ from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import Event, SignalSeen
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.world import World
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import Rules, rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import Rules, build_rules
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.insight.grey.decide import WINDOW
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -96,7 +96,7 @@ class Head:
                     )  # fmt: skip
                     self.book.accept(report)
                     self.grey.hear(report.generation, report.gauges)
-            self.observer.look(State(), rules())
+            self.observer.look(State(), build_rules())
             self.grey.compare()
 
     def look(self, in_force):
@@ -104,7 +104,7 @@ class Head:
         return self.observer.look(State(), in_force)
 
     def condition(self, in_force: Rules | None = None) -> Condition:
-        judged = self.look(in_force or rules()).assessments.get(N1)
+        judged = self.look(in_force or build_rules()).assessments.get(N1)
         return judged.condition if judged else Condition.HEALTHY
 
 
@@ -126,9 +126,9 @@ def test_a_slow_node_is_suspect_within_three_minutes_and_the_loop_is_woken(head:
 
 def test_a_single_slow_signal_opens_nothing_unless_the_site_says_so(head: Head) -> None:
     head.windows(6, hot=[N1])
-    view = head.look(rules())
-    assert plan(view, OWN, rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
-    theirs = rules(
+    view = head.look(build_rules())
+    assert plan(view, OWN, build_rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
+    theirs = build_rules(
         {"peer-throttle": Override(Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT))}
     )
     view = head.look(theirs)
@@ -142,9 +142,9 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
     stored = head.rows[N1]
     world = World(
         now=head.clock.at, policy=OWN, state=State(), health=head.rows,
-        assessments={N1: assess(stored, rules(), head.clock.at)},
+        assessments={N1: assess_health(stored, build_rules(), head.clock.at)},
     )  # fmt: skip
-    reported = explain_view(world, rules(), N1)
+    reported = explain_view(world, build_rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
     assert (evidence.check, evidence.first) == ("peer.throttle", T0)
@@ -180,7 +180,7 @@ def test_what_breaks_again_is_told_beside_its_findings_and_stays_in_service(head
     for n in range(4):
         log.append(opened(f"n-{n}", N1, n - 1000.0 * (4 - n)))
         log.append(SignalSeen(at(n - 1000.0 * (4 - n)), f"n-{n}", "operator_cancelled", ""))
-    head.grey.look_back(replay(log))
+    head.grey.look_back(replay_events(log))
     assert head.condition() is Condition.HEALTHY
     head.book.flush()
     (reported,) = head.rows[N1].findings

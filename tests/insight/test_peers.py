@@ -55,12 +55,12 @@ def windows(count, changes, group=GROUP, memory=None, start=0):
     memory = {} if memory is None else memory
     for window in range(start, start + count):
         text = seen(window, changes(window), group.nodes)
-        memory = decide.judge([group], text, memory, at(20 * (window + 1)))
+        memory = decide.judge_peers([group], text, memory, at(20 * (window + 1)))
     return memory
 
 
 def found(memory: decide.Memory) -> dict[str, list[str]]:
-    return {node: [f.check for f in text] for node, text in decide.findings(memory).items()}
+    return {node: [f.check for f in text] for node, text in decide.make_findings(memory).items()}
 
 
 def only(node: str, change: Change) -> Callable[[int], Mapping[str, Change]]:
@@ -85,7 +85,7 @@ def test_nodes_that_do_not_agree_on_a_setting_are_left_alone():
 def test_a_finding_tells_onset_value_median_z_peers_and_windows():
     memory = windows(3, lambda _: {})
     memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
-    (answer,) = decide.findings(memory)[N1]
+    (answer,) = decide.make_findings(memory)[N1]
     assert (answer.verdict, answer.job, answer.first) == (Verdict.WARN, "1", at(60))
     assert (answer.last, answer.count) == (at(200), 7)
     assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in answer.evidence
@@ -110,8 +110,8 @@ def test_a_finding_ends_when_the_node_is_among_its_peers_again():
 
 def test_a_finding_without_evidence_is_dropped_after_ten_minutes():
     memory = windows(6, only(N1, BAD["clock"]))
-    assert found(decide.judge([], {}, memory, at(120 + 600))) == {N1: ["peer.clock"]}
-    assert decide.judge([], {}, memory, at(120 + 601)) == {}
+    assert found(decide.judge_peers([], {}, memory, at(120 + 600))) == {N1: ["peer.clock"]}
+    assert decide.judge_peers([], {}, memory, at(120 + 601)) == {}
 
 
 def test_a_whole_job_that_slows_down_accuses_nobody():
@@ -139,16 +139,16 @@ def test_without_utilisation_power_tells_who_works():
     answer = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
     for gauges in answer.values():
         del gauges["gpu.busy"]
-    assert decide.judge([GROUP], answer, {}, at(30)) == {}
+    assert decide.judge_peers([GROUP], answer, {}, at(30)) == {}
     answer[N1]["gpu.power_w"] = 500.0
-    assert set(decide.judge([GROUP], answer, {}, at(30))) == {(N1, "clock")}
+    assert set(decide.judge_peers([GROUP], answer, {}, at(30))) == {(N1, "clock")}
 
 
 def test_what_was_not_heard_is_no_evidence():
     parts = seen(0, {N1: BAD["clock"]})
-    assert decide.judge([GROUP], {name: parts[name] for name in NAMES[:3]}, {}, at(30)) == {}
+    assert decide.judge_peers([GROUP], {name: parts[name] for name in NAMES[:3]}, {}, at(30)) == {}
     del parts[N1]["gpu.sm_clock_mhz"]
-    assert decide.judge([GROUP], parts, {}, at(30)) == {}
+    assert decide.judge_peers([GROUP], parts, {}, at(30)) == {}
 
 
 def test_clocks_are_compared_within_one_kind_and_throttling_across():
@@ -163,7 +163,7 @@ def test_many_that_name_a_remote_side_accuse_the_silent_peer():
     raised = dict.fromkeys(NAMES[1:], BAD["remote"])
     memory = windows(4, lambda _: raised)
     assert found(memory) == {N1: ["peer.remote"]}
-    assert "its peers raise these, it does not" in decide.findings(memory)[N1][0].evidence
+    assert "its peers raise these, it does not" in decide.make_findings(memory)[N1][0].evidence
 
 
 @pytest.mark.parametrize("raising", range(2, 7))
@@ -181,19 +181,19 @@ def test_the_spread_is_that_of_all_the_others_in_full(values, place, low):
     ordered = sorted(values)
     place %= len(ordered)
     rest = ordered[:place] + ordered[place + 1 :]
-    others = decide._Others(ordered, place)
+    others = decide._OtherMembers(ordered, place)
     assert [others[i] for i in range(len(others))] == rest
     count = (len(rest) - 1) // 4 * 2 + 1 if low else len(rest)
     centre = statistics.median(rest)
     plain = statistics.median(abs(v - centre) for v in rest[:count])
-    assert decide._spread(others, count, centre) == plain
+    assert decide._compute_spread(others, count, centre) == plain
 
 
 def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     nodes = tuple(node_name(n) for n in range(10_000))
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
-    assert len(decide.judge([decide.PeerGroup(1, nodes, (nodes,))], slow, {}, at(0))) == 5000
+    assert len(decide.judge_peers([decide.PeerGroup(1, nodes, (nodes,))], slow, {}, at(0))) == 5000
     assert time.process_time() - begun < 4
 
 

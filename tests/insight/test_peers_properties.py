@@ -21,14 +21,14 @@ def group(names: tuple[str, ...]) -> decide.PeerGroup:
 def run(names: tuple[str, ...], lines: list[dict[str, dict[str, float]]]) -> decide.Memory:
     memory: decide.Memory = {}
     for n, seen in enumerate(lines):
-        memory = decide.judge([group(names)], seen, memory, at(20 * n))
+        memory = decide.judge_peers([group(names)], seen, memory, at(20 * n))
     return memory
 
 
 @given(nodes, st.lists(window, max_size=8))
 def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(names, lines):
-    one = decide.findings(run(names, lines))
-    assert one == decide.findings(run(names[::-1], lines))
+    one = decide.make_findings(run(names, lines))
+    assert one == decide.make_findings(run(names[::-1], lines))
     assert all(f.first <= f.last and f.evidence for found in one.values() for f in found)
 
 

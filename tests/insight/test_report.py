@@ -12,22 +12,22 @@ from hpctl.engine.journal.events import (
     RequestTaken,
     SignalSeen,
 )
-from hpctl.engine.journal.state import State, replay
-from hpctl.insight.report.decide import Node, class_of, report
+from hpctl.engine.journal.state import State, replay_events
+from hpctl.insight.report.decide import CountedNode, build_report, class_of
 from hpctl.insight.report.held import HeldFault, HeldFaults
-from hpctl.vocabulary.change import ChangeOpened, ChangeSignal, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
 
 HOUR, DAY = 3600.0, 86400.0
-FLEET = {NodeName(f"ip-10-1-0-{n}"): Node(8, 2.0) for n in range(1, 11)}
+FLEET = {NodeName(f"ip-10-1-0-{n}"): CountedNode(8, 2.0) for n in range(1, 11)}
 UNTIL = T0 + timedelta(days=10)
 
 
 def figures(*events, since=T0, fleet=FLEET):
-    state = replay(sorted((e for some in events for e in some), key=lambda e: e.at))
-    return report(state, fleet, since, UNTIL, timedelta(days=1))
+    state = replay_events(sorted((e for some in events for e in some), key=lambda e: e.at))
+    return build_report(state, fleet, since, UNTIL, timedelta(days=1))
 
 
 def repaired(rid, n, t, hours, rule="xid-79", **how):
@@ -117,12 +117,14 @@ def test_faults_that_a_gate_held_are_counted_and_those_that_were_treated_then_ar
     assert [(f.node, f.gate) for f in found] == [
         (one, "drain_budget"), (three, "correlated"), (one, "paused")
     ]  # fmt: skip
-    r = report(replay(treated), FLEET, T0, UNTIL, timedelta(days=1), found)
+    r = build_report(replay_events(treated), FLEET, T0, UNTIL, timedelta(days=1), found)
     assert r.held == {"drain_budget": 1, "correlated": 1, "paused": 1}
     assert (r.all.failures, {row.name: row.failures for row in r.classes}) == (
         3, {"GPU": 2, "GPU memory": 1}
     )  # fmt: skip
-    late = report(replay(treated), FLEET, T0 + timedelta(days=5), UNTIL, timedelta(days=1), found)
+    late = build_report(
+        replay_events(treated), FLEET, T0 + timedelta(days=5), UNTIL, timedelta(days=1), found
+    )
     assert late.held == {}
 
 
@@ -152,9 +154,9 @@ def test_offenders_spares_and_prices_that_nobody_knows() -> None:
     spares: list[Event] = []
     for day, size in ((-2, 5), (-1, 2), (3, 0), (4, 1)):
         rid, names = RecoveryId(f"s-{day}"), tuple(NodeName(f"n{i}") for i in range(size))
-        spares.append(ChangeOpened(at(day * DAY), rid, Kind.SPARES, "g1", "", nodes=names))
+        spares.append(ChangeOpened(at(day * DAY), rid, ChangeKind.SPARES, "g1", "", nodes=names))
         spares.append(SignalSeen(at(day * DAY), rid, ChangeSignal.SET_SEEN, ""))
-    r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): Node(8)})
+    r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): CountedNode(8)})
     assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
     assert (r.out.gpu_hours, r.out.cost, r.all.lost.cost) == (16.0, None, None)

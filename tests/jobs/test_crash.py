@@ -12,13 +12,13 @@ from hpctl.jobs.crash import (
     SURVIVED_LINES,
     TAIL_BYTES,
     TAIL_LINES,
-    classify,
+    classify_crash,
     crash_patterns,
 )
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.process import run_text
 
 CASES = yaml.safe_load(Path(__file__).with_name("crash_cases.yaml").read_text())
@@ -29,7 +29,7 @@ SAMPLES = Path(__file__).parent / "crash_samples"
 
 
 def died(code: int, *tail: str, **more) -> Trouble:
-    return classify(code, tail, at=AT, policy=RunPolicy(), **more)
+    return classify_crash(code, tail, at=AT, policy=RunPolicy(), **more)
 
 
 def sample(name: str) -> Trouble:
@@ -53,7 +53,7 @@ def test_what_torchrun_printed(name, kind, why, code):
 
 def test_the_rank_that_raised_goes_before_those_that_lost_it():
     found = sample("torch-raise")
-    assert (found.kind, found.rank) == (Kind.CRASH, 1)
+    assert (found.kind, found.rank) == (TroubleKind.CRASH, 1)
     assert found.why.startswith("rank 1: ValueError in <module> (ddp.py): bad sample at step 2")
     assert found.signature == "ValueError in <module> (ddp.py): bad sample at step # id # in <tmp>"
     assert found.evidence.startswith("[rank1]: Traceback")
@@ -66,14 +66,14 @@ def child(code: str) -> Trouble:
 
 
 def test_real_children():
-    assert child("import os; os.kill(os.getpid(), 9)").kind is Kind.KILLED
+    assert child("import os; os.kill(os.getpid(), 9)").kind is TroubleKind.KILLED
     assert child("import os; os.abort()").why == "it died of SIGABRT"
-    assert child("import faulthandler as f; f.enable(); f._sigsegv()").kind is Kind.CRASH
-    assert child("bytearray(1 << 62)").kind is Kind.HOST_MEMORY
-    assert child("raise SystemExit(16)").kind is Kind.CORRUPTION
+    assert child("import faulthandler as f; f.enable(); f._sigsegv()").kind is TroubleKind.CRASH
+    assert child("bytearray(1 << 62)").kind is TroubleKind.HOST_MEMORY
+    assert child("raise SystemExit(16)").kind is TroubleKind.CORRUPTION
     assert child("import sys; sys.exit('no data')").signature == "exit 1"
     full = child("open('/dev/full', 'w', buffering=1).write('x\\n')")
-    assert (full.kind, full.signature) == (Kind.DISK_FULL, "file system full")
+    assert (full.kind, full.signature) == (TroubleKind.DISK_FULL, "file system full")
     nested = child(
         "def f(d): return d['a']\ntry: f({})\nexcept KeyError as e: raise RuntimeError(1) from e"
     )
@@ -98,8 +98,13 @@ def test_exit_codes_alone(code, kind, signature):
 
 def test_the_policy_s_own_exit_codes_count():
     policy = RunPolicy(final_exit_codes=(3,), corruption_exit_codes=(4,))
-    kinds = [classify(c, [], at=AT, policy=policy).kind for c in (3, 4, 93, 16)]
-    assert kinds == [Kind.FINAL, Kind.CORRUPTION, Kind.CRASH, Kind.CRASH]
+    kinds = [classify_crash(c, [], at=AT, policy=policy).kind for c in (3, 4, 93, 16)]
+    assert kinds == [
+        TroubleKind.FINAL,
+        TroubleKind.CORRUPTION,
+        TroubleKind.CRASH,
+        TroubleKind.CRASH,
+    ]
 
 
 def test_a_code_that_srun_names_counts_although_a_higher_one_was_returned():
@@ -107,13 +112,13 @@ def test_a_code_that_srun_names_counts_although_a_higher_one_was_returned():
         "srun: error: n2: task 5: Exited with exit code 16",
         "srun: error: n1: tasks 0-3: Terminated",
     )
-    assert died(143, *tail).kind is Kind.CORRUPTION
+    assert died(143, *tail).kind is TroubleKind.CORRUPTION
 
 
 def test_a_memory_kill_explains_a_kill():
     tail = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks"
     found = died(137, tail + " have been OOM Killed.", node="n3", rank=4)
-    assert (found.kind, found.node, found.rank) == (Kind.HOST_MEMORY, "n3", 4)
+    assert (found.kind, found.node, found.rank) == (TroubleKind.HOST_MEMORY, "n3", 4)
 
 
 TRACE = (
@@ -138,7 +143,7 @@ def trace(rank: int, error: str) -> list[str]:
 def test_a_cause_goes_before_echoes_that_were_printed_earlier():
     echoes = [TIMEOUT.format(r=r, n=9) for r in range(4)]
     found = died(1, *echoes, *trace(5, "torch.OutOfMemoryError: CUDA out of memory. GPU 3 has a"))
-    assert (found.kind, found.rank, found.device) == (Kind.GPU_MEMORY, 5, "3")
+    assert (found.kind, found.rank, found.device) == (TroubleKind.GPU_MEMORY, 5, "3")
 
 
 def test_interleaved_tracebacks_are_read_apart_and_the_first_to_end_wins():
@@ -150,14 +155,14 @@ def test_interleaved_tracebacks_are_read_apart_and_the_first_to_end_wins():
 def test_an_exception_of_the_network_is_an_echo():
     lost = trace(0, "torch.distributed.DistBackendError: NCCL error in: x.hpp:3, remote process")
     found = died(1, *lost, *trace(1, "KeyError: 'a'"))
-    assert (found.kind, found.rank) == (Kind.CRASH, 1)
+    assert (found.kind, found.rank) == (TroubleKind.CRASH, 1)
     alone = died(1, *lost, node="n0", rank=0)
-    assert (alone.kind, alone.rank, alone.node) == (Kind.NETWORK, None, None)
+    assert (alone.kind, alone.rank, alone.node) == (TroubleKind.NETWORK, None, None)
 
 
 def test_of_many_time_outs_the_rank_that_is_behind_is_named():
     found = died(134, *[TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)])
-    assert (found.kind, found.rank) == (Kind.NETWORK, 7)
+    assert (found.kind, found.rank) == (TroubleKind.NETWORK, 7)
     assert found.why == "a collective timed out: rank 7 is behind the others"
     level = died(134, *(TIMEOUT.format(r=r, n=5) for r in range(4)))
     assert level.rank is None
@@ -177,11 +182,11 @@ def test_an_error_that_the_run_survived_did_not_end_it():
 def test_slurm_s_order_in_the_log_goes_before_what_ranks_say():
     ended = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-09-21T10:00:00"
     raised = trace(0, "ValueError: b")
-    assert died(0, *raised, f"{ended} DUE TO TIME LIMIT ***").kind is Kind.TIME_LIMIT
-    assert died(143, *raised, f"{ended} ***").kind is Kind.FINAL
+    assert died(0, *raised, f"{ended} DUE TO TIME LIMIT ***").kind is TroubleKind.TIME_LIMIT
+    assert died(143, *raised, f"{ended} ***").kind is TroubleKind.FINAL
     # A step that is ended because one of its tasks died is ended by srun, not by a person.
     step = ended.replace("JOB 7", "STEP 7.0")
-    assert died(143, *raised, f"{step} ***").kind is Kind.CRASH
+    assert died(143, *raised, f"{step} ***").kind is TroubleKind.CRASH
 
 
 def test_the_node_that_slurm_lost_is_named_and_not_the_one_that_says_so():
@@ -195,10 +200,10 @@ def test_the_node_that_slurm_lost_is_named_and_not_the_one_that_says_so():
 def test_places_that_lines_name():
     text = "AssertionError: Rank 7: found NaN in local forward loss calculation. Device: 3,"
     nan = died(1, f"{text} node: ip-10-1-0-4.ec2.internal")
-    assert (nan.kind, nan.rank, nan.device, nan.node) == (Kind.NAN, 7, "3", "ip-10-1-0-4")
+    assert (nan.kind, nan.rank, nan.device, nan.node) == (TroubleKind.NAN, 7, "3", "ip-10-1-0-4")
     text = "ip-10-1-0-4:411:733 [5] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
     port = died(1, text)
-    assert (port.kind, port.device, port.node) == (Kind.NETWORK, "5", "ip-10-1-0-4")
+    assert (port.kind, port.device, port.node) == (TroubleKind.NETWORK, "5", "ip-10-1-0-4")
     task = died(1, *trace(3, "KeyError: 1"), "srun: error: n2: task 3: Exited with exit code 1")
     assert (task.rank, task.node) == (3, "n2")
     elsewhere = died(1, *trace(3, "KeyError: 1"), node="n9", rank=0)
@@ -215,15 +220,15 @@ def test_only_the_end_of_a_log_counts():
 @pytest.mark.parametrize(("code", "tail", "why"), CASES["never started"])
 def test_what_could_never_be_started_is_not_tried_again(code, tail, why):
     found = died(code, *tail.splitlines())
-    assert found.kind is Kind.FINAL
+    assert found.kind is TroubleKind.FINAL
     assert why in found.why
     gone = died(code, *tail.splitlines(), again=True)
-    assert (gone.kind, gone.signature) == (Kind.STORAGE, found.signature)
+    assert (gone.kind, gone.signature) == (TroubleKind.STORAGE, found.signature)
     assert "is a mount missing?" in gone.why
 
 
 def test_a_command_that_a_script_missed_is_not_why_it_died():
     missed = "run.sh: line 3: nvidia-smi: command not found"
-    assert died(1, missed, *trace(0, "ValueError: x")).kind is Kind.CRASH
-    assert died(127, *trace(0, "ValueError: x")).kind is Kind.CRASH
-    assert died(1, missed).kind is Kind.CRASH
+    assert died(1, missed, *trace(0, "ValueError: x")).kind is TroubleKind.CRASH
+    assert died(127, *trace(0, "ValueError: x")).kind is TroubleKind.CRASH
+    assert died(1, missed).kind is TroubleKind.CRASH

@@ -15,14 +15,14 @@ from hpctl.vocabulary.job_recovery import (
     JobRecovery,
     JobReport,
     JobSignal,
-    Wish,
+    RequestedAction,
 )
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
 
 BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), JobPhase.HIT, at(0))
@@ -180,7 +180,7 @@ def test_a_run_that_is_given_up_is_cancelled_and_never_requeued(job):
 
 
 def test_a_run_that_ended_at_its_time_limit_is_requeued_once_it_has_cleared():
-    trouble = Trouble(Kind.TIME_LIMIT, at(0), "it reached its time limit")
+    trouble = Trouble(TroubleKind.TIME_LIMIT, at(0), "it reached its time limit")
     ended = slurm_job(state="TIMEOUT", end=at(-5))
     chained = rec(JobPhase.HIT, trouble=trouble, cause="", bad_nodes=())
     assert moved(chained, JobFacts(ended, True)) is JobSignal.STOP_WANTED
@@ -340,7 +340,7 @@ def test_a_word_ends_the_watch_and_silence_ends_it_too():
     assert advance(watched, facts, OWN, at(59)).until == at(60)
     assert moved(watched, facts, 60) is JobSignal.STOP_WANTED
     assert moved(watched, replace(facts, report=WORD)) is JobSignal.WENT_ON
-    wish = replace(WORD, action=Action.REQUEUE, wish=Wish.REQUEUE)
+    wish = replace(WORD, action=Action.REQUEUE, wish=RequestedAction.REQUEUE)
     assert moved(watched, replace(facts, report=wish)) is JobSignal.STOP_WANTED
 
 
@@ -356,7 +356,7 @@ def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on():
     for vain in (
         JobFacts(LEFT, report=WORD, headless=True),
         JobFacts(LEFT, report=JobReport(1, 0, progress=7)),
-        JobFacts(LEFT, report=replace(WORD, wish=Wish.REQUEUE)),
+        JobFacts(LEFT, report=replace(WORD, wish=RequestedAction.REQUEUE)),
     ):
         assert isinstance(advance(silent, vain, OWN, at(62)), Do)
     # One that a node's fault stops has no say in that.

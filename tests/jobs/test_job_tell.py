@@ -12,14 +12,14 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.events import JobRecoveryOpened, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.jobs import report_intake
-from hpctl.jobs.report_intake import route
+from hpctl.jobs.report_intake import make_route
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.vocabulary.identity import Attempt
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire.authentication import IntakeSettings
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
@@ -27,7 +27,9 @@ from tests.fakes.desk import NOON, OWN, Desk
 from tests.intakes import Sink, credential, post, refused
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
-TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30)
+TROUBLE = Trouble(
+    TroubleKind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30
+)
 
 
 class Head(Desk):
@@ -36,7 +38,7 @@ class Head(Desk):
     def __init__(self, munges):
         super().__init__()
         registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
-        routes = [route(self.desk.take, settings, SystemClock(), registry)]
+        routes = [make_route(self.desk.take, settings, SystemClock(), registry)]
         app = intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
         self.server = IntakeServer(app, "127.0.0.1")
 
@@ -62,7 +64,7 @@ def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
     answer = RunDecision(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
     sent = JobReport.of(7, 0, TROUBLE, answer)
-    assert sent.wish is Wish.REQUEUE
+    assert sent.wish is RequestedAction.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
     assert (event.report, event.uid) == (sent, head.uid)
@@ -73,7 +75,9 @@ def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
 
 def test_where_the_daemon_does_not_act_it_says_so(head):
     head.shut = "mode observe: decisions are written down and nothing is done"
-    assert send_report(report(wish=Wish.REQUEUE)) == DaemonReply(True, acts=False, text=head.shut)
+    assert send_report(report(wish=RequestedAction.REQUEUE)) == DaemonReply(
+        True, acts=False, text=head.shut
+    )
     assert len(head.stored) == 1
 
 
@@ -116,7 +120,7 @@ def test_only_the_owner_and_root_are_believed(head):
 
 
 def test_forged_and_replayed_words_are_refused(head, munges):
-    body = job_wire.encode(report())
+    body = job_wire.encode_job_report(report())
     good = credential(munges.n1, body)
     for output, authorization, expected in (
         (body, "", (401, "missing_credential")),

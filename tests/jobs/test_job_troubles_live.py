@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply, send_report
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
@@ -64,7 +64,7 @@ def at_node(live: Chaos, number: int = 0):
 
 
 def report(job: int, restarts: int = 0, **changes) -> JobReport:
-    trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
+    trouble = Trouble(TroubleKind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
     return JobReport(job, restarts, trouble, **changes)
 
 
@@ -90,7 +90,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert final(saved)["resumed_from"] == [8], out.read_text()
     first, second, third = live.of_job(job)
     assert first.trouble.exit_code == 3
-    assert first.start_at is None or first.start_at <= later(first.trouble.at, 3.0)
+    assert first.start_at is None or first.start_at <= add_seconds(first.trouble.at, 3.0)
     assert second.trouble.why == "its script ended with exit code 4"
     assert second.trouble.progress == 8, "where the run resumed from is told at its start"
     assert third.trouble.progress == 8
@@ -110,7 +110,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live):
     live.sandbox.run([*scontrol, "State=DOWN"])
     until(lambda: live.running(job, restarts=1), 30, "the job runs again")
     (recovery,) = live.of_job(job)
-    assert recovery.trouble.kind is Kind.NODE
+    assert recovery.trouble.kind is TroubleKind.NODE
     assert host not in live.job(job).nodes
     live.sandbox.run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
     live.sandbox.run(["scancel", str(job)])

@@ -4,20 +4,20 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.jobs.plan import history, run_decisions
+from hpctl.jobs.plan import list_past_troubles, run_decisions
 from hpctl.vocabulary.identity import Attempt
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.registration import Ruled
 from hpctl.vocabulary.run_policy import Action, Backoff, RunPolicy, Treatment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
 from tests.unflawed import unflawed
 
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
-RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
+RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={TroubleKind.CRASH: CRASH})
 HOST = "n1"
 
 
@@ -52,17 +52,17 @@ def holds(job, log=(), **more):
     return found
 
 
-def report_of(seconds=-2, restarts=0, kind=Kind.HANG, **changes):
+def report_of(seconds=-2, restarts=0, kind=TroubleKind.HANG, **changes):
     trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
     report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
-    return JobReported(at(seconds), replace(report, **{"wish": Wish.REQUEUE, **changes}))
+    return JobReported(at(seconds), replace(report, **{"wish": RequestedAction.REQUEUE, **changes}))
 
 
 def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
     """An earlier crash, treated to its end."""
     rid = f"j-{restarts}"
     signature = f"FAILED {code}:0"
-    trouble = Trouble(Kind.CRASH, at(seconds), "exit code", signature, exit_code=code)
+    trouble = Trouble(TroubleKind.CRASH, at(seconds), "exit code", signature, exit_code=code)
     attempt = Attempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
         at(seconds), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
@@ -97,7 +97,10 @@ def resumed_at(restarts: int, step: int) -> JobReported:
 
 def at_limit(restarts: int, step: int | None) -> list[Event]:
     """A run that reached its time limit and was started again."""
-    rid, trouble = f"j-{restarts}", Trouble(Kind.TIME_LIMIT, at(-100), "limit", progress=step)
+    rid, trouble = (
+        f"j-{restarts}",
+        Trouble(TroubleKind.TIME_LIMIT, at(-100), "limit", progress=step),
+    )
     attempt = Attempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
         at(-100), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
@@ -108,7 +111,7 @@ def at_limit(restarts: int, step: int | None) -> list[Event]:
 
 def test_a_run_that_reaches_its_time_limit_is_started_again_at_once() -> None:
     found = opens(LIMIT, [resumed_at(0, 40)])
-    assert (found.trouble.kind, found.trouble.progress) == (Kind.TIME_LIMIT, 40)
+    assert (found.trouble.kind, found.trouble.progress) == (TroubleKind.TIME_LIMIT, 40)
     assert (found.action, found.start_at, found.attempt) == (Action.REQUEUE, None, LIMIT.attempt)
     assert found.why.startswith("it reached its time limit (restart 1 of 3 without progress")
 
@@ -130,7 +133,7 @@ def test_time_limits_are_no_failures_but_must_make_progress() -> None:
         (replace(LIMIT, comment="hpctl:{}"), RUN),
         (replace(LIMIT, comment=""), RUN),
         (replace(LIMIT, requeue=False), RUN),
-        (LIMIT, replace(RUN, treatments={Kind.TIME_LIMIT: Treatment((Action.NONE,))})),
+        (LIMIT, replace(RUN, treatments={TroubleKind.TIME_LIMIT: Treatment((Action.NONE,))})),
     ],
 )
 def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
@@ -138,13 +141,16 @@ def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
 
 
 def test_a_supervisors_wish_outlives_the_time_limit() -> None:
-    assert opens(LIMIT, [report_of(kind=Kind.TIME_LIMIT)]).trouble.why == "rank 3 stands still"
+    assert (
+        opens(LIMIT, [report_of(kind=TroubleKind.TIME_LIMIT)]).trouble.why == "rank 3 stands still"
+    )
 
 
 def test_a_recovery_that_the_time_limit_cut_short_does_not_keep_it_ended() -> None:
     hit = JobRecoveryOpened(at(-9), "j-1", LIMIT.attempt, "n-1", (HOST,), "")
     assert (
-        opens(LIMIT, [hit, SignalSeen(at(-1), "j-1", "gone", "")]).trouble.kind is Kind.TIME_LIMIT
+        opens(LIMIT, [hit, SignalSeen(at(-1), "j-1", "gone", "")]).trouble.kind
+        is TroubleKind.TIME_LIMIT
     )
     own = [*at_limit(0, None)[:1], SignalSeen(at(-1), "j-0", "operator_cancelled", "")]
     assert decided(LIMIT, own) is None
@@ -157,30 +163,38 @@ def test_what_a_node_explains_is_left_to_it():
 @pytest.mark.parametrize(
     ("ended", "kind", "why"),
     [
-        ({}, Kind.CRASH, "its script ended with exit code 1"),
-        ({"exit_code": "0:11"}, Kind.CRASH, "its script was ended by signal 11"),
+        ({}, TroubleKind.CRASH, "its script ended with exit code 1"),
+        ({"exit_code": "0:11"}, TroubleKind.CRASH, "its script was ended by signal 11"),
         (
             {"reason": "JobLaunchFailure", "exit_code": "0:11"},
-            Kind.CRASH,
+            TroubleKind.CRASH,
             "its script was ended by signal 11",
         ),
         (
             {"reason": "JobLaunchFailure", "exit_code": "0:9"},
-            Kind.KILLED,
+            TroubleKind.KILLED,
             "its script was ended by signal 9",
         ),
         (
             {"exit_code": "137:0"},
-            Kind.KILLED,
+            TroubleKind.KILLED,
             "its script ended with exit code 137: signal 9 from outside",
         ),
-        ({"exit_code": "139:0"}, Kind.CRASH, "its script ended with exit code 139"),
-        ({"exit_code": "16:0"}, Kind.CORRUPTION, "exit code 16 is evidence of silent corruption"),
-        ({"state": "OUT_OF_MEMORY"}, Kind.HOST_MEMORY, "Slurm killed it for its memory"),
-        ({"state": "NODE_FAIL", "exit_code": "0:1"}, Kind.NODE, "Slurm ended it as NODE_FAIL"),
+        ({"exit_code": "139:0"}, TroubleKind.CRASH, "its script ended with exit code 139"),
+        (
+            {"exit_code": "16:0"},
+            TroubleKind.CORRUPTION,
+            "exit code 16 is evidence of silent corruption",
+        ),
+        ({"state": "OUT_OF_MEMORY"}, TroubleKind.HOST_MEMORY, "Slurm killed it for its memory"),
+        (
+            {"state": "NODE_FAIL", "exit_code": "0:1"},
+            TroubleKind.NODE,
+            "Slurm ended it as NODE_FAIL",
+        ),
         (
             {"reason": "JobLaunchFailure", "exit_code": "0:9", "nodes": ("n2",)},
-            Kind.NODE,
+            TroubleKind.NODE,
             "the node of its batch script, n1, was lost",
         ),
     ],
@@ -196,7 +210,7 @@ def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
 CAUSE = "rank 1 on n2: ValueError in train (train.py): bad batch"
 
 
-def told(restarts=0, seconds=-2, kind=Kind.CRASH, **changes):
+def told(restarts=0, seconds=-2, kind=TroubleKind.CRASH, **changes):
     """What the script of a job without a supervisor tells at its end."""
     trouble = Trouble(kind, at(seconds), CAUSE, "ValueError", "n2", 1, exit_code=1)
     return JobReported(at(seconds), JobReport(7, restarts, replace(trouble, **changes)))
@@ -215,18 +229,18 @@ def test_what_the_script_told_goes_before_its_exit_code():
     assert "signal 15 from outside" in other.trouble.why, "that was another run"
     queued = opens(replace(QUEUED, exit_code="143:0"), [told()], requeue_codes={143})
     assert queued.trouble.why == CAUSE
-    asked = holds(killed, [told(kind=Kind.FINAL, exit_code=93)])
+    asked = holds(killed, [told(kind=TroubleKind.FINAL, exit_code=93)])
     assert asked.gate == "asked_not_to"
 
 
 def test_slurm_s_own_word_goes_before_the_script_s():
     lost = opens(replace(FAILED, state="NODE_FAIL", exit_code="0:1"), [told()])
-    assert lost.trouble.kind is Kind.NODE
-    full = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=Kind.KILLED)])
-    assert full.trouble.kind is Kind.HOST_MEMORY
+    assert lost.trouble.kind is TroubleKind.NODE
+    full = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=TroubleKind.KILLED)])
+    assert full.trouble.kind is TroubleKind.HOST_MEMORY
     assert full.trouble.why == "rank 1 on n2: Slurm killed it for its memory"
     assert (full.trouble.node, full.trouble.rank) == ("n2", 1)
-    counted = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=Kind.HOST_MEMORY)])
+    counted = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=TroubleKind.HOST_MEMORY)])
     assert counted.trouble.why == CAUSE
 
 
@@ -235,10 +249,10 @@ def test_what_a_script_told_counts_once():
     trouble = replace(first.report.trouble, progress=40)
     log = [SAVED, first, *crashed(0, -60)]
     log[2] = replace(log[2], trouble=trouble)
-    past = history(view_of(log=log).state, 7)
+    past = list_past_troubles(view_of(log=log).state, 7)
     assert [(p.trouble, p.action) for p in past] == [(trouble, Action.REQUEUE)]
     now = replace(told(1).report.trouble, progress=40)
-    past = history(view_of(log=[*log, told(1)]).state, 7, now=now)
+    past = list_past_troubles(view_of(log=[*log, told(1)]).state, 7, now=now)
     assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
     found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, told(1)])
     assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE}")
@@ -269,7 +283,7 @@ def test_the_same_crash_twice_without_progress_ends_as_slurm_ended_it():
 
 def test_a_policy_may_hold_what_would_end():
     hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
-    run = replace(RUN, treatments={Kind.CRASH: hold})
+    run = replace(RUN, treatments={TroubleKind.CRASH: hold})
     found = opens(replace(FAILED, restarts=1), crashed(0, -60), run=run)
     assert found.action is Action.HOLD
     assert found.over_budget == (
@@ -280,7 +294,7 @@ def test_a_policy_may_hold_what_would_end():
 def test_the_owner_of_an_array_task_is_told_to_release_that_task_alone():
     task = replace(FAILED, restarts=1, array_job=FAILED.id, array_task="3")
     hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
-    found = opens(task, crashed(0, -60), run=replace(RUN, treatments={Kind.CRASH: hold}))
+    found = opens(task, crashed(0, -60), run=replace(RUN, treatments={TroubleKind.CRASH: hold}))
     assert "(scontrol release 7_3 lets it go on)" in found.over_budget
     assert found.known_as == "7_3"
 
@@ -288,7 +302,7 @@ def test_the_owner_of_an_array_task_is_told_to_release_that_task_alone():
 @pytest.mark.parametrize("restarts", [0, 1, 3])
 def test_a_deterministic_bug_is_restarted_as_often_as_the_policy_says_and_then_ends(restarts):
     crash = Treatment((Action.REQUEUE,))
-    run = replace(RUN, restarts=restarts, without_progress=9, treatments={Kind.CRASH: crash})
+    run = replace(RUN, restarts=restarts, without_progress=9, treatments={TroubleKind.CRASH: crash})
     log = [event for n in range(restarts) for event in crashed(n, -60 * (restarts - n))]
     last = replace(FAILED, restarts=restarts)
     assert holds(last, log, run=run).why.startswith("it is not restarted and stays FAILED")
@@ -308,7 +322,7 @@ def test_what_slurm_has_requeued_for_its_exit_code_is_cancelled_once_it_is_given
 
 def given_up_in_queue() -> list[Event]:
     """The run 0, which failed, was requeued by Slurm, and was canceled by hpctl while it waited."""
-    trouble = Trouble(Kind.CRASH, at(-60), "exit code", "PENDING 3:0", exit_code=3)
+    trouble = Trouble(TroubleKind.CRASH, at(-60), "exit code", "PENDING 3:0", exit_code=3)
     attempt = Attempt(7, at(-3700), 0)
     opened = JobRecoveryOpened(
         at(-60), "j-0", attempt, "", (), "", trouble=trouble, action=Action.END
@@ -325,10 +339,12 @@ def test_a_requeue_of_what_was_given_up_in_the_queue_is_an_order() -> None:
 
 
 def test_a_run_that_its_supervisor_gave_up_is_left_to_end():
-    given_up = report_of(-2, kind=Kind.CRASH, action=Action.END, wish=Wish.NONE, why="a bug")
+    given_up = report_of(
+        -2, kind=TroubleKind.CRASH, action=Action.END, wish=RequestedAction.NONE, why="a bug"
+    )
     assert decided(job(), [given_up]) is None
     assert holds(FAILED, [given_up]).why == "it is not restarted and stays FAILED: a bug"
-    later = report_of(-1, kind=Kind.CRASH, action=Action.REQUEUE)
+    later = report_of(-1, kind=TroubleKind.CRASH, action=Action.REQUEUE)
     assert opens(job(), [given_up, later]).action is Action.REQUEUE
 
 
@@ -356,7 +372,7 @@ def test_a_command_that_was_never_there_is_not_run_again(code):
     assert found.gate == "run_policy"
     assert f"(exit code {code}): another try would not change that" in found.why
     gone = opens(replace(FAILED, exit_code=f"{code}:0", restarts=1))
-    assert (gone.trouble.kind, gone.action) == (Kind.STORAGE, Action.REQUEUE)
+    assert (gone.trouble.kind, gone.action) == (TroubleKind.STORAGE, Action.REQUEUE)
 
 
 def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
@@ -368,19 +384,25 @@ def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
 
 def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
     found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
-    assert (found.trouble.kind, found.exclude, found.start_at) == (Kind.HANG, ("n2",), at(10))
+    assert (found.trouble.kind, found.exclude, found.start_at) == (
+        TroubleKind.HANG,
+        ("n2",),
+        at(10),
+    )
     assert "no healthy node is left" in found.why
 
 
 def test_a_wish_for_a_hold():
-    found = opens(job(), [report_of(wish=Wish.HOLD, action=Action.HOLD, why="loss is NaN")])
+    found = opens(
+        job(), [report_of(wish=RequestedAction.HOLD, action=Action.HOLD, why="loss is NaN")]
+    )
     assert found.action is Action.HOLD
     assert found.over_budget.startswith("hpctl: loss is NaN; held for you to look")
 
 
 def test_a_wish_without_a_trouble_is_planned():
     found = opens(job(), [report_of(trouble=None, why="nodes are free to grow back")])
-    assert (found.trouble.kind, found.action) == (Kind.PREEMPTED, Action.REQUEUE)
+    assert (found.trouble.kind, found.action) == (TroubleKind.PREEMPTED, Action.REQUEUE)
     assert found.why == "nodes are free to grow back"
 
 
@@ -390,12 +412,15 @@ def test_the_word_of_another_run_says_nothing_of_this_one():
 
 def test_what_is_told_twice_counts_once():
     """The answer was lost, so the supervisor told it again."""
-    same = {"trouble": Trouble(Kind.NAN, at(-3), "loss is NaN", "nan"), "wish": Wish.REQUEUE}
+    same = {
+        "trouble": Trouble(TroubleKind.NAN, at(-3), "loss is NaN", "nan"),
+        "wish": RequestedAction.REQUEUE,
+    }
     run = replace(RUN, same_signature=2)
     found = opens(job(), [report_of(-3, **same), report_of(-2, **same)], run=run)
     assert found.action is Action.REQUEUE
-    before = Trouble(Kind.NAN, at(-60), "loss is NaN", "nan")
-    earlier = report_of(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
+    before = Trouble(TroubleKind.NAN, at(-60), "loss is NaN", "nan")
+    earlier = report_of(-60, trouble=before, wish=RequestedAction.NONE, action=Action.STEP)
     held = opens(job(), [earlier, earlier, report_of(-3, **same), report_of(-2, **same)], run=run)
     assert held.action is Action.END
     assert "nan 2 times" in held.why
@@ -408,9 +433,11 @@ def test_nodes_that_the_job_could_not_do_without_are_not_left_out():
 
 
 def test_a_job_that_requeued_itself_starts_at_once_or_when_its_answer_says():
-    found = opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=0.0)])
+    found = opens(QUEUED, [report_of(-3, wish=RequestedAction.NONE, after_s=0.0)])
     assert (found.start_at, found.attempt.restarts) == (None, 0)
-    assert opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=30.0)]).start_at == at(27)
+    assert opens(QUEUED, [report_of(-3, wish=RequestedAction.NONE, after_s=30.0)]).start_at == at(
+        27
+    )
 
 
 def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
@@ -418,7 +445,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     nodes[HOST] = slurm_node(1, state="DOWN")
     shown = replace(QUEUED, nodes=(HOST, node_name(2)))
     found = opens(shown, scheduler=SchedulerView(at(0), nodes, {7: shown}))
-    assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
+    assert (found.trouble.kind, found.trouble.node) == (TroubleKind.NODE, HOST)
     assert (found.start_at, found.exclude) == (None, (HOST,))
 
 
@@ -442,7 +469,7 @@ def test_a_run_that_slurm_requeued_for_its_exit_code_has_failed(reason):
     """By slurm.conf's RequeueExit. From 23.11 on the Reason is overwritten within a second."""
     failed = replace(QUEUED, reason=reason, exit_code="3:0")
     found = opens(failed, requeue_codes={3})
-    assert (found.trouble.kind, found.trouble.exit_code) == (Kind.CRASH, 3)
+    assert (found.trouble.kind, found.trouble.exit_code) == (TroubleKind.CRASH, 3)
     assert decided(failed, requeue_codes={4}) is None
     assert decided(failed) is None
 
@@ -464,7 +491,9 @@ def test_a_requeue_that_an_exit_code_did_not_cause_is_an_order(ordered):
 
 def test_a_requeue_of_what_its_supervisor_gave_up_is_an_order() -> None:
     """The owner has mended the program; where Slurm itself requeues it, it stays given up."""
-    given_up = report_of(-2, kind=Kind.CRASH, action=Action.END, wish=Wish.NONE, why="a bug")
+    given_up = report_of(
+        -2, kind=TroubleKind.CRASH, action=Action.END, wish=RequestedAction.NONE, why="a bug"
+    )
     waits = replace(QUEUED, exit_code="3:0")
     assert decided(waits, [given_up]) is None
     assert opens(waits, [given_up], requeue_codes={3}).action is Action.END
@@ -474,7 +503,7 @@ def test_a_node_that_booted_before_the_run_began_did_not_end_it():
     back = slurm_node(1, boot_time=at(-100), slurmd_start=at(-10))
     shown = replace(QUEUED, nodes=(HOST,))
     scheduler = SchedulerView(at(0), {HOST: back}, {7: shown})
-    assert opens(shown, scheduler=scheduler).trouble.kind is Kind.NODE
+    assert opens(shown, scheduler=scheduler).trouble.kind is TroubleKind.NODE
     ran_later = replace(shown, ran_from=at(-5))
     assert decided(ran_later, scheduler=SchedulerView(at(0), {HOST: back}, {7: ran_later})) is None
 
@@ -482,10 +511,10 @@ def test_a_node_that_booted_before_the_run_began_did_not_end_it():
 @pytest.mark.parametrize(
     ("exit_code", "flags", "kind"),
     [
-        ("137:0", {"DRAIN"}, Kind.NODE),
-        ("137:0", {"FAIL"}, Kind.NODE),
-        ("137:0", set(), Kind.KILLED),
-        ("1:0", {"DRAIN"}, Kind.CRASH),
+        ("137:0", {"DRAIN"}, TroubleKind.NODE),
+        ("137:0", {"FAIL"}, TroubleKind.NODE),
+        ("137:0", set(), TroubleKind.KILLED),
+        ("1:0", {"DRAIN"}, TroubleKind.CRASH),
     ],
 )
 def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, kind):
@@ -522,7 +551,7 @@ def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(commen
     seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
     answer = opens(queued, scheduler=seen)
     assert (answer.trouble.kind, answer.action, answer.start_at) == (
-        Kind.NODE, Action.REQUEUE, None,
+        TroubleKind.NODE, Action.REQUEUE, None,
     )  # fmt: skip
     assert "n1, which had booted" in answer.why
     assert answer.attempt == Attempt(queued.id, queued.submit, 0)

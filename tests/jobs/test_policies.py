@@ -6,9 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.vocabulary.policy_file import PolicyError, example, from_json, merged, parse, read
+from hpctl.vocabulary.policy_file import (
+    PolicyError,
+    format_example,
+    from_json,
+    merge_policies,
+    parse_policy,
+    read_policy,
+)
 from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
@@ -27,30 +34,35 @@ notify: [/usr/bin/logger, -t, hpctl]
 
 
 def test_a_file_says_only_what_is_set() -> None:
-    policy = merged([parse(FULL)])
+    policy = merge_policies([parse_policy(FULL)])
     assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
     assert policy.backoff == Backoff(first_s=10)
-    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.REQUEUE, Action.HOLD)
-    assert policy.treatment(Kind.NAN).ladder == (Action.HOLD,)
-    assert policy.treatment(Kind.NAN).hold_same
-    assert policy.treatment(Kind.SPIKE).ladder == (Action.NOTIFY, Action.STEP)
-    assert policy.treatment(Kind.CRASH) == DEFAULTS[Kind.CRASH]
+    assert policy.treatment(TroubleKind.HANG).ladder == (Action.STEP, Action.REQUEUE, Action.HOLD)
+    assert policy.treatment(TroubleKind.NAN).ladder == (Action.HOLD,)
+    assert policy.treatment(TroubleKind.NAN).hold_same
+    assert policy.treatment(TroubleKind.SPIKE).ladder == (Action.NOTIFY, Action.STEP)
+    assert policy.treatment(TroubleKind.CRASH) == DEFAULTS[TroubleKind.CRASH]
     assert policy.log_rules == ("megatron",)
     assert policy.without_progress == RunPolicy().without_progress
 
 
 def test_compact_is_small_json_that_reads_back() -> None:
-    file = parse(FULL)
-    assert (from_json(json.loads(json.dumps(file.compact()))), parse("").compact()) == (file, {})
-    assert parse("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
+    file = parse_policy(FULL)
+    assert (from_json(json.loads(json.dumps(file.compact()))), parse_policy("").compact()) == (
+        file,
+        {},
+    )
+    assert parse_policy("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
 
 
 def test_later_files_win_key_by_key() -> None:
-    cluster = parse("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
-    policy = merged([cluster, parse("backoff: {cap_s: 60}\non: {hang: [step, hold]}")])
+    cluster = parse_policy("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
+    policy = merge_policies(
+        [cluster, parse_policy("backoff: {cap_s: 60}\non: {hang: [step, hold]}")]
+    )
     assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
-    assert policy.treatment(Kind.HANG).exclude == 4
-    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.HOLD)
+    assert policy.treatment(TroubleKind.HANG).exclude == 4
+    assert policy.treatment(TroubleKind.HANG).ladder == (Action.STEP, Action.HOLD)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +76,7 @@ def test_later_files_win_key_by_key() -> None:
     ],
 )
 def test_how_a_value_may_be_written(key: str, text: str, meant) -> None:
-    assert getattr(merged([parse(f"{key}: {text}")]), key) == meant
+    assert getattr(merge_policies([parse_policy(f"{key}: {text}")]), key) == meant
 
 
 def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
@@ -76,7 +88,7 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
         "backoff:\n  factor: .nan\n"
     )
     with pytest.raises(PolicyError) as caught:
-        read(path)
+        read_policy(path)
     kinds = "node, crash, gpu_memory, host_memory, cuda, network, hang, nan, "
     assert [p.replace(kinds, "... ") for p in caught.value.problems] == [
         "restart (line 1): no such key; did you mean 'restarts'?",
@@ -100,15 +112,15 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
 @pytest.mark.parametrize(("text", "problem"), CASES["problems"])
 def test_other_problems(text: str, problem: str) -> None:
     with pytest.raises(PolicyError, match=problem):
-        parse(text)
+        parse_policy(text)
 
 
 def test_the_example_is_every_key_at_its_default() -> None:
-    file = parse(example())
-    assert merged([file]) == merged([]) or merged([file]).treatments
+    file = parse_policy(format_example())
+    assert merge_policies([file]) == merge_policies([]) or merge_policies([file]).treatments
     assert file.compact().keys() >= set(file.__struct_fields__) - {"nodes"}
-    policy = merged([file])
-    for kind in Kind:
+    policy = merge_policies([file])
+    for kind in TroubleKind:
         assert policy.treatment(kind) == DEFAULTS[kind]
     for name in file.__struct_fields__:
         if name != "on":
@@ -120,6 +132,6 @@ def test_aliases_of_aliases_take_no_time() -> None:
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
     )
     with pytest.raises(PolicyError, match="40 problem"):
-        parse(text)
+        parse_policy(text)
     with pytest.raises(PolicyError):
-        parse("a: &a [*a]")
+        parse_policy("a: &a [*a]")

@@ -6,15 +6,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.jobs.rehearsal import Played, ScenarioError, parse, play, restarts
-from hpctl.vocabulary.policy_file import merged
-from hpctl.vocabulary.policy_file import parse as policy_of
+from hpctl.jobs.rehearsal import (
+    PlayedEvent,
+    ScenarioError,
+    count_restarts,
+    parse_scenario,
+    play_scenario,
+)
+from hpctl.vocabulary.policy_file import merge_policies
+from hpctl.vocabulary.policy_file import parse_policy as policy_of
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
-def played(text: str, policy: str = "") -> tuple[Played, ...]:
-    return play(merged([policy_of(policy)]), parse(text))
+def played(text: str, policy: str = "") -> tuple[PlayedEvent, ...]:
+    return play_scenario(merge_policies([policy_of(policy)]), parse_scenario(text))
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])
@@ -24,7 +30,7 @@ def test_where_the_run_is_after_each_event(case):
     for number, why in case.get("whys", {}).items():
         assert re.search(why, answers[number].why)
     assert list(answers[-1].exclude) == case.get("excluded at last", [])
-    assert restarts(answers) == case["restarts"]
+    assert count_restarts(answers) == case["restarts"]
 
 
 def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
@@ -37,4 +43,4 @@ def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
 @pytest.mark.parametrize(("text", "problem"), CASES["scenarios"])
 def test_scenarios_that_make_no_sense(text: str, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
-        parse(text)
+        parse_scenario(text)

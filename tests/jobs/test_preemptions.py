@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.jobs.advance import JobFacts, advance
-from hpctl.jobs.plan import history
+from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.preemptions import preemption_decisions
 from hpctl.slurm.parse import preempting_qos
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
@@ -105,7 +105,7 @@ def test_the_note_is_written_and_nothing_else_is_done():
 
 def test_it_counts_as_no_trouble_of_the_job():
     view = view_of(jobs=(LOW, HIGH), log=[notes()], seconds=6)
-    assert history(view.state, 7) == ()
+    assert list_past_troubles(view.state, 7) == ()
     assert view.state.jobs[notes().recovery].opened >= T0
 
 

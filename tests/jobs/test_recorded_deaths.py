@@ -2,12 +2,12 @@
 
 import pytest
 
-from hpctl.jobs.crash import GpuGrant, classify, explain_gpus
-from hpctl.jobs.run.ending import Evidence, judge
-from hpctl.jobs.run.settings import settings
+from hpctl.jobs.crash import GpuGrant, classify_crash, explain_gpus
+from hpctl.jobs.run.ending import Evidence, judge_end
+from hpctl.jobs.run.settings import read_settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.gpu.recordings import H200, read_json, read_text
 
@@ -39,7 +39,7 @@ WHY = {
 
 def died(name: str) -> Trouble:
     lines = read_text(f"deaths/{name}.stderr").splitlines() if name in PRINTED else []
-    return classify(SIGNALS.get(name, 1), lines, at=NOW, policy=RunPolicy(), node="n1")
+    return classify_crash(SIGNALS.get(name, 1), lines, at=NOW, policy=RunPolicy(), node="n1")
 
 
 def test_each_recorded_program_has_its_expected_verdict_listed() -> None:
@@ -61,14 +61,14 @@ def ended(grant: GpuGrant, *nodes: str, **more: object) -> Trouble:
     """What the supervisor says of tasks on these nodes that printed deaths/no_gpu.stderr."""
     ends = [TaskEnd(node, rank, 1, "Exited with exit code 1") for rank, node in enumerate(nodes)]
     evidence = Evidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
-    trouble = judge(evidence, RunPolicy(), NOW, classify)
+    trouble = judge_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     return trouble
 
 
 def test_a_node_without_the_gpus_that_slurm_gave_is_suspect() -> None:
     found = ended(GpuGrant("0,1", 2), "n1")
-    assert (found.kind, found.node) == (Kind.CUDA, "n1")
+    assert (found.kind, found.node) == (TroubleKind.CUDA, "n1")
     assert found.why.startswith("node n1 shows no CUDA GPU although Slurm gave it 2")
 
 
@@ -79,7 +79,7 @@ def test_a_node_without_the_gpus_that_slurm_gave_is_suspect() -> None:
 )
 def test_a_job_that_hides_its_gpus_is_told_so_and_the_node_is_not_blamed(grant: GpuGrant) -> None:
     found = ended(grant, "n1")
-    assert (found.kind, found.node) == (Kind.CRASH, None)
+    assert (found.kind, found.node) == (TroubleKind.CRASH, None)
     assert found.why == f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
 
 
@@ -87,21 +87,21 @@ def test_a_job_that_hides_its_gpus_is_told_so_and_the_node_is_not_blamed(grant: 
     "grant", [GpuGrant("4,5", 2, ("4", "5")), GpuGrant("GPU-8d2e", 1), GpuGrant(None, 1)]
 )
 def test_what_slurm_itself_sets_hides_nothing(grant: GpuGrant) -> None:
-    assert ended(grant, "n1").kind is Kind.CUDA
+    assert ended(grant, "n1").kind is TroubleKind.CUDA
 
 
 def test_a_job_without_gpus_and_one_that_sees_none_on_all_nodes_are_the_users() -> None:
     assert "Slurm gave it none" in ended(GpuGrant(None, 0), "n1").why
     several = ended(GpuGrant(None, 8), "n1", "n2")
-    assert (several.kind, several.node) == (Kind.CRASH, None)
+    assert (several.kind, several.node) == (TroubleKind.CRASH, None)
     assert "n1, n2" in several.why
     unknown = ended(GpuGrant(), "n1")
-    assert (unknown.kind, unknown.node) == (Kind.CUDA, "n1")
+    assert (unknown.kind, unknown.node) == (TroubleKind.CUDA, "n1")
     assert "does nvidia-smi answer on node n1?" in unknown.why
 
 
 def test_a_job_that_has_trained_before_does_see_gpus() -> None:
-    assert ended(GpuGrant(None, 0), "n1", "n2", stepped=True).kind is Kind.CUDA
+    assert ended(GpuGrant(None, 0), "n1", "n2", stepped=True).kind is TroubleKind.CUDA
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,11 @@ def test_a_job_that_has_trained_before_does_see_gpus() -> None:
     ],
 )
 def test_other_texts_of_a_missing_gpu_are_treated_alike(line: str) -> None:
-    trouble = classify(1, [line], at=NOW, policy=RunPolicy(), node="n1")
-    assert (trouble.kind, explain_gpus(trouble, GpuGrant("-1", 8)).kind) == (Kind.CUDA, Kind.CRASH)
+    trouble = classify_crash(1, [line], at=NOW, policy=RunPolicy(), node="n1")
+    assert (trouble.kind, explain_gpus(trouble, GpuGrant("-1", 8)).kind) == (
+        TroubleKind.CUDA,
+        TroubleKind.CRASH,
+    )
 
 
 def test_an_invalid_device_is_told_with_what_the_job_was_given() -> None:
@@ -142,20 +145,20 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
     ],
 )  # fmt: skip
 def test_the_grant_is_read_from_the_jobs_environment(words, environ, in_slurm, grant) -> None:
-    assert settings(parse_srun(words), {**SLURM, **environ}).gpus(in_slurm) == grant
+    assert read_settings(parse_srun(words), {**SLURM, **environ}).gpus(in_slurm) == grant
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "why"),
     [
-        ("new_processes", Kind.CRASH, "RuntimeError in main (prog6.py): once"),
-        ("in_process_oom", Kind.GPU_MEMORY, "it asked for 4096.00 GiB, 138.45 GiB free"),
-        ("new_processes_assert", Kind.CRASH, "of a kernel failed (IndexKernel.cu:111)"),
+        ("new_processes", TroubleKind.CRASH, "RuntimeError in main (prog6.py): once"),
+        ("in_process_oom", TroubleKind.GPU_MEMORY, "it asked for 4096.00 GiB, 138.45 GiB free"),
+        ("new_processes_assert", TroubleKind.CRASH, "of a kernel failed (IndexKernel.cu:111)"),
     ],
 )
-def test_the_first_error_of_a_recorded_log_is_found(name: str, kind: Kind, why: str) -> None:
+def test_the_first_error_of_a_recorded_log_is_found(name: str, kind: TroubleKind, why: str) -> None:
     """The logs are in-process/*.log: two ranks under hpctl's launcher, one of which fails once."""
     lines = read_text(f"in-process/{name}.log").splitlines()
-    found = classify(1, lines, at=NOW, policy=RunPolicy())
+    found = classify_crash(1, lines, at=NOW, policy=RunPolicy())
     assert found.kind is kind
     assert why in found.why

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart, restart_of
-from hpctl.jobs.run.settings import TorchRanks, settings
+from hpctl.jobs.run.settings import TorchRanks, read_settings
 from hpctl.jobs.run.srun import parse_srun
 from hpctl.vocabulary.registration import read_comment
 from tests.jobs.sbatch.test_jobs_submit import submit
@@ -50,6 +50,6 @@ def test_submission_supervisor_and_daemon_agree(line, torch, supervisors, daemon
     assert registered is not None
     assert restart_of(registered) is daemons
     if supervisors is not None:
-        run = settings(parse_srun(["./train"]), ENVIRONMENT, torch=torch)
+        run = read_settings(parse_srun(["./train"]), ENVIRONMENT, torch=torch)
         assert run.restart_way is supervisors
         assert run.restart_way.has_supervisor == restart_of(registered).has_supervisor

@@ -5,32 +5,32 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunDecision, RunPolicy, Treatment
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NAMES = tuple(f"n{i}" for i in range(1, 6))
-MEANS = Means(process=True, step=True, nodes=5, wanted=4, names=NAMES)
+MEANS = RestartMeans(process=True, step=True, nodes=5, wanted=4, names=NAMES)
 STEP_ONLY = replace(MEANS, process=False)
 GENTLE = RunPolicy(same_signature=99, without_progress=99)
 
 
-def seen(kind: Kind, minute: float = 0, **more) -> Trouble:
+def seen(kind: TroubleKind, minute: float = 0, **more) -> Trouble:
     return Trouble(kind, START + timedelta(minutes=minute), more.pop("why", f"a {kind}"), **more)
 
 
 def run(
-    *troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS
+    *troubles: Trouble, policy: RunPolicy | None = None, means: RestartMeans = MEANS
 ) -> list[RunDecision]:
     """The answers to one trouble after the other."""
-    past: list[Past] = []
+    past: list[PastTrouble] = []
     answers = []
     for trouble in troubles:
         answers.append(decide(policy or RunPolicy(), past, trouble, means, trouble.at))
-        past.append(Past(trouble, answers[-1].action))
+        past.append(PastTrouble(trouble, answers[-1].action))
     return answers
 
 
@@ -39,24 +39,26 @@ def actions(*troubles: Trouble, **more) -> list[str]:
 
 
 def crashes(count: int, **more) -> list[Trouble]:
-    return [seen(Kind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
+    return [seen(TroubleKind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
 
 
 def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
-    answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.NODE, 1, node="n3"))
+    answers = run(seen(TroubleKind.NODE, 0, node="n2"), seen(TroubleKind.NODE, 1, node="n3"))
     assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
     assert answers[1].exclude == ("n2", "n3")
 
 
 def test_a_node_that_is_gone_from_the_list_is_not_subtracted_again() -> None:
     four = replace(MEANS, nodes=4, names=("n1", "n3", "n4", "n5"))
-    assert actions(seen(Kind.NODE, node="n2"), means=four) == ["step"]
+    assert actions(seen(TroubleKind.NODE, node="n2"), means=four) == ["step"]
 
 
 def test_without_names_every_excluded_node_is_counted_among_the_healthy() -> None:
     unnamed = replace(MEANS, names=())
-    assert actions(seen(Kind.NODE, node="n2"), means=unnamed) == ["step"]
-    assert actions(seen(Kind.NODE, node="n2"), means=replace(unnamed, nodes=4)) == ["requeue"]
+    assert actions(seen(TroubleKind.NODE, node="n2"), means=unnamed) == ["step"]
+    assert actions(seen(TroubleKind.NODE, node="n2"), means=replace(unnamed, nodes=4)) == [
+        "requeue"
+    ]
 
 
 def test_a_crash_goes_from_process_to_its_end() -> None:
@@ -64,44 +66,44 @@ def test_a_crash_goes_from_process_to_its_end() -> None:
 
 
 def test_progress_goes_back_to_the_first_rung() -> None:
-    later = seen(Kind.CRASH, 9, signature="s", progress=8)
+    later = seen(TroubleKind.CRASH, 9, signature="s", progress=8)
     assert actions(*crashes(2), later) == ["process", "step", "process"]
     assert actions(*crashes(2), replace(later, progress=7)) == ["process", "step", "requeue"]
 
 
 def test_training_steps_count_only_where_no_checkpoint_is_known() -> None:
-    at_step = [seen(Kind.CRASH, i, signature=f"s{i}", step=10 + i) for i in range(4)]
+    at_step = [seen(TroubleKind.CRASH, i, signature=f"s{i}", step=10 + i) for i in range(4)]
     assert actions(*at_step) == ["process"] * 4
     saved_none = [replace(t, progress=7) for t in at_step]
     assert actions(*saved_none) == ["process", "step", "requeue", "end"]
 
 
 def test_where_nobody_knows_an_hour_without_trouble_is_progress() -> None:
-    hourly = [seen(Kind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
+    hourly = [seen(TroubleKind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
     assert actions(*hourly) == ["process"] * 4
-    quicker = [seen(Kind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
+    quicker = [seen(TroubleKind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
     assert actions(*quicker) == ["process", "step", "requeue", "end"]
 
 
 def test_the_same_crash_twice_from_the_same_checkpoint_ends() -> None:
-    twice = [seen(Kind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
+    twice = [seen(TroubleKind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
     answer = run(*twice)[1]
     assert answer.action is Action.END
     assert answer.why == "the same crash 2 times without progress: a crash"
     assert actions(twice[0], replace(twice[1], progress=8)) == ["process", "process"]
 
 
-@pytest.mark.parametrize("kind", [Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.NAN])
-def test_what_the_program_does_to_itself_gets_one_restart(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY, TroubleKind.NAN])
+def test_what_the_program_does_to_itself_gets_one_restart(kind: TroubleKind) -> None:
     assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "end"]
 
 
 def test_three_restarts_without_progress_are_enough() -> None:
     troubles = [
-        seen(Kind.CRASH, 0, signature="a", progress=1),
-        seen(Kind.HANG, 1, progress=1),
-        seen(Kind.NODE, 2, node="n1", progress=1),
-        seen(Kind.NODE, 3, node="n2", progress=1),
+        seen(TroubleKind.CRASH, 0, signature="a", progress=1),
+        seen(TroubleKind.HANG, 1, progress=1),
+        seen(TroubleKind.NODE, 2, node="n1", progress=1),
+        seen(TroubleKind.NODE, 3, node="n2", progress=1),
     ]
     answers = run(*troubles)
     assert [str(a.action) for a in answers] == ["process", "process", "step", "hold"]
@@ -109,20 +111,20 @@ def test_three_restarts_without_progress_are_enough() -> None:
 
 
 def test_time_limits_are_no_failures_but_must_get_on() -> None:
-    answers = run(*[seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)])
+    answers = run(*[seen(TroubleKind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)])
     assert {a.action for a in answers} == {Action.REQUEUE}
     assert {a.save_first_s for a in answers} == {60.0}
-    idle = [seen(Kind.TIME_LIMIT, 60 * i) for i in range(4)]
+    idle = [seen(TroubleKind.TIME_LIMIT, 60 * i) for i in range(4)]
     assert actions(*idle) == ["requeue", "requeue", "requeue", "hold"]
 
 
 def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
-    same = [seen(Kind.CRASH, i, signature="s", progress=7) for i in range(4)]
+    same = [seen(TroubleKind.CRASH, i, signature="s", progress=7) for i in range(4)]
     assert actions(*same) == ["process", "end", "process", "end"]
 
 
 def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
-    step = {Kind.CRASH: Treatment((Action.STEP,), backoff=True)}
+    step = {TroubleKind.CRASH: Treatment((Action.STEP,), backoff=True)}
     policy = replace(GENTLE, backoff=Backoff(30, 2, 100), treatments=step)
     waits = [a.after_s for a in run(*crashes(4), policy=policy)]
     assert waits[0] == 0
@@ -132,72 +134,75 @@ def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
 
 
 def test_a_node_is_left_when_a_network_fault_names_it_again() -> None:
-    answers = run(*(seen(Kind.NETWORK, i, node="n3", progress=i) for i in range(2)))
+    answers = run(*(seen(TroubleKind.NETWORK, i, node="n3", progress=i) for i in range(2)))
     assert [a.exclude for a in answers] == [(), ("n3",)]
 
 
 def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
-    answers = run(*(seen(Kind.HANG, i, node="n3", progress=i) for i in range(2)))
+    answers = run(*(seen(TroubleKind.HANG, i, node="n3", progress=i) for i in range(2)))
     assert [a.action for a in answers] == [Action.PROCESS, Action.STEP]
 
 
 def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
     healed = replace(MEANS, healed=("n2",))
-    before = [Past(seen(Kind.NODE, 0, node="n2"), Action.STEP)]
-    crash = seen(Kind.CRASH, 1, signature="s")
+    before = [PastTrouble(seen(TroubleKind.NODE, 0, node="n2"), Action.STEP)]
+    crash = seen(TroubleKind.CRASH, 1, signature="s")
     assert decide(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
     assert decide(RunPolicy(), before, crash, healed, crash.at).exclude == ()
-    again = seen(Kind.NODE, 1, node="n2")
+    again = seen(TroubleKind.NODE, 1, node="n2")
     assert decide(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
 
 
 def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
-    last = Means(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
-    suspect = run(seen(Kind.CUDA, node="n2"), means=last)[0]
+    last = RestartMeans(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
+    suspect = run(seen(TroubleKind.CUDA, node="n2"), means=last)[0]
     assert (suspect.action, suspect.exclude) == (Action.STEP, ())
-    for kind in (Kind.NODE, Kind.CORRUPTION):
+    for kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
         assert run(seen(kind, node="n2"), means=last)[0].action is Action.HOLD
-    assert "too few healthy nodes" in run(seen(Kind.NODE, node="n2"), means=last)[0].why
+    assert "too few healthy nodes" in run(seen(TroubleKind.NODE, node="n2"), means=last)[0].why
 
 
 def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
     policy = replace(
-        GENTLE, treatments={Kind.CUDA: replace(DEFAULTS[Kind.CUDA], ladder=(Action.REQUEUE,))}
+        GENTLE,
+        treatments={
+            TroubleKind.CUDA: replace(DEFAULTS[TroubleKind.CUDA], ladder=(Action.REQUEUE,))
+        },
     )
-    troubles = [seen(Kind.CUDA, i, node=f"n{i}") for i in range(4)]
+    troubles = [seen(TroubleKind.CUDA, i, node=f"n{i}") for i in range(4)]
     assert run(*troubles, policy=policy)[-1].exclude == ("n0", "n1", "n2", "n3")
     assert run(*troubles, policy=policy, means=replace(MEANS, pool=6))[-1].exclude == ("n2", "n3")
     assert run(*troubles, policy=replace(policy, most_excluded=1))[-1].exclude == ("n3",)
 
 
 def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:
-    full = Means(step=True, nodes=4, wanted=4, names=NAMES[:4])
+    full = RestartMeans(step=True, nodes=4, wanted=4, names=NAMES[:4])
     elastic = RunPolicy(nodes=(3, 4))
-    lost = [seen(Kind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
+    lost = [seen(TroubleKind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
     answers = run(*lost, policy=elastic, means=full)
     assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
 
 
-@pytest.mark.parametrize("kind", [Kind.SPIKE, Kind.SLOW, Kind.UPLOAD])
-def test_what_does_not_stop_a_run_is_only_told(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [TroubleKind.SPIKE, TroubleKind.SLOW, TroubleKind.UPLOAD])
+def test_what_does_not_stop_a_run_is_only_told(kind: TroubleKind) -> None:
     assert set(actions(*(seen(kind, i) for i in range(20)))) == {"notify"}
 
 
 def test_ranks_save_first_where_they_live_and_the_policy_asks() -> None:
     alive, dead = replace(MEANS, alive=True), replace(MEANS, alive=False)
     for means, seconds in ((MEANS, 0), (alive, 60), (dead, 0)):
-        assert run(seen(Kind.NODE, node="n2"), means=means)[0].save_first_s == seconds
-    assert run(seen(Kind.NAN), means=alive)[0].save_first_s == 0
+        assert run(seen(TroubleKind.NODE, node="n2"), means=means)[0].save_first_s == seconds
+    assert run(seen(TroubleKind.NAN), means=alive)[0].save_first_s == 0
 
 
 def test_no_end_without_progress_counts_as_progress() -> None:
-    ends = [seen(Kind.NO_PROGRESS, 60 * i, step=i, exit_code=0) for i in range(3)]
+    ends = [seen(TroubleKind.NO_PROGRESS, 60 * i, step=i, exit_code=0) for i in range(3)]
     assert actions(*ends) == ["step", "requeue", "hold"]
 
 
 def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
     fixed = replace(MEANS, requeue=False)
-    twice = [seen(Kind.NODE, i, node="n2") for i in range(4)]
+    twice = [seen(TroubleKind.NODE, i, node="n2") for i in range(4)]
     assert actions(*twice, means=fixed) == ["step", "step", "step", "hold"]
     crashes_on = actions(*crashes(3), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))
     assert crashes_on == ["step", "end", "step"]
@@ -206,9 +211,11 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
 
 
 def test_a_kind_may_have_a_bound_of_its_own() -> None:
-    nan = replace(DEFAULTS[Kind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
-    policy = replace(RunPolicy(), treatments={**DEFAULTS, Kind.NAN: nan}, without_progress=9)
-    *_, again, held = run(*[seen(Kind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY)
+    nan = replace(DEFAULTS[TroubleKind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
+    policy = replace(RunPolicy(), treatments={**DEFAULTS, TroubleKind.NAN: nan}, without_progress=9)
+    *_, again, held = run(
+        *[seen(TroubleKind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY
+    )
     assert again.action is Action.STEP
     assert held.action is Action.END
     assert "max: 2" in held.why
@@ -260,9 +267,9 @@ def test_registration(comment: str, expected: Registration | None) -> None:
 def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
     at = datetime(2026, 11, 28, tzinfo=UTC)
     full = Trouble(
-        Kind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
+        TroubleKind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
     )
     for policy in (RunPolicy(), RunPolicy(restarts=0)):
-        answer = decide(policy, (), full, Means(requeue=True), at)
+        answer = decide(policy, (), full, RestartMeans(requeue=True), at)
         assert answer.action is Action.HOLD
         assert answer.why == f"hpctl: {full.why}"

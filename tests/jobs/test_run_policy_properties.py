@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import Means, Past, decide, since_progress
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, since_progress
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import (
     CERTAIN,
@@ -21,7 +21,7 @@ from hpctl.vocabulary.run_policy import (
     RunPolicy,
     Treatment,
 )
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.examples import examples
 
 pytestmark = pytest.mark.slow
@@ -54,21 +54,21 @@ policies = st.builds(
     most_excluded=st.integers(0, 3),
     backoff=st.builds(Backoff, st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1e6)),
     nodes=st.none() | st.tuples(st.integers(1, 3), st.integers(3, 6)),
-    treatments=st.dictionaries(st.sampled_from(list(Kind)), treatments, max_size=4),
+    treatments=st.dictionaries(st.sampled_from(list(TroubleKind)), treatments, max_size=4),
 )  # fmt: skip
 troubles = st.builds(
-    Trouble, st.sampled_from(list(Kind)),
+    Trouble, st.sampled_from(list(TroubleKind)),
     st.integers(0, 100_000).map(lambda s: START + timedelta(seconds=s)),
     st.text(max_size=300), st.sampled_from(("", "a", "b")), node=nodes, step=numbers,
     progress=numbers,
 )  # fmt: skip
-pasts = st.lists(st.builds(Past, troubles, st.sampled_from(list(Action))), max_size=12)
+pasts = st.lists(st.builds(PastTrouble, troubles, st.sampled_from(list(Action))), max_size=12)
 
 
 @st.composite
-def all_means(draw: st.DrawFn) -> Means:
+def all_means(draw: st.DrawFn) -> RestartMeans:
     names = tuple(draw(st.sets(st.sampled_from(NAMES)).map(sorted)))
-    return Means(
+    return RestartMeans(
         process=draw(st.booleans()), step=draw(st.booleans()),
         nodes=len(names) or draw(st.integers(0, 6)), wanted=draw(st.integers(0, 6)),
         requeue=draw(st.booleans()), names=names, pool=draw(st.integers(0, 8)),
@@ -77,7 +77,7 @@ def all_means(draw: st.DrawFn) -> Means:
     )  # fmt: skip
 
 
-def room(means: Means, answer: RunDecision) -> int:
+def room(means: RestartMeans, answer: RunDecision) -> int:
     if means.names:
         return len(set(means.names) - set(answer.exclude))
     return means.nodes - len(answer.exclude)
@@ -114,7 +114,7 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
     answer = decide(policy, past, trouble, means, trouble.at)
     if answer.action not in RESTARTS:
         return
-    assert trouble.kind is not Kind.FINAL
+    assert trouble.kind is not TroubleKind.FINAL
     after_hold = past
     for index, one in enumerate(past):
         if one.action is Action.HOLD:
@@ -145,7 +145,7 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     policy, past, trouble, means
 ):
     answer = decide(policy, past, trouble, means, trouble.at)
-    named: dict[str, list[Kind]] = {}
+    named: dict[str, list[TroubleKind]] = {}
     for one in (*(p.trouble for p in past), trouble):
         if one.node is not None and policy.treatment(one.kind).exclude:
             named.setdefault(one.node, []).append(one.kind)
@@ -163,7 +163,7 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
 
 @EXAMPLES
 @given(
-    st.lists(st.sampled_from(list(Kind)), min_size=40, max_size=40),
+    st.lists(st.sampled_from(list(TroubleKind)), min_size=40, max_size=40),
     st.lists(nodes, min_size=40, max_size=40),
     st.integers(1, 80),
     st.none() | st.just(7),
@@ -173,16 +173,16 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
     kinds, where, gap_s, progress, process
 ):
     """By the defaults: at most `without_progress` restarts, then a stop, for every mixture."""
-    policy, past = RunPolicy(), list[Past]()
-    means = Means(process, True, 6, 4, names=NAMES)
+    policy, past = RunPolicy(), list[PastTrouble]()
+    means = RestartMeans(process, True, 6, 4, names=NAMES)
     restarts = 0
     for index, (kind, node) in enumerate(zip(kinds, where, strict=True)):
         at = START + timedelta(seconds=gap_s * index)
         trouble = Trouble(kind, at, "w", f"s{index}", node=node, progress=progress)
         answer = decide(policy, past, trouble, means, at)
-        past.append(Past(trouble, answer.action))
+        past.append(PastTrouble(trouble, answer.action))
         restarts += answer.action in RESTARTS
-        if answer.action in STOPS or kind is Kind.FINAL:
+        if answer.action in STOPS or kind is TroubleKind.FINAL:
             break
     # The first of them shows the checkpoint that the others do not get beyond.
     assert restarts <= policy.without_progress
@@ -194,6 +194,6 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
 @EXAMPLES
 @given(pasts, troubles, all_means(), st.sampled_from(NAMES))
 def test_a_node_that_is_proven_bad_is_left_whatever_it_costs(past, trouble, means, node):
-    bad = replace(trouble, kind=Kind.NODE, node=node)
+    bad = replace(trouble, kind=TroubleKind.NODE, node=node)
     answer = decide(RunPolicy(), past, bad, means, bad.at)
     assert answer.action not in RESTARTS or node in answer.exclude

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.daemon.chaos import Chaos, cluster
 from tests.gpu.recordings import H200
 from tests.jobs.last_lines import load_plugin
@@ -26,19 +26,27 @@ TORCHRUN = (
     " --rdzv-id $SLURM_JOB_ID --rdzv-endpoint 127.0.0.1:$((20000 + SLURM_JOB_ID)) "
 )
 ENDS = {
-    "exception": ("exception", Kind.CRASH, ": ValueError in die (dying_rank.py): bad batch"),
-    "killed": ("killed", Kind.KILLED, ": it was killed by SIGKILL"),
-    "gpu": (f"gpu {H200}/deaths/oom.stderr", Kind.GPU_MEMORY, ": GPU out of memory, in oom"),
-    "host": (f"host {H200}/deaths/host_oom.stderr", Kind.HOST_MEMORY, ": the host has no memory"),
-    "code": ("'exit code'", Kind.CRASH, ": it ended with exit code 3"),
+    "exception": ("exception", TroubleKind.CRASH, ": ValueError in die (dying_rank.py): bad batch"),
+    "killed": ("killed", TroubleKind.KILLED, ": it was killed by SIGKILL"),
+    "gpu": (f"gpu {H200}/deaths/oom.stderr", TroubleKind.GPU_MEMORY, ": GPU out of memory, in oom"),
+    "host": (
+        f"host {H200}/deaths/host_oom.stderr",
+        TroubleKind.HOST_MEMORY,
+        ": the host has no memory",
+    ),
+    "code": ("'exit code'", TroubleKind.CRASH, ": it ended with exit code 3"),
     "timeout": (
         f"timeout {H200}/nccl/nccl_skip.rank0.stderr {H200}/nccl/nccl_skip.rank1.stderr",
-        Kind.HANG,
+        TroubleKind.HANG,
         " did not come to collective 5 of default_pg, where 1 other waits",
     ),
-    "syntax": ("", Kind.CRASH, ": SyntaxError in line 2 (unparsed.py): invalid syntax"),
-    "disk": ("'full disk'", Kind.DISK_FULL, ": file system full: /fsx/ckpt/step_100/model.pt"),
-    "port": ("port", Kind.CRASH, ": its port is in use, in die (dying_rank.py)"),
+    "syntax": ("", TroubleKind.CRASH, ": SyntaxError in line 2 (unparsed.py): invalid syntax"),
+    "disk": (
+        "'full disk'",
+        TroubleKind.DISK_FULL,
+        ": file system full: /fsx/ckpt/step_100/model.pt",
+    ),
+    "port": ("port", TroubleKind.CRASH, ": its port is in use, in die (dying_rank.py)"),
 }
 
 
@@ -87,7 +95,7 @@ class Ends:
             assert (trouble.rank, trouble.node) == (1, where)
         assert why in (self.base / f"{name}.log").read_text(errors="replace")
         until(lambda: why in self.live.explained(str(job)), 60, "explain says why")
-        if kind is Kind.DISK_FULL:
+        if kind is TroubleKind.DISK_FULL:
             until(lambda: f"hpctl: {why}" in self.live.job(job).comment, 60, "the Comment says why")
             assert self.live.job(job).restarts <= 1, "it is not tried again"
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -47,7 +47,7 @@ def test_a_job_with_plain_srun_is_started_again(live, jobs):
     job, base = jobs["saves"]
     until(lambda: live.running(job, 1), LIMIT_S, "it runs again")
     (first, *_) = live.of_job(job)
-    assert first.trouble.kind is Kind.TIME_LIMIT
+    assert first.trouble.kind is TroubleKind.TIME_LIMIT
     until(lambda: live.of_job(job)[0].phase == "resumed", 60, "the restart is proved")
     until(lambda: "begun 1" in (base / "log").read_text(), 60, "its script runs again")
     assert "the script ended" not in (base / "log").read_text()
@@ -79,7 +79,7 @@ def test_a_task_of_an_array_is_started_again_and_the_others_are_not(live, jobs):
         return live.running(hit, 1)
 
     until(restarted, LIMIT_S, "the task runs again")
-    assert [r.trouble.kind for r in live.of_job(hit)] == [Kind.TIME_LIMIT]
+    assert [r.trouble.kind for r in live.of_job(hit)] == [TroubleKind.TIME_LIMIT]
     assert "it reached its time limit" in live.explained(f"{array}_1")
     done = next(j for j in live.scheduler.view().jobs.values() if j.shown == f"{array}_2")
     assert (done.state, done.restarts) == ("COMPLETED", 0)

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import NodeRecoveryOpened, RequestTaken, SignalSeen, StepStarted
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.node_deadlines import deadline_of
 from hpctl.engine.test_reservation import ADDED, find_test_job, level_of, name_of
 from hpctl.engine.view import Request
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.nodes import advance as node_advance
 from hpctl.nodes.acceptance import command
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
@@ -35,7 +35,7 @@ from tests.fakes.values import (
 )
 
 TESTED = replace(OWN, acceptance=AcceptancePolicy(replace="full", reboot="quick"))
-BASE = replay([opened()]).nodes["n-1"]
+BASE = replay_events([opened()]).nodes["n-1"]
 DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
 BOOTED = generation(boot=2)
 
@@ -309,7 +309,7 @@ def test_a_mark_on_a_node_that_serves_already_opens_a_recovery_of_its_own():
 @pytest.mark.parametrize("end", [("acceptance_due", "test_passed"), ()])
 @pytest.mark.parametrize(("seconds", "opens"), [(13, False), (17, True), (20, True)])
 def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
-    state = replay([opened()])
+    state = replay_events([opened()])
     for number, signal in enumerate(["cordon_seen", "jobs_gone", "nothing_to_remedy"], 1):
         state.fold(SignalSeen(at(number), "n-1", signal, ""))
     if not end:
@@ -318,7 +318,7 @@ def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
         state.fold(SignalSeen(at(15 + 3 * number), "n-1", signal, ""))
     state.fold(SignalSeen(at(19), "n-1", "return_seen", ""))
     view = view_of(state=state, sick=[faulty(seconds=seconds)], seconds=25)
-    assert bool(plan(view, OWN, rules(), {}, at(25)).opens) is opens
+    assert bool(plan(view, OWN, build_rules(), {}, at(25)).opens) is opens
 
 
 def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the_end():
@@ -345,7 +345,7 @@ def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the
 
 
 def test_a_node_is_let_out_of_the_reservation_that_an_earlier_test_has_left():
-    state = replay([opened()])
+    state = replay_events([opened()])
     for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy", "acceptance_due"]:
         state.fold(SignalSeen(at(1), "n-1", signal, ""))
     for number, signal in enumerate(["test_passed", "deadline"]):
@@ -400,7 +400,7 @@ def test_a_failed_test_climbs_to_what_it_asks_for(ladder, rung, signal, remedy):
 
 
 def test_what_a_test_found_is_kept_with_the_recovery():
-    state = replay([opened()])
+    state = replay_events([opened()])
     for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy", "acceptance_due"]:
         state.fold(SignalSeen(at(1), "n-1", signal, ""))
     state.fold(SignalSeen(at(2), "n-1", "test_failed", "slow", tests=(result(Verdict.FAIL),)))
@@ -428,7 +428,7 @@ def test_an_operator_has_idle_nodes_tested_and_no_others():
 
 
 def test_a_test_is_not_cancelled_while_its_reservation_is_deleted():
-    state = replay([opened()])
+    state = replay_events([opened()])
     for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy", "acceptance_due"]:
         state.fold(SignalSeen(at(1), "n-1", signal, ""))
     assert asked(view_of(state=state), "cancel", "n-1")[0].ok
@@ -443,7 +443,7 @@ def test_a_new_instance_is_tested_where_it_is_asked_for(launched, found):
     view = replace(view, instances={"n1": replace(view.instances["n1"], launched=time)})
     tested = replace(OWN, acceptance=AcceptancePolicy(add="quick"))
     for policy, wanted in ((tested, found), (OWN, [])):
-        opens = plan(view, policy, rules(), {}, at(0)).opens
+        opens = plan(view, policy, build_rules(), {}, at(0)).opens
         assert [e.generation.node for e in opens if e.rule == ADDED.rule] == wanted
 
 
@@ -453,7 +453,7 @@ def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> Non
     )
     peers = {
         f"n-{n}": replace(
-            replay([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"],
+            replay_events([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"],
             tests=(replace(figures, evidence=f'{{"bf16_tflops": {700 + n}}}'),),
         )
         for n in range(2, 8)

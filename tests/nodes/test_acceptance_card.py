@@ -11,8 +11,8 @@ import pytest
 from hpctl.nodes.acceptance import card as card_module
 from hpctl.nodes.acceptance import result
 from hpctl.nodes.acceptance.card import parse_card, read_card
-from hpctl.nodes.acceptance.cards import FIGURES, Card
-from hpctl.nodes.acceptance.result import Results
+from hpctl.nodes.acceptance.cards import FIGURES, GpuCard
+from hpctl.nodes.acceptance.result import AcceptanceResults
 from tests.gpu.recordings import H200, read_text
 
 RECORDED = read_text("smi-idle.xml")
@@ -40,7 +40,7 @@ def machine(tmp_path, monkeypatch):
 
 def test_the_recorded_card_is_named_as_the_table_names_it() -> None:
     found = parse_card(RECORDED)
-    assert found == Card("NVIDIA H200", 700.0, 700.0)
+    assert found == GpuCard("NVIDIA H200", 700.0, 700.0)
     assert not found.capped
     assert found.name in {row.card for row in FIGURES}
 
@@ -50,11 +50,11 @@ def test_of_several_gpus_the_lowest_limit_counts() -> None:
     found = parse_card(RECORDED + lowered + RECORDED)
     assert (found.name, found.power_limit_w, found.capped) == ("NVIDIA H200", 500.0, True)
     silent = RECORDED.replace("default_power_limit>700.00 W", "default_power_limit>N/A")
-    assert parse_card(RECORDED + silent) == Card("NVIDIA H200", 700.0, 0.0)
+    assert parse_card(RECORDED + silent) == GpuCard("NVIDIA H200", 700.0, 0.0)
 
 
 def test_an_older_driver_tells_the_enforced_limit() -> None:
-    assert parse_card(OLDER) == Card("NVIDIA A100-SXM4-40GB", 350.0, 400.0)
+    assert parse_card(OLDER) == GpuCard("NVIDIA A100-SXM4-40GB", 350.0, 400.0)
 
 
 def test_slices_and_several_kinds_of_gpus_have_a_name_of_their_own() -> None:
@@ -68,7 +68,7 @@ def test_slices_and_several_kinds_of_gpus_have_a_name_of_their_own() -> None:
     ["", "No devices were found", "<gpu id=", "<gpu id=<product_name>" + "x" * 9999, "\0" * 99],
 )
 def test_what_names_no_gpu_is_no_card(text: str) -> None:
-    assert parse_card(text) == Card()
+    assert parse_card(text) == GpuCard()
 
 
 def test_whatever_is_printed_the_file_with_the_card_is_a_result() -> None:
@@ -77,13 +77,13 @@ def test_whatever_is_printed_the_file_with_the_card_is_a_result() -> None:
         card = parse_card(text, "m" * card_module.MAX_NAME)
         assert card.name.startswith("\ufffd[2Jxxx")
         assert len(card.name) == card_module.MAX_NAME
-        results = Results("r-1", "quick", 1.0, 2.0, card=card)
-        assert result.decode(result.encode(results)).card == card
+        results = AcceptanceResults("r-1", "quick", 1.0, 2.0, card=card)
+        assert result.decode_results(result.encode_results(results)).card == card
 
 
 def test_the_card_of_this_node_is_what_nvidia_smi_prints(machine, tmp_path) -> None:
     machine(f"[ \"$*\" = '-q -x' ] && cat {H200 / 'smi-idle.xml'}")
-    expected = Card("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
+    expected = GpuCard("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
     assert read_card(driver=tmp_path, root=tmp_path) == expected
 
 
@@ -94,9 +94,9 @@ def test_an_nvidia_smi_that_fails_or_hangs_costs_the_card_alone(
     monkeypatch.setattr(card_module, "TIMEOUT_S", 0.5)
     machine(script)
     began = time.monotonic()
-    assert read_card(driver=tmp_path, root=tmp_path) == Card(machine="p5en.48xlarge")
+    assert read_card(driver=tmp_path, root=tmp_path) == GpuCard(machine="p5en.48xlarge")
     assert time.monotonic() - began < 10
 
 
 def test_a_node_without_a_driver_has_no_card(tmp_path) -> None:
-    assert read_card(driver=tmp_path / "nvidiactl") == Card()
+    assert read_card(driver=tmp_path / "nvidiactl") == GpuCard()

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, Inbox
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.identity import Generation
@@ -66,7 +66,7 @@ def test_a_failed_test_makes_no_node_ill_but_for_who_asked_for_it(tmp_path, inbo
     put(tmp_path, body())
     inbox.look()
     health = Health(Generation("n1", "i-1", "b"), NOON, inbox.findings())
-    assert assess(health, rules(), NOON).condition is Condition.HEALTHY
+    assert assess_health(health, build_rules(), NOON).condition is Condition.HEALTHY
 
 
 def test_only_the_newest_are_told(tmp_path, inbox):

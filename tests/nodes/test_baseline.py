@@ -5,14 +5,14 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.nodes.acceptance.limits import (
     FigureLimit,
     Measured,
+    compute_limits,
+    find_slow_figures,
     judge_results,
-    limits,
-    measured,
-    slow,
+    list_measured_nodes,
 )
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.model import TEST, Finding, Verdict
@@ -57,11 +57,11 @@ class Fleet:
 
     def rejected(self) -> set[int]:
         first = {n: self.run(n) for n in range(len(self.own))}
-        known = limits([run for runs in first.values() for run in runs], FLOORS)
+        known = compute_limits([run for runs in first.values() for run in runs], FLOORS)
         return {n for n, runs in first.items() if self.judged(n, runs, known)}
 
     def judged(self, node: int, runs: list[Measured], known: tuple[FigureLimit, ...]) -> bool:
-        while (found := slow(runs, known)) and found[0].again:
+        while (found := find_slow_figures(runs, known)) and found[0].again:
             runs = [*runs, *self.run(node)]
         return bool(found)
 
@@ -85,19 +85,23 @@ def one(value: float, node: str = "n1", figure: str = "bf16_tflops", **more: obj
 
 def test_the_floor_counts_where_the_fleet_is_too_small_or_all_slow() -> None:
     for nodes, value in ((3, 700.0), (9, 400.0)):
-        (limit,) = limits([one(value, f"n{n}") for n in range(nodes)], FLOORS)
+        (limit,) = compute_limits([one(value, f"n{n}") for n in range(nodes)], FLOORS)
         assert (limit.by, limit.limit) == ("site", 544.0)
-        (bad,) = slow([one(500.0)], [limit])
+        (bad,) = find_slow_figures([one(500.0)], [limit])
         assert "under 544, the limit in acceptance.floors" in str(bad)
-    assert not limits([one(1.0, figure="other_gbs")], FLOORS)
+    assert not compute_limits([one(1.0, figure="other_gbs")], FLOORS)
 
 
 def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> None:
     runs = [one(v, f"n{n}", "p_us") for n, v in enumerate([30, 30.1, 29.9, 30, 30.2])]
-    (limit,) = limits([*runs, *(one(90, f"x{n}", "p_us", healthy=False) for n in range(9))], {})
+    (limit,) = compute_limits(
+        [*runs, *(one(90, f"x{n}", "p_us", healthy=False) for n in range(9))], {}
+    )
     assert (limit.median, limit.limit) == (pytest.approx(30), pytest.approx(30 / 0.97))
-    assert str(slow([one(33.0, figure="p_us")], [limit])[0]).startswith("gpu.speed p_us 33 is over")
-    assert not slow([one(20.0, figure="p_us")], [limit])
+    assert str(find_slow_figures([one(33.0, figure="p_us")], [limit])[0]).startswith(
+        "gpu.speed p_us 33 is over"
+    )
+    assert not find_slow_figures([one(20.0, figure="p_us")], [limit])
 
 
 TFLOPS = '{"bf16_tflops": %d}'
@@ -110,17 +114,17 @@ def finding(figures: str, verdict: Verdict = Verdict.OK, test: str = "gpu.speed"
 def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
     nodes = {}
     for n in range(1, 8):
-        rec = replay([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"]
+        rec = replay_events([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"]
         speed = finding(TFLOPS % (700 if n < 7 else 100), Verdict.OK if n < 7 else Verdict.FAIL)
         nodes[rec.id] = replace(rec, tests=(speed, finding("{", test="x"), finding("{}", test="y")))
     view = view_of(state=State(nodes=nodes))
     groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
-    (limit,) = limits(measured(view))
+    (limit,) = compute_limits(list_measured_nodes(view))
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judge_results((good,), kind, measured(view)) == (good,)
-    (failed,) = judge_results((bad,), kind, measured(view))
+    assert judge_results((good,), kind, list_measured_nodes(view)) == (good,)
+    (failed,) = judge_results((bad,), kind, list_measured_nodes(view))
     assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
@@ -129,7 +133,9 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
 
 def test_near_the_limit_three_runs_decide() -> None:
     values = [700, 690, 710, 695, 705, 680, 720]
-    known = limits([one(v, f"n{n}") for n, v in enumerate(values)], {})
-    assert [s.again for s in slow([one(665.0)], known)] == [True]
-    assert not slow([one(v) for v in (655.0, 690.0, 691.0)], known)
-    assert [s.again for s in slow([one(v) for v in (655.0, 640.0, 691.0)], known)] == [False]
+    known = compute_limits([one(v, f"n{n}") for n, v in enumerate(values)], {})
+    assert [s.again for s in find_slow_figures([one(665.0)], known)] == [True]
+    assert not find_slow_figures([one(v) for v in (655.0, 690.0, 691.0)], known)
+    assert [s.again for s in find_slow_figures([one(v) for v in (655.0, 640.0, 691.0)], known)] == [
+        False
+    ]

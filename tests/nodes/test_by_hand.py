@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import replay
-from hpctl.faults.catalogue import Override, rules
+from hpctl.engine.journal.state import replay_events
+from hpctl.faults.catalogue import Override, build_rules
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance
 from hpctl.vocabulary.assessment import Remedy, Urgency
@@ -19,7 +19,7 @@ from tests.fakes.values import OWN, at, does, generation, moves, opened, slurm_j
 
 ATTENDED = replace(OWN, attended=True, node=NodePolicy(doubt_window_s=20.0))
 BASE = replace(
-    replay([opened()]).nodes[opened().recovery], ladder=(Remedy.REPLACE,), by="ana",
+    replay_events([opened()]).nodes[opened().recovery], ladder=(Remedy.REPLACE,), by="ana",
     urgency=Urgency.AFTER_JOBS,
 )  # fmt: skip
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "by ana"))
@@ -215,4 +215,4 @@ def test_a_node_that_stays_down_rejoins_when_another_slurmd_has_registered():
 
 def test_no_fault_deletes_a_node():
     with pytest.raises(ValueError, match="no fault class deletes a node"):
-        rules({RuleId("xid-79"): Override(ladder=(Remedy.DELETE,))})
+        build_rules({RuleId("xid-79"): Override(ladder=(Remedy.DELETE,))})

@@ -11,9 +11,23 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.state import State
-from hpctl.nodes.acceptance.cards import CARDS, COMPARISONS, FIGURES, FLOOR_SHARE, Card, find_figure
-from hpctl.nodes.acceptance.limits import NO_FLOORS, Floors, Measured, judge_results, limits, slow
-from hpctl.nodes.acceptance.result import Result, Results, findings_of
+from hpctl.nodes.acceptance.cards import (
+    CARDS,
+    COMPARISONS,
+    FIGURES,
+    FLOOR_SHARE,
+    GpuCard,
+    find_figure,
+)
+from hpctl.nodes.acceptance.limits import (
+    NO_FLOORS,
+    Floors,
+    Measured,
+    compute_limits,
+    find_slow_figures,
+    judge_results,
+)
+from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, findings_of
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Health, Verdict
 from hpctl.vocabulary.node_recovery import NodeSignal
@@ -24,23 +38,30 @@ from tests.nodes.test_acceptance import BOOTED, OPEN, TESTED
 
 RECORDED = read_json("acceptance.json")
 RUNS = [
-    msgspec.convert(result, Result)
+    msgspec.convert(result, AcceptanceResult)
     for run in RECORDED["runs"]
     for result in run["results"]
     if result["test"] == "gpu.speed"
 ]
 FIGURE_NAMES = ("bf16_tflops", "hbm_gbs", "h2d_gbs", "d2h_gbs")
-H200 = Card("NVIDIA H200", 700.0, 700.0, "Standard PC")
+H200 = GpuCard("NVIDIA H200", 700.0, 700.0, "Standard PC")
 
 
-def played(figures: dict[str, float], card: Card = H200, test: str = "gpu.speed") -> Results:
+def played(
+    figures: dict[str, float], card: GpuCard = H200, test: str = "gpu.speed"
+) -> AcceptanceResults:
     """A run of the acceptance test with these figures, as its file holds it."""
-    result = Result(test, "Passed", figures=figures)
-    return Results(OPEN.id + "-1", "quick", at(2).timestamp(), at(3).timestamp(), (result,), card)
+    result = AcceptanceResult(test, "Passed", figures=figures)
+    return AcceptanceResults(
+        OPEN.id + "-1", "quick", at(2).timestamp(), at(3).timestamp(), (result,), card
+    )
 
 
 def judged(
-    figures: dict[str, float], card: Card = H200, instance_type: str = "", site: Floors = NO_FLOORS
+    figures: dict[str, float],
+    card: GpuCard = H200,
+    instance_type: str = "",
+    site: Floors = NO_FLOORS,
 ) -> Finding:
     """What a first node without any peers is told of them."""
     found = judge_results(findings_of(played(figures, card)), instance_type, (), site)
@@ -123,14 +144,14 @@ def test_the_link_to_the_host_is_the_machines_and_the_rest_the_cards() -> None:
 @pytest.mark.parametrize("name", ["NVIDIA H200 NVL", "MIG of NVIDIA H200", "NVIDIA T4", ""])
 def test_a_card_that_is_not_in_the_table_has_no_floor(name: str) -> None:
     figures = dict.fromkeys(FIGURE_NAMES, 1.0)
-    assert not failed(figures, card=Card(name))
+    assert not failed(figures, card=GpuCard(name))
     assert failed(figures)
 
 
 def test_a_result_that_names_no_card_is_judged_by_its_instance_type() -> None:
-    assert failed({"bf16_tflops": 560.0}, card=Card(), instance_type="ml.p5.48xlarge")
-    assert not failed({"bf16_tflops": 600.0}, card=Card(), instance_type="ml.p5.48xlarge")
-    assert failed({"bf16_tflops": 600.0}, card=Card(), instance_type="ml.p5en.48xlarge")
+    assert failed({"bf16_tflops": 560.0}, card=GpuCard(), instance_type="ml.p5.48xlarge")
+    assert not failed({"bf16_tflops": 600.0}, card=GpuCard(), instance_type="ml.p5.48xlarge")
+    assert failed({"bf16_tflops": 600.0}, card=GpuCard(), instance_type="ml.p5en.48xlarge")
 
 
 @pytest.mark.parametrize(
@@ -154,15 +175,15 @@ def test_a_lowered_power_limit_is_named_beside_a_figure_that_it_explains() -> No
 
 def test_cards_of_one_instance_type_are_not_compared_with_each_other() -> None:
     runs = [
-        Measured("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=Card(name))
+        Measured("", f"n{n}", "gpu.speed", {"bf16_tflops": value}, card=GpuCard(name))
         for n, (name, value) in enumerate([("NVIDIA H200", 680.0), ("NVIDIA L4", 50.0)] * 5)
     ]
-    known = limits(runs)
+    known = compute_limits(runs)
     assert {(k.card, k.by, k.median) for k in known} == {
         ("NVIDIA H200", "fleet", 680.0),
         ("NVIDIA L4", "fleet", 50.0),
     }
-    assert not slow(runs, known)
+    assert not find_slow_figures(runs, known)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +219,7 @@ def test_the_policy_hands_its_floors_to_the_judgment() -> None:
 def test_a_floor_may_be_of_any_test_and_of_a_figure_that_is_better_low() -> None:
     site = {"p5en.48xlarge": {"read_gbs": 20.0, "latency_us": 5.0}}
     runs = [Measured("ml.p5en.48xlarge", "n1", "site.x", {"read_gbs": 19.0, "latency_us": 6.0})]
-    behind = slow(runs, limits((), site, runs))
+    behind = find_slow_figures(runs, compute_limits((), site, runs))
     assert [str(one) for one in behind] == [
         "site.x latency_us 6 is over 5, the limit in acceptance.floors",
         "site.x read_gbs 19 is under 20, the limit in acceptance.floors",
@@ -213,15 +234,17 @@ def fleet(value: float, nodes: int = 5) -> list[Measured]:
 
 def test_the_run_that_is_judged_is_nobodys_peer() -> None:
     mine = [replace(run, node="new") for run in fleet(645.0, 1)]
-    (limit,) = limits(fleet(679.0, 4), also=mine)
+    (limit,) = compute_limits(fleet(679.0, 4), also=mine)
     assert (limit.by, limit.nodes) == ("measured", 0)
-    (limit,) = limits(fleet(679.0, 5), also=mine)
+    (limit,) = compute_limits(fleet(679.0, 5), also=mine)
     assert (limit.by, limit.nodes, limit.median) == ("fleet", 5, 679.0)
-    assert [s.value for s in slow(mine, [limit])] == [645.0]  # the floor alone lets it pass
+    assert [s.value for s in find_slow_figures(mine, [limit])] == [
+        645.0
+    ]  # the floor alone lets it pass
 
 
 def test_a_fleet_that_is_slow_as_a_whole_does_not_lower_the_floor() -> None:
-    (limit,) = limits(fleet(600.0, 9))
+    (limit,) = compute_limits(fleet(600.0, 9))
     assert (limit.by, limit.limit) == ("measured", pytest.approx(679 * FLOOR_SHARE))
 
 

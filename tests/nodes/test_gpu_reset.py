@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection.settings import AgentSettings
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.node_deadlines import deadline_of
 from hpctl.faults import health as faults_health
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.faults.health import fold_report
 from hpctl.nodes.advance import advance
-from hpctl.nodes.gpu_reset import FABRIC_MANAGER, NoReset, Reset, Resets
+from hpctl.nodes.gpu_reset import FABRIC_MANAGER, Reset, ResetRefused, Resets
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy
 from hpctl.vocabulary.model import Finding, Report, Verdict
@@ -65,7 +65,7 @@ def test_what_is_stopped_for_a_reset_is_started_again_however_it_ends(tmp_path):
     assert done == [*stopped, *off, "--gpu-reset --id=GPU-0", *on, *started]
     nvidia_smi.install(tmp_path, IN_USE, units="nvidia-dcgm.service")
     (tmp_path / "calls").unlink()
-    with pytest.raises(NoReset, match=r"53:00\.0: In use by another client") as no:
+    with pytest.raises(ResetRefused, match=r"53:00\.0: In use by another client") as no:
         run(tmp_path)
     assert no.value.code == faults_health.RESET_FAILED
     assert nvidia_smi.calls(tmp_path)[-1] == "start nvidia-dcgm.service"
@@ -99,19 +99,19 @@ def test_a_machine_on_which_one_gpu_cannot_be_reset_says_why(tmp_path, machine, 
     if code == faults_health.RESET_DONE:
         assert run(tmp_path)
         return
-    with pytest.raises(NoReset, match=why) as no:
+    with pytest.raises(ResetRefused, match=why) as no:
         run(tmp_path)
     assert no.value.code == code
     assert not any("--gpu-reset" in call for call in nvidia_smi.calls(tmp_path))
 
 
 def test_what_is_lost_unsupported_or_silent_is_not_reset(tmp_path):
-    with pytest.raises(NoReset, match="does not answer"):
+    with pytest.raises(ResetRefused, match="does not answer"):
         run(tmp_path)
     nvidia_smi.install(tmp_path, UNSUPPORTED)
-    with pytest.raises(NoReset, match="is not supported"):
+    with pytest.raises(ResetRefused, match="is not supported"):
         run(tmp_path)
-    with pytest.raises(NoReset, match=r"no GPU at 0000:99:00\.0"):
+    with pytest.raises(ResetRefused, match=r"no GPU at 0000:99:00\.0"):
         run(tmp_path, ("0000:99:00.0",))
 
 
@@ -124,7 +124,7 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     (process / "comm").write_text("python3\n")
     group = process / "cgroup"
     group.write_text("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n")
-    with pytest.raises(NoReset, match=r"job 7 runs on the node's GPUs: python3\[\d+\]") as no:
+    with pytest.raises(ResetRefused, match=r"job 7 runs on the node's GPUs: python3\[\d+\]") as no:
         run(tmp_path)
     assert (no.value.code, stray.poll()) == (faults_health.RESET_REFUSED, None)
     group.write_text("0::/user.slice\n")
@@ -151,7 +151,7 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
     add_slurmstepd(folders[0], tmp_path / "usr/sbin/slurmstepd")
     (folders[1] / "fd/3").symlink_to("/dev/nvidia1")
     try:
-        with pytest.raises(NoReset, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"):
+        with pytest.raises(ResetRefused, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"):
             run(tmp_path)
         assert rank.poll() is None
     finally:
@@ -165,7 +165,7 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     mine = generation()
     settings = AgentSettings((), mine.node, mine.instance, mine.boot, root=tmp_path)
     word = reset_order.ResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
-    monkeypatch.setattr(munge, "opened", lambda *_: word)
+    monkeypatch.setattr(munge, "open_order", lambda *_: word)
     resets = Resets(settings, nothing, found.extend, ())
     for credential in ("a", "a", "b"):
         resets.obey(credential)
@@ -180,7 +180,7 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     )
 
 
-RESETTING = replace(replay([opened(ladder=LADDER)]).nodes["n-1"], phase=NodePhase.VACATED)
+RESETTING = replace(replay_events([opened(ladder=LADDER)]).nodes["n-1"], phase=NodePhase.VACATED)
 STEP = StepRecord(StepKind.RESET, 1, "n1", at(60), Outcome.accepted(), at(60))
 NO_CLOUD = replace(FACTS, slurm=OURS, provider_present=False)
 
@@ -250,19 +250,19 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
     def line(seconds, device="0000:3b:00.0"):
         return replace(finding("48", seconds), device=device)
 
-    shipped = rules(silent_after_s=1e6)
+    shipped = build_rules(silent_after_s=1e6)
     health = heard(line(10))
-    assert assess(health, shipped, at(100)).condition is Condition.FAULTY
+    assert assess_health(health, shipped, at(100)).condition is Condition.FAULTY
     done = said(faults_health.RESET_DONE)
     for failed in (faults_health.RESET_FAILED, faults_health.RESET_REFUSED):
         still = heard(line(10), said(failed), seq=2, known=health)
-        assert assess(still, shipped, at(100)).condition is Condition.FAULTY
+        assert assess_health(still, shipped, at(100)).condition is Condition.FAULTY
     healed = heard(line(10), done, seq=2, known=health)
-    assert assess(healed, shipped, at(100)).condition is Condition.HEALTHY
+    assert assess_health(healed, shipped, at(100)).condition is Condition.HEALTHY
     assert heard(line(10), done).findings == (done,)  # a head that knew nothing yet
     for another in (line(80), line(10, "0000:64:00.0")):
         sick = heard(another, done, seq=3, known=healed)
-        assert assess(sick, shipped, at(100)).condition is Condition.FAULTY
+        assert assess_health(sick, shipped, at(100)).condition is Condition.FAULTY
 
 
 def test_what_is_verified_after_a_reset_has_no_old_fault_left():

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from hpctl.capacity.kind import make_capacity_kind
 from hpctl.engine.advance import advance_all
-from hpctl.engine.gates import tally
+from hpctl.engine.gates import count_tally
 from hpctl.engine.journal.events import HoldNoted, SignalSeen
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance, maintenance_text
 from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.plan import plan
+from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import View
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.plan import run_decisions
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
@@ -22,7 +22,7 @@ from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance
 from hpctl.slurm.cli import parse_reservations
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.change import ChangeOpened, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.node_recovery import ENDS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.reason import own_reason
@@ -51,7 +51,7 @@ LINE = (
     " Flags=SPEC_NODES TRES=cpu=16 Users=eve Groups=(null) State=ACTIVE\n"
 )
 BIOS = Reservation("bios", ("n1", "n2"), at(0), at(3600), True)
-BASE = replay([opened()]).nodes[opened().recovery]
+BASE = replay_events([opened()]).nodes[opened().recovery]
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
@@ -132,7 +132,7 @@ def held_view(**changes) -> View:
 
 
 def decided(view: View, now: datetime):
-    return plan(view, OWN, rules(), {}, now, ())
+    return plan_recoveries(view, OWN, build_rules(), {}, now, ())
 
 
 def test_the_gate_blocks_a_faulty_node_and_lets_it_pass_when_the_reservation_has_ended():
@@ -150,7 +150,7 @@ def test_an_order_of_an_operator_is_blocked_too_and_no_approval_lifts_it():
 def test_faults_that_show_during_maintenance_count_for_no_mass_event():
     sick = [faulty(f"n{i}") for i in (1, 2, 3)]
     busy = view_of(sick=sick, maintenance={"n2": BIOS, "n3": BIOS})
-    assert tally(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
+    assert count_tally(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
     assert [o.generation.node for o in decided(busy, at(0)).opens] == ["n1"]
 
 
@@ -282,7 +282,7 @@ def test_a_job_recovery_whose_node_falls_into_maintenance_requeues_the_job_itsel
 def test_a_burn_in_takes_no_step_on_a_node_in_maintenance(held, steps, monkeypatch):
     begin = Do(StepKind.TEST, "hpctl-burn-in-b-1", 1)
     monkeypatch.setattr("hpctl.capacity.kind.advance", lambda *_: begin)
-    log = [ChangeOpened(at(0), "b-1", Kind.BURN_IN, "workers", "idle", node="n1")]
+    log = [ChangeOpened(at(0), "b-1", ChangeKind.BURN_IN, "workers", "idle", node="n1")]
     view = view_of(log=log, maintenance={"n1": BIOS} if held else {})
     kind = make_capacity_kind(lambda *_: {})
     assert [due.do.kind for due in advance_all(view, OWN, at(3), (kind,)).due] == steps
@@ -294,5 +294,5 @@ def test_the_end_of_a_maintenance_is_replayed():
         SignalSeen(at(1), "n-1", "maintenance_began", "bios"),
         SignalSeen(at(2), "n-1", "maintenance_ended", ""),
     ]
-    assert not replay(log).nodes["n-1"].in_maintenance
-    assert replay(log[:2]).nodes["n-1"].in_maintenance
+    assert not replay_events(log).nodes["n-1"].in_maintenance
+    assert replay_events(log[:2]).nodes["n-1"].in_maintenance

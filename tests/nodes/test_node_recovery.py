@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.timeline import awaited
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
-from hpctl.faults.hma_marks import CHECK, mark_of, spent, with_marks
+from hpctl.engine.timeline import find_awaited
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
+from hpctl.faults.hma_marks import CHECK, is_spent, mark_of, with_marks
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance, new_generation
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
@@ -42,7 +42,7 @@ from tests.fakes.values import (
     slurm_node,
 )
 
-BASE = replay([opened()]).nodes[opened().recovery]
+BASE = replay_events([opened()]).nodes[opened().recovery]
 WAITING = [p for p in NodePhase if p not in {*ENDS, *IN_TEST}]
 """Those of a test are treated by the room that tests: test_acceptance.py."""
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
@@ -214,7 +214,7 @@ def view(**changes) -> SchedulerView:
 def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
     known = {MARKED.name: Health(generation(), at(0))} if heard else {}
     health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
-    judged = assess(health[MARKED.name], rules(), at(1))
+    judged = assess_health(health[MARKED.name], build_rules(), at(1))
     assert judged.condition is Condition.FAULTY
     assert judged.findings[0].detail == "Action:Replace"
     return judged.fault.rule
@@ -234,7 +234,7 @@ def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
     unregistered = view(reason_at=at(-9), boot_time=at(-99))
     assert rule_of(unregistered, launched(at(-6))) == "hma-spent", "another instance is on its way"
     again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
-    assert spent(again, launched(at(-99)))
+    assert is_spent(again, launched(at(-99)))
 
 
 def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
@@ -401,9 +401,9 @@ def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for():
     late = moves(advance(left, FACTS, ASSIST, at(1e6)))
     assert late.signal is NodeSignal.DEADLINE
     assert order in late.why
-    assert order in awaited(left, ASSIST).what
-    assert order not in awaited(left, OWN).what
-    assert order not in awaited(left.on(NodeSignal.MARKED, at(1), "", None), ASSIST).what
+    assert order in find_awaited(left, ASSIST).what
+    assert order not in find_awaited(left, OWN).what
+    assert order not in find_awaited(left.on(NodeSignal.MARKED, at(1), "", None), ASSIST).what
 
 
 @pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])

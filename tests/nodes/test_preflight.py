@@ -5,8 +5,8 @@ import json
 import pytest
 
 from hpctl.nodes.acceptance import preflight
-from hpctl.nodes.acceptance.result import Result, to_line
-from hpctl.nodes.acceptance.run import on_nodes, passed_on, shown
+from hpctl.nodes.acceptance.result import AcceptanceResult, to_line
+from hpctl.nodes.acceptance.run import format_bad_nodes, on_nodes, passed_on
 from hpctl.slurm.run import End, Ran
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.job_report_client import DaemonReply
@@ -25,13 +25,17 @@ class Srun:
         return Ran((name,), End.EXITED, 0 if self.ok else 1, self.out, "srun: error", 0.1)
 
 
-def passed(figure: float = 100.0) -> tuple[Result, ...]:
-    return (Result("gpu.speed", "Passed", figures={"bf16_tflops": figure}),)
+def passed(figure: float = 100.0) -> tuple[AcceptanceResult, ...]:
+    return (AcceptanceResult("gpu.speed", "Passed", figures={"bf16_tflops": figure}),)
 
 
 def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> None:
     found = {node: passed(100 + n / 10) for n, node in enumerate(NODES)}
-    found[NODES[2]] = (*passed(), Result("disk", "Failed", "reboot", "slow"), Result("x", "Failed"))
+    found[NODES[2]] = (
+        *passed(),
+        AcceptanceResult("disk", "Failed", "reboot", "slow"),
+        AcceptanceResult("x", "Failed"),
+    )
     found[NODES[5]] = passed(88.0)
     del found[NODES[7]]
     bad = preflight.bad_nodes(NODES, found)
@@ -51,7 +55,7 @@ def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> No
     ],
 )
 def test_what_becomes_of_the_job(bad, spares, restart, line, said) -> None:
-    found = preflight.verdict(NODES, dict.fromkeys(NODES[:bad], "slow"), spares, restart)
+    found = preflight.decide_verdict(NODES, dict.fromkeys(NODES[:bad], "slow"), spares, restart)
     assert found[0] == line
     assert said in found[1]
 
@@ -60,12 +64,12 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
     monkeypatch, capsys
 ) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    monkeypatch.setattr(preflight, "Runner", lambda: Srun(ok=False))
+    monkeypatch.setattr(preflight, "SlurmRunner", lambda: Srun(ok=False))
     assert preflight.main("quick", environ) == "go"
     assert "no test could be run, going ahead: srun: error" in capsys.readouterr().err
-    bad = json.dumps(to_line("n1", Result("disk", "Failed")))
-    srun = Srun(bad, json.dumps(to_line("n2", Result("disk", "Passed"))), ok=False)
-    monkeypatch.setattr(preflight, "Runner", lambda: srun)
+    bad = json.dumps(to_line("n1", AcceptanceResult("disk", "Failed")))
+    srun = Srun(bad, json.dumps(to_line("n2", AcceptanceResult("disk", "Passed"))), ok=False)
+    monkeypatch.setattr(preflight, "SlurmRunner", lambda: srun)
     monkeypatch.setattr(preflight, "send_report", lambda *_, **__: DaemonReply(False))
     assert preflight.main("quick", environ) == "go"
     assert srun.called[-1] == ("scontrol", "requeue", "7")
@@ -74,10 +78,11 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
 
 def test_what_a_step_prints_is_believed_of_its_own_nodes_alone_and_bounded() -> None:
     lines = [
-        "noise", '{"host": 1}', '{"host"' * 9, json.dumps(to_line("n9", Result("disk", "Failed"))),
-        json.dumps(to_line("n1", Result("disk", "Failed", reason="\x1b[2J"))),
+        "noise", '{"host": 1}', '{"host"' * 9,
+        json.dumps(to_line("n9", AcceptanceResult("disk", "Failed"))),
+        json.dumps(to_line("n1", AcceptanceResult("disk", "Failed", reason="\x1b[2J"))),
     ]  # fmt: skip
     found, said = on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
-    assert found == {"n1": (Result("disk", "Failed", reason="\ufffd[2J"),)}
+    assert found == {"n1": (AcceptanceResult("disk", "Failed", reason="\ufffd[2J"),)}
     assert (said, passed_on({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
-    assert shown(dict.fromkeys(NODES, "w")).endswith(", 4 more")
+    assert format_bad_nodes(dict.fromkeys(NODES, "w")).endswith(", 4 more")

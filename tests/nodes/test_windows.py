@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import tally
+from hpctl.engine.gates import count_tally
 from hpctl.engine.journal.events import (
     HoldNoted,
     NodeRecoveryOpened,
@@ -14,13 +14,13 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance_times import END_LEAD_S, find_due_nodes, lead_s
-from hpctl.engine.plan import plan
-from hpctl.engine.requests import take
+from hpctl.engine.plan import plan_recoveries
+from hpctl.engine.requests import take_request
 from hpctl.engine.test_reservation import level_of
 from hpctl.engine.view import Request, View
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.nodes.actors import NodeFacts
 from hpctl.nodes.advance import advance
@@ -35,7 +35,7 @@ from hpctl.nodes.windows.jobs_ahead import find_jobs_ahead
 from hpctl.nodes.windows.kind import WINDOWS
 from hpctl.nodes.windows.requests import ADD, END, PREFIX, add_window, end_window, find_window
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
-from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal, Kind
+from hpctl.vocabulary.change import Change, ChangeKind, ChangeOpened, ChangePhase, ChangeSignal
 from hpctl.vocabulary.identity import BootId
 from hpctl.vocabulary.node_recovery import (
     MAINTENANCE_BEGINS,
@@ -64,7 +64,7 @@ HOUR = 3600.0
 NAME = f"{PREFIX}1"
 LEAD = lead_s(OWN)
 WINDOW = ChangeOpened(
-    at(-HOUR), "m-1", Kind.MAINTENANCE, NAME, "cables", nodes=("n1", "n2"), start=at(0),
+    at(-HOUR), "m-1", ChangeKind.MAINTENANCE, NAME, "cables", nodes=("n1", "n2"), start=at(0),
     end=at(HOUR), by="ana",
 )  # fmt: skip
 HELD = Reservation(NAME, ("n1", "n2"), at(0), at(HOUR), True)
@@ -205,7 +205,7 @@ def test_a_window_that_an_admin_changes_goes_on_under_its_name_and_reason(log):
     (window,) = followed(world(changed, later, seconds=6), 6)
     assert (window.group, window.own, window.by, window.why) == (NAME, True, "ana", "cables")
     assert (window.nodes, window.end, window.cause) == (("n2", "n3"), at(2 * HOUR), "m-1")
-    state = replay([*changed, window])
+    state = replay_events([*changed, window])
     assert find_window("m-1", state) == state.changes[window.recovery]
 
 
@@ -290,7 +290,7 @@ def test_a_verified_node_is_not_verified_again():
 
 
 def opens(view: View, seconds: float, policy: Policy = OWN) -> list[NodeRecoveryOpened]:
-    made = plan(view, policy, rules(), {}, at(seconds), (WINDOWS,))
+    made = plan_recoveries(view, policy, build_rules(), {}, at(seconds), (WINDOWS,))
     return [o for o in made.opens if isinstance(o, NodeRecoveryOpened)]
 
 
@@ -304,7 +304,7 @@ def test_the_end_of_a_window_of_the_whole_cluster_is_held_by_no_budget():
 
 def test_nodes_that_a_window_closes_use_up_no_budget():
     log = [opened("n-9", "n1", 0, rule=MAINTENANCE_BEGINS, by="ana"), opened("n-8", "n2", 0)]
-    assert tally(view_of(log=log), (), OWN, at(0)).open == 1
+    assert count_tally(view_of(log=log), (), OWN, at(0)).open == 1
 
 
 def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_between():
@@ -317,8 +317,10 @@ def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_bet
 
 def test_a_paused_node_is_held():
     paused = Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n1"}')
-    log = [*ENDED, *take(paused, view_of(), OWN, at(0))]
-    made = plan(world(log, seconds=OVER_AT), OWN, rules(), {}, at(OVER_AT), (WINDOWS,))
+    log = [*ENDED, *take_request(paused, view_of(), OWN, at(0))]
+    made = plan_recoveries(
+        world(log, seconds=OVER_AT), OWN, build_rules(), {}, at(OVER_AT), (WINDOWS,)
+    )
     assert [h.gate for h in made.holds if isinstance(h, HoldNoted)] == ["paused"]
 
 
@@ -333,7 +335,7 @@ IN_WINDOW = [*DRAINED, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
 
 
 def treated(log, seconds: float, **facts: Any) -> Next:
-    rec = replay(log).nodes["n-9"]
+    rec = replay_events(log).nodes["n-9"]
     return advance(rec, replace(FACTS, **facts), OWN, at(seconds))
 
 
@@ -385,7 +387,7 @@ def test_a_healthy_node_is_returned_and_a_faulty_one_handed_to_its_own_recovery(
     assert healthy.kind is StepKind.RETURN
     assert signal_of(treated(VERIFYING, HOUR + 5, assessment=SICK)) == NodeSignal.FAULT_FOUND
     log = [*VERIFYING, *moves("n-9", NodeSignal.FAULT_FOUND, start=HOUR + 5)]
-    rec = replay(log).nodes["n-9"]
+    rec = replay_events(log).nodes["n-9"]
     assert (rec.phase, rec.withdrawn) == (NodePhase.CANCELLED, True)
     view = view_of(log=log, sick=[SICK], seconds=HOUR + 6)
     nodes = {**view.scheduler.nodes, "n1": OURS}
@@ -401,7 +403,7 @@ def test_a_healthy_node_is_returned_and_a_faulty_one_handed_to_its_own_recovery(
     ],
 )  # fmt: skip
 def test_the_node_is_tested_as_a_returned_or_rebooted_one(boot, levels, level):
-    rec = replay([REC]).nodes["n-9"]
+    rec = replay_events([REC]).nodes["n-9"]
     if boot == "another":
         rec = replace(rec, generation=replace(rec.generation, boot=BootId(boot)))
     command = ("run",)
@@ -483,7 +485,7 @@ def test_in_mode_observe_and_without_slurm_no_window_is_taken():
 
 
 def test_where_hpctl_may_do_nothing_no_window_is_taken_nor_ended():
-    (paused,) = take(
+    (paused,) = take_request(
         Request(1, at(0), "pause", "", "bo", "root", '{"nodes":"n2","why":"mine"}'),
         view_of(),
         OWN,
@@ -552,16 +554,16 @@ def test_what_becomes_of_each_job_is_said_before():
 
 
 def test_a_restart_of_the_daemon_knows_the_windows_and_reads_reservations_when_due():
-    state = replay(RESERVED)
+    state = replay_events(RESERVED)
     assert [w.opened.group for w in state.windows] == [NAME]
     assert not state.resizes
     assert find_due_nodes(state, OWN, at(-LEAD - 1)) == set()
     assert find_due_nodes(state, OWN, at(-LEAD)) == {"n1", "n2"}
-    assert find_due_nodes(replay([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}
+    assert find_due_nodes(replay_events([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}
 
 
 def change(log) -> Change:
-    return replay(log).changes["m-1"]
+    return replay_events(log).changes["m-1"]
 
 
 def test_a_window_ends_as_what_became_of_it():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -97,7 +97,7 @@ def test_a_job_that_reaches_its_time_limit_starts_again(live: Chaos, jobs: dict[
     until(lambda: live.running(job, 1), LIMIT_S, "it runs again")
     until(lambda: live.begun(job, 1), 60, "its script begins")
     assert [len(nodes_of(live, job, each)) for each in (0, 1)] == [1, 1]
-    assert [each.trouble.kind for each in live.of_job(job)] == [Kind.TIME_LIMIT]
+    assert [each.trouble.kind for each in live.of_job(job)] == [TroubleKind.TIME_LIMIT]
     assert "it reached its time limit" in live.explained(job)
     live.sandbox.run(["scancel", str(job)])
 

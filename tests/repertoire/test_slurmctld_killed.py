@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.job_recovery import JobPhase
@@ -84,7 +84,7 @@ def crash(live: Chaos) -> None:
 
 def faulty(live: Chaos, node: str) -> bool:
     """Whether the daemon has heard of a fault of a node."""
-    world = gather(live.config, datetime.now(UTC))
+    world = gather_world(live.config, datetime.now(UTC))
     return not world.computed and world.assessments[node].condition is Condition.FAULTY
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.proctree import environ, pids, start_time
+from hpctl.sandbox.proctree import list_pids, read_environment, start_time
 from hpctl.toolkit.errors import HpctlError
 from tests.process import become_ordinary_user, room, run_text
 
@@ -29,12 +29,12 @@ def processes_of(state: Path) -> list[int]:
     """Everything that has a file or a word of this sandbox on its command line or environment."""
     mine = os.getpid()
     found = []
-    for pid in pids():
+    for pid in list_pids():
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_text()
         except OSError:
             continue
-        env = " ".join(environ(pid).values())
+        env = " ".join(read_environment(pid).values())
         if (
             pid != mine
             and start_time(pid)
@@ -138,7 +138,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     monkeypatch, state, tmp_path
 ):
     with pytest.raises(HpctlError, match=f"{tmp_path}/bin"):
-        packages.find(str(tmp_path))
+        packages.find_programs(str(tmp_path))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(HpctlError, match="slurmctld, slurmd, scontrol") as raised:
         Sandbox("x", state_dir=state, **SMALL).up()

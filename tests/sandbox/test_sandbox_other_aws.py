@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from hpctl.sandbox.emulator.service import Emulator, Site
 from hpctl.sandbox.machines import NullMachines
 from hpctl.sandbox.other_aws import OtherAws
-from hpctl.sandbox.spec import Spec, free_ports
+from hpctl.sandbox.spec import SandboxSpec, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory):
     state = tmp_path_factory.mktemp("sandbox")
-    settings = Spec(name="s", id="s-1", state=str(state), ports=free_ports(2), nodes=2, empty=True)
+    settings = SandboxSpec(
+        name="s", id="s-1", state=str(state), ports=free_ports(2), nodes=2, empty=True
+    )
     one = OtherAws(settings)
     one.start()
     yield one

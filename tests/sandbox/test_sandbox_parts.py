@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from hpctl.detection.check import Expected, Machine
+from hpctl.detection.check import CheckedMachine, Expected
 from hpctl.detection.checks import host_spot
 from hpctl.sandbox import command, hardware, slurmconf, spec, supervisor
 from hpctl.sandbox.faults import change_file
@@ -35,7 +35,7 @@ def test_down_says_how_a_shell_forgets_the_sandbox(tmp_path, monkeypatch, points
     config = str(tmp_path / "hpctl.yaml")
     exports = {"SLURM_CONF": "/s", "HPCTL_CONFIG": config, "PATH": "/bin"}
     one = SimpleNamespace(state_dir=tmp_path, exports=exports, down=lambda: None)
-    monkeypatch.setattr(command, "_sandbox", lambda name: one)
+    monkeypatch.setattr(command, "_find_sandbox", lambda name: one)
     monkeypatch.setenv("HPCTL_CONFIG", config if points else "/etc/hpctl/hpctl.yaml")
     shown = CliRunner().invoke(command.sandbox, ["down"]).output
     assert "is gone" in shown
@@ -88,7 +88,9 @@ def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):
         imds.serve(address)
-        machines[address] = Machine(expected=Expected(spot=True, metadata_url=imds.url(address)))
+        machines[address] = CheckedMachine(
+            expected=Expected(spot=True, metadata_url=imds.url(address))
+        )
     imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
     assert host_spot.gather_spot(machines["127.0.1.1"]).action == ""
     heard = host_spot.gather_spot(machines["127.0.1.2"])
@@ -99,7 +101,7 @@ def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
 
 def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     root = tmp_path / "hardware"
-    hardware.boot(root, {"efa": 1})
+    hardware.make_tree(root, {"efa": 1})
     path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
     held = (root / path[1:]).open()
     change_file(root, path, "1: DOWN")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.search import last_complete
-from hpctl.sandbox.training.model import attempts, last_step
+from hpctl.sandbox.training.model import last_step, read_attempts
 
 pytestmark = pytest.mark.integration
 
@@ -100,7 +100,7 @@ def test_killed_and_resumed_gives_the_same_bits(tmp_path, runs: list[Run], size:
         victim.send_signal(signal.SIGKILL)
         codes, output = runs[-1].wait(timeout=20)
         assert sorted({c for c in codes if c != -signal.SIGKILL}) in ([1], []), output
-        started = attempts(tmp_path / "hit")[-1]["attempt"]
+        started = read_attempts(tmp_path / "hit")[-1]["attempt"]
         found = last_complete(tmp_path / "hit").found
         lost.append(last_step(tmp_path / "hit", started) - (found.step if found else 0))
         restarts += 1

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
-from hpctl.engine.node_health import NodeHealthStore, without
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.engine.node_health import NodeHealthStore, drop_checks
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.service import alerts
-from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
+from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, load_alerts, make_routes
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.node_directory import NodeDirectory
 from hpctl.toolkit.compat import UTC
@@ -85,7 +85,7 @@ class Head:
         webhook = Webhook(LABELS, self.book, directory, here, self.clock)
         self.take = webhook.take
         self.server = IntakeServer(
-            Starlette(routes=routes(self.token_file, webhook.take, CollectorRegistry())),
+            Starlette(routes=make_routes(self.token_file, webhook.take, CollectorRegistry())),
             "127.0.0.1",
         )
         self.server.start()
@@ -154,13 +154,13 @@ def test_said_again_it_is_counted_and_wakes_nobody(head):
 def test_it_acts_only_by_a_rule_of_the_site(head):
     head.post(NOTIFICATION)
     reported = head.with_alerts()[N1]
-    plain = assess(reported, rules(), NOW)
+    plain = assess_health(reported, build_rules(), NOW)
     assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
     mine = Override(
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        assert assess(reported, rules({rule: mine}), NOW).fault.rule == rule
+        assert assess_health(reported, build_rules({rule: mine}), NOW).fault.rule == rule
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
     health.touch(head.health, wake=False)
     health.flush()
     assert {row.generation.node: row for row in stored} == facts
-    assert without(facts, AlertStore.checks) == head.health
+    assert drop_checks(facts, AlertStore.checks) == head.health
     again = NodeHealthStore(facts, rows, lambda: None, head.clock, [head.book])
     again.touch(facts, wake=False)
     again.flush()
@@ -246,7 +246,7 @@ def test_a_daemon_that_starts_again_still_knows_it(head):
     again = AlertStore(head.file, 18000.0, head.clock)
     assert head.with_alerts(again) == head.with_alerts()
     head.post(resolved(NOTIFICATION))
-    assert recall(head.file) == ()
+    assert load_alerts(head.file) == ()
     head.file.write_text("[{")
     fresh = AlertStore(head.file, 18000.0, head.clock)
     assert head.with_alerts(fresh) == head.health
@@ -311,7 +311,7 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(head, spoil, says):
 
 def test_without_a_token_file_there_is_no_such_door(tmp_path):
     head = Head(tmp_path)
-    assert routes(None, head.take, CollectorRegistry()) == []
+    assert make_routes(None, head.take, CollectorRegistry()) == []
     head.server.stop()
 
 

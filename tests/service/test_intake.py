@@ -53,18 +53,22 @@ def test_a_true_report_is_stored_before_it_is_acknowledged(head: Head) -> None:
 Ask = Callable[[Head], tuple[int, dict[str, Any]]]
 
 NOT_BELIEVED: dict[str, tuple[Ask, int, str]] = {
-    "no credential": (lambda h: h.post(wire.encode(report()), None), 401, "missing_credential"),
+    "no credential": (
+        lambda h: h.post(wire.encode_report(report()), None), 401, "missing_credential",
+    ),
     "an empty credential": (
-        lambda h: h.post(wire.encode(report()), "MUNGE "), 401, "missing_credential",
+        lambda h: h.post(wire.encode_report(report()), "MUNGE "), 401, "missing_credential",
     ),
     "another scheme": (lambda h: h.post(b"{}", "Bearer abc"), 401, "missing_credential"),
     "another key": (lambda h: h.send(report(), h.realm.stranger), 401, "invalid_credential"),
     "a credential of another body": (
-        lambda h: h.post(wire.encode(report(seq=2)), credential(h.realm.n1, b"{}")),
+        lambda h: h.post(wire.encode_report(report(seq=2)), credential(h.realm.n1, b"{}")),
         401, "bad_digest",
     ),
     "a credential of nothing": (
-        lambda h: h.post(wire.encode(report()), f"MUNGE {munge.encode(b'', h.realm.n1)}"),
+        lambda h: h.post(
+            wire.encode_report(report()), f"MUNGE {munge.encode_credential(b'', h.realm.n1)}"
+        ),
         401, "bad_digest",
     ),
     "another node's credential": (lambda h: h.send(report(), h.realm.n2), 403, "forged_node"),
@@ -83,7 +87,7 @@ def test_what_is_not_believed_is_refused(head: Head, name: str) -> None:
 
 
 def test_replays_and_older_reports_are_stale_and_a_newer_run_starts_over(head: Head) -> None:
-    body = wire.encode(report(seq=7))
+    body = wire.encode_report(report(seq=7))
     authorization = credential(head.realm.n1, body)
     assert head.post(body, authorization)[0] == 200
     assert head.post(body, authorization)[1]["error"] == "replayed_credential"
@@ -112,10 +116,10 @@ def test_an_address_given_as_a_host_name(head: Head) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")
 def test_an_ordinary_user_of_the_node(head: Head) -> None:
-    body = wire.encode(report())
+    body = wire.encode_report(report())
     made = subprocess.run(
         ["munge", f"--socket={head.realm.n1}"],
-        input=wire.payload(body), user=65534, group=65534, extra_groups=[],
+        input=wire.make_credential_payload(body), user=65534, group=65534, extra_groups=[],
         capture_output=True, check=True, timeout=10,
     )  # fmt: skip
     answer = head.post(body, f"MUNGE {made.stdout.decode().strip()}")
@@ -192,7 +196,7 @@ def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
     )
     took = []
     for seq in range(1, 41):
-        body = wire.encode(report(seq=seq))
+        body = wire.encode_report(report(seq=seq))
         headers = {"Authorization": credential(head.realm.n1, body)}
         before = time.monotonic()
         connection.request("POST", wire.PATH, body, headers)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.engine.config import ConfigError, Notify, parse
+from hpctl.engine.config import ConfigError, NotifySection, parse_config
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.journal.state import State
 from hpctl.service.notify import outbox as notify_outbox
-from hpctl.service.notify.decide import Notice, notice
-from hpctl.service.notify.outbox import Outbox, Posted, SinkMessage, due, message
+from hpctl.service.notify.decide import Notice, make_notice
+from hpctl.service.notify.outbox import Outbox, Posted, SinkMessage, compose_message, select_due
 from hpctl.vocabulary.identity import JobId, RuleId
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -42,7 +42,7 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
         outbox = outbox.add(outbox.position + 1, rows, at(seconds))
         end = seconds + pause + 1
         while seconds < end:
-            group = due(outbox.posted, per_hour, at(seconds), quiet=quiet)
+            group = select_due(outbox.posted, per_hour, at(seconds), quiet=quiet)
             if group:
                 assert not quiet or all(p.notice.urgent for p in group)
                 assert {p.to for p in group} == {""}
@@ -63,9 +63,9 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
 
     box = Outbox(0).add(1, [row("k", "n1", 0), row("k", "n1", 0), row("k", "n2", 0)], at(0))
     assert [p.notice.target for p in box.posted] == ["n1", "n2"]
-    assert due(box.posted, 30, at(1)) == ()
-    box = box.mark(due(box.posted, 30, at(2)), at(2))
-    assert due(box.posted, 30, at(9)) == ()
+    assert select_due(box.posted, 30, at(1)) == ()
+    box = box.mark(select_due(box.posted, 30, at(2)), at(2))
+    assert select_due(box.posted, 30, at(9)) == ()
     again = [row("k", "n3", 60), row("other", "n3", 60), row("k", "n3", 60, "mail")]
     box = box.add(2, again, at(60))
     assert [(p.sink, p.notice.key) for p in box.posted if not p.sent] == [
@@ -99,22 +99,22 @@ def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
     sent = [Posted("ops", "", told("budget", f"b{n}"), at(start), at(start + n)) for n in range(2)]
     waits = Posted("ops", "", told(), at(start))
     box, now = Outbox(1, (*sent, waits)), start - back_s
-    assert due(box.posted, 2, at(now + 61))
-    box = box.mark(due(box.posted, 30, at(now + 61)), at(now + 61))
+    assert select_due(box.posted, 2, at(now + 61))
+    box = box.mark(select_due(box.posted, 30, at(now + 61)), at(now + 61))
     assert box.posted[-1].sent == at(now + 61)
     again = Posted("ops", "", sent[0].notice, at(now + 90))
     assert box.add(2, [again], at(now + 90)).posted[0].sent == min(at(start), at(now + 90))
     box = box.add(2, [again], at(now + 90))
     assert [p for p in box.posted if not p.sent] == [], "told within the hour"
     box = box.add(3, [again], at(now + 90 + 3601))
-    assert due(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
+    assert select_due(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
 
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=30))
 def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
     texts = [f"{text}\r\nBcc: x@y <!here> \x1b[2J{'x' * 600}" for text in texts]
-    sent: SinkMessage = message("c\n", [told(target=text, text=text) for text in texts])
+    sent: SinkMessage = compose_message("c\n", [told(target=text, text=text) for text in texts])
     assert len(sent.title) <= 150
     assert sent.title.isprintable() or "\ufffd" in sent.title
     assert not set("\r\n\x1b@<>") & set(sent.title)
@@ -140,7 +140,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
     hold = HoldNoted(T0, target, gate, "why it is", RuleId(rule), approvable)
-    found = notice(hold, State(), slurm, Policy())
+    found = make_notice(hold, State(), slurm, Policy())
     assert found is not None
     assert found.kind == kind
     assert person in found.person
@@ -150,7 +150,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
         noted = HoldNoted(T0, target, passing, "", RuleId(rule))
-        assert notice(noted, State(), slurm, Policy()) is None
+        assert make_notice(noted, State(), slurm, Policy()) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
 )
 def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        parse(f"notify: {{{text}}}")
+        parse_config(f"notify: {{{text}}}")
     assert problem in str(raised.value.problems)
     assert "tokentoken" not in str(raised.value)
 
@@ -180,4 +180,4 @@ def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
     ],
 )  # fmt: skip
 def test_quiet_hours(hours: str, hour: int, quiet: bool) -> None:
-    assert Notify(quiet=hours).quiet_at(datetime(2026, 3, 1, hour).astimezone()) is quiet
+    assert NotifySection(quiet=hours).quiet_at(datetime(2026, 3, 1, hour).astimezone()) is quiet

@@ -15,7 +15,7 @@ from aiosmtpd.controller import Controller
 from msgspec.structs import replace
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.config import Config, Notify, Route, Slurm
+from hpctl.engine.config import Config, NotifySection, RouteSection, SlurmSection
 from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
@@ -25,7 +25,7 @@ from hpctl.service.metrics import Metrics
 from hpctl.service.notify import daemon, decide, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.hostlist import expand
+from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -89,8 +89,10 @@ class Head:
         self.sinks[name] = str(path)
 
     def start(self, **settings: Any) -> Notifier:
-        slurm = Slurm(bin=self.place) if (self.place / "scontrol").exists() else Slurm()
-        config = Config(notify=Notify(self.sinks, **settings), slurm=slurm)
+        slurm = (
+            SlurmSection(bin=self.place) if (self.place / "scontrol").exists() else SlurmSection()
+        )
+        config = Config(notify=NotifySection(self.sinks, **settings), slurm=slurm)
         here: Any = self
         port = LoopPort(here, self.memory, SystemClock(), lambda: None)
         told = Notifier(config, self.store, port, self.metrics)
@@ -208,7 +210,10 @@ def test_no_notice_is_lost_while_the_sink_refuses(moods, head, hook, monkeypatch
         time.sleep(0.3)
     until(lambda: "error=" in told.trouble or not hook.moods, 30)
     everybody = {f"n{n}" for n in range(1, len(moods) + 1)}
-    until(lambda: everybody == {n for m in hook.got for n in expand(m["title"].split()[-1])}, 120)
+    until(
+        lambda: everybody == {n for m in hook.got for n in expand_hostlist(m["title"].split()[-1])},
+        120,
+    )
     assert head.counted("failed") >= len(moods)
     until(lambda: not told.trouble)
 
@@ -315,8 +320,8 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
     try:
         head.sink("mail", f"mailto://127.0.0.1:{port}?from=hpctl@x.org&to={{mail}}")
         to_ops = (
-            Route(("ops",), kinds=("escalated",), partitions=("all",)),
-            Route(("ops",), accounts=("chemistry",)),
+            RouteSection(("ops",), kinds=("escalated",), partitions=("all",)),
+            RouteSection(("ops",), accounts=("chemistry",)),
         )
         head.start(routes=to_ops, users="mail")
         evil = "x\r\nBcc: all@x.org\r\n\r\n@everyone <!channel>"
@@ -386,7 +391,7 @@ def test_a_preemption_goes_to_no_sink_that_does_not_ask_for_it(head: Head, hook:
     state = State()
     for event in (noted, over):
         state.fold(event)
-    told = decide.notice(over, state, SchedulerView(datetime.now(UTC)), Policy())
+    told = decide.make_notice(over, state, SchedulerView(datetime.now(UTC)), Policy())
     assert told is not None
     assert (told.kind, told.person, told.job) == ("job_preempted", "", 7)
     assert "it was preempted" in told.what
@@ -526,7 +531,7 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
     if url is not None:
         path.write_text(url)
         path.chmod(mode)
-    (error,) = sinks.unusable({"ops": str(path)}, reach=True)
+    (error,) = sinks.find_unusable({"ops": str(path)}, reach=True)
     assert str(error).startswith("sink ops: ")
     assert why in str(error)
     assert "secret" not in str(error)
@@ -536,5 +541,5 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
 def test_without_apprise_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "json://127.0.0.1/")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    (error,) = sinks.unusable({"ops": "env:HOOK"})
+    (error,) = sinks.find_unusable({"ops": "env:HOOK"})
     assert "pip install 'hpctl[notify]'" in str(error)

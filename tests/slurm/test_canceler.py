@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 from tests.fakes.values import slurm_job
 
 
@@ -14,7 +14,9 @@ def find(folder: Path, script: str) -> str:
     sacct = folder / "sacct"
     sacct.write_text(f"#!/bin/sh\n{script}\n")
     sacct.chmod(0o755)
-    return Reader(Runner(bin_dir=folder)).find_canceler(slurm_job(state="CANCELLED"))
+    return SlurmCommandReader(SlurmRunner(bin_dir=folder)).find_canceler(
+        slurm_job(state="CANCELLED")
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,4 +37,4 @@ def test_accounting_names_the_account(tmp_path: Path, script: str, found: str) -
 
 
 def test_a_machine_without_sacct_names_nobody(tmp_path: Path) -> None:
-    assert Reader(Runner(bin_dir=tmp_path)).find_canceler(slurm_job()) == ""
+    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).find_canceler(slurm_job()) == ""

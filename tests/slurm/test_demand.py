@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.slurm import parse
-from hpctl.slurm.records import Dealt, dealt, gres_of, mebibytes, node_tres
+from hpctl.slurm.records import Dealt, gres_of, node_tres, parse_dealt, parse_mebibytes
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 
 NODE = Tres(16, 1000, (("gpu", 8),))
@@ -28,7 +28,7 @@ def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str)
     numbers = {"NumNodes": nodes, "NumTasks": tasks, "NumCPUs": cpus, "MinCpus": min(cpus, 2)}
     fields = dict.fromkeys(parse.FIELDS, "") | {name: str(n) for name, n in numbers.items()}
     answer = {name.replace("_", "-"): text for name, text in more.items()}
-    return parse.demand({**fields, "tres-alloc": tres, **answer})
+    return parse.parse_demand({**fields, "tres-alloc": tres, **answer})
 
 
 def test_what_22_05_said_of_pending_jobs():
@@ -50,10 +50,12 @@ def test_what_22_05_said_of_pending_jobs():
 
 
 def test_what_slurm_deals_out_of_a_node():
-    assert dealt({"SelectType": "select/linear"}).whole
-    assert not dealt({"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU"}).memory
-    assert dealt({"SelectTypeParameters": "CR_CORE_MEMORY"}).memory
+    assert parse_dealt({"SelectType": "select/linear"}).whole
+    assert not parse_dealt(
+        {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU"}
+    ).memory
+    assert parse_dealt({"SelectTypeParameters": "CR_CORE_MEMORY"}).memory
     assert node_tres(16, 1000, "gpu:8", Dealt()) == NODE
     assert node_tres(16, 1000, "gpu:8", Dealt(memory=False)).memory == 0
     assert node_tres(16, 1000, "gpu:8", Dealt(whole=True)) == NOTHING_KNOWN
-    assert [mebibytes(t) for t in ("2000M", "1.5G", "512K", "", "x")] == [2000, 1536, 0, 0, 0]
+    assert [parse_mebibytes(t) for t in ("2000M", "1.5G", "512K", "", "x")] == [2000, 1536, 0, 0, 0]

@@ -6,11 +6,11 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Interrupted
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 from tests.fakes.slurm_text import node_text
 
@@ -25,8 +25,11 @@ if sys.argv[0].endswith("sinfo"):
     print(f"{{glance[0]}}|idle|Unknown|Unknown|none" if glance else (here / "hosts").read_text())
 elif words[:2] == ["show", "node"]:
     sys.path.insert(0, {os.getcwd()!r})
-    from hpctl.toolkit.hostlist import expand
-    names = expand(words[2]) if words[2] != "-o" else [p.stem for p in sorted(here.glob("*.node"))]
+    from hpctl.toolkit.hostlist import expand_hostlist
+    names = (
+        expand_hostlist(words[2]) if words[2] != "-o"
+        else [p.stem for p in sorted(here.glob("*.node"))]
+    )
     missing = [n for n in names if not (here / f"{{n}}.node").exists()]
     for name in names:
         path = here / f"{{name}}.node"
@@ -38,24 +41,24 @@ elif words == ["--version"]:
 
 
 @pytest.fixture
-def reader(tmp_path) -> Reader:
+def reader(tmp_path) -> SlurmCommandReader:
     for name in ("scontrol", "squeue", "sinfo"):
         (tmp_path / name).write_text(PROGRAM)
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "hosts").write_text(fold(NAMES))
+    (tmp_path / "hosts").write_text(fold_hostlist(NAMES))
     for name in NAMES:
         (tmp_path / f"{name}.node").write_text(node_text(name, "IDLE"))
-    return Reader(Runner(bin_dir=tmp_path), lambda: datetime.now(UTC))
+    return SlurmCommandReader(SlurmRunner(bin_dir=tmp_path), lambda: datetime.now(UTC))
 
 
-def lies(reader: Reader, liar: str, *forged: str) -> None:
+def lies(reader: SlurmCommandReader, liar: str, *forged: str) -> None:
     """Let a node's record hold whole lines of others."""
     lines = [node_text(liar, "IDLE"), *(node_text(name, "DOWN") for name in forged)]
     assert reader.runner.bin_dir is not None
     (reader.runner.bin_dir / f"{liar}.node").write_text("\n".join(lines))
 
 
-def test_an_event_interrupts_every_second_whole_at_most(reader: Reader) -> None:
+def test_an_event_interrupts_every_second_whole_at_most(reader: SlurmCommandReader) -> None:
     reader.event = lambda: True
     for _ in range(2):
         assert reader.view().nodes.keys() == set(NAMES)
@@ -68,7 +71,9 @@ def test_an_event_interrupts_every_second_whole_at_most(reader: Reader) -> None:
     [["n1"], [n for n in NAMES if n != "n7"], NAMES, ["nobody", "nobody"], ["n1", "n1", "nobody"]],
     ids=["one", "all others", "itself too", "nobody, twice", "both"],
 )
-def test_every_node_is_read_as_slurmctld_has_it(reader: Reader, forged: list[str]) -> None:
+def test_every_node_is_read_as_slurmctld_has_it(
+    reader: SlurmCommandReader, forged: list[str]
+) -> None:
     lies(reader, "n7", *forged)
     for view in (reader.view(), reader.part([*NAMES[:20], "nobody"], {})):
         assert set(view.nodes) in (set(NAMES), set(NAMES[:20]))
@@ -78,7 +83,7 @@ def test_every_node_is_read_as_slurmctld_has_it(reader: Reader, forged: list[str
     assert asked < 40, "not one command for each node"
 
 
-def test_known_nodes_are_read_anew_without_the_whole_of_them(reader: Reader) -> None:
+def test_known_nodes_are_read_anew_without_the_whole_of_them(reader: SlurmCommandReader) -> None:
     whole = reader.view().nodes
     asked = reader.runner.bin_dir / "asked"
     asked.unlink()

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hpctl.slurm.read import Reader
+from hpctl.slurm.read import SlurmCommandReader
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-class QuickReader(Reader):
+class QuickReader(SlurmCommandReader):
     """A reader that finds nothing at once, and no single node: `n0` at once, others later."""
 
     def __init__(self) -> None:

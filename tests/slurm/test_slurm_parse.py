@@ -22,7 +22,7 @@ FORGED = (
 
 
 def parsed(*rows, lists=b""):
-    return parse.jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
+    return parse.parse_jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
 
 
 def read(*rows: bytes) -> dict[int, SlurmJob]:
@@ -38,7 +38,7 @@ def one(**over: str) -> JobRecord:
 
 
 def nodes_of(text: str) -> list[SlurmNode]:
-    found, flaws = parse.nodes(parse.node_lines(text))
+    found, flaws = parse.parse_nodes(parse.node_lines(text))
     assert not flaws
     return found
 
@@ -170,7 +170,7 @@ def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> Non
     fields = parse.fields_of(release)
     output = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
     line = "".join(f"{output[name]}m{MARK};" for name in fields[:-1]) + f"{output['Name']}m{MARK}."
-    (record,), flaws = parse.jobs(line.encode(), b"", MARK, Hostlists(), fields)
+    (record,), flaws = parse.parse_jobs(line.encode(), b"", MARK, Hostlists(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")
     assert "ExcNodes" not in parse.fields_of((22, 5, 8))
@@ -216,11 +216,11 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     hosts = Hostlists()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
     excluded = listed(**{f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}, j9="n[1-2000]")
-    jobs = [record.job for record in parse.jobs(b"".join(rows), excluded, MARK, hosts)[0]]
+    jobs = [record.job for record in parse.parse_jobs(b"".join(rows), excluded, MARK, hosts)[0]]
     assert [len(job.excluded) for job in jobs] == [99_999, 99_999, *[0] * 6, 2000]
     assert all(job.nodes == ("n1", "n2") for job in jobs)
     hosts.begin()
-    again = [record.job for record in parse.jobs(rows[0], excluded, MARK, hosts)[0]]
+    again = [record.job for record in parse.parse_jobs(rows[0], excluded, MARK, hosts)[0]]
     assert again[0].excluded is jobs[0].excluded, "it is not expanded again"
 
 
@@ -245,7 +245,7 @@ def test_config() -> None:
         "Slurmctld(primary) at x is UP\n"
     )
     expected = {"AuthInfo": "cred_expire=60,a=b", "MailProg": "", "KillWait": "5 sec"}
-    assert parse.config(text) == expected
+    assert parse.parse_config(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_config() -> None:
     [("slurm-wlm 22.05.8", (22, 5, 8)), ("slurm 25.11.7\n", (25, 11, 7)), ("huh", None)],
 )
 def test_version(text: str, release: tuple[int, int, int] | None) -> None:
-    assert parse.version(text) == release
+    assert parse.parse_version(text) == release
 
 
 def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
@@ -290,9 +290,9 @@ def test_the_author_of_a_reason_is_a_person_or_slurm(
     who: str, slurm_user: str, person: str
 ) -> None:
     line = f"NodeName=n1 State=IDLE+DRAIN Reason=a b [{who}@2026-11-21T11:40:49] Comment=[x@1]"
-    (node,), flaws = parse.nodes([line], slurm_user=slurm_user)
+    (node,), flaws = parse.parse_nodes([line], slurm_user=slurm_user)
     assert (node.reason, node.reason_by, flaws) == ("a b", person, [])
-    looked = parse.glance(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
+    looked = parse.parse_sinfo(SEEN.replace("ann", who), SlurmNode("n1", "IDLE"), slurm_user)
     assert looked is not None
     assert looked.reason_by == person
 
@@ -305,10 +305,10 @@ def test_slurm_user_is_read_from_the_configuration() -> None:
 def test_a_glance_is_one_nodes_state_and_reason() -> None:
     known = SlurmNode("n1", "IDLE", version="25.11.7")
     at = datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC)
-    seen = parse.glance(SEEN * 2, known)
+    seen = parse.parse_sinfo(SEEN * 2, known)
     assert seen == replace(known, state=seen.state, flags=seen.flags, reason="a | b", reason_at=at)
     assert "DRAIN" in {seen.state, *seen.flags}
-    assert parse.glance("n1|idle|Unknown|Unknown|none", known, "slurm") == known
+    assert parse.parse_sinfo("n1|idle|Unknown|Unknown|none", known, "slurm") == known
     differing = SEEN + SEEN.replace("drained", "idle")
     for text in (
         "",
@@ -320,7 +320,7 @@ def test_a_glance_is_one_nodes_state_and_reason() -> None:
         differing,
         "no nodes found",
     ):
-        assert parse.glance(text, known) is None, text
+        assert parse.parse_sinfo(text, known) is None, text
 
 
 JSON = b"""{"meta": {"x": [1]}, "jobs": [

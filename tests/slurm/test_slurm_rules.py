@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.slurm import cli, rules
 from hpctl.slurm.records import JobRecord, Size, whole_job
-from hpctl.slurm.run import End, Ran, outcome
+from hpctl.slurm.run import End, Ran, judge_outcome
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.outcome import Outcome
@@ -54,11 +54,13 @@ def code(answer) -> str:
     ],
 )
 def test_requeue(job, expected):
-    assert code(rules.requeue(job, MINE)) == expected
+    assert code(rules.check_requeue(job, MINE)) == expected
 
 
 def test_a_task_is_named_so_that_the_array_is_not():
-    assert rules.requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
+    assert (
+        rules.check_requeue(JobRecord(replace(FAILED, array_job=7, array_task="2")), MINE) == "7_2"
+    )
 
 
 EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
@@ -150,11 +152,11 @@ def test_each_component_keeps_the_nodes_that_its_owner_excludes(own, sent):
 def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     leader, other = (replace(FAILED, het_job=7, het_offset=i, id=7 + i) for i in (0, 1))
     whole = JobRecord(whole_job((leader, other)), (leader, other))
-    assert rules.requeue(whole, MINE) == "7"
+    assert rules.check_requeue(whole, MINE) == "7"
     clears = replace(other, flags=COMPLETING)
-    assert code(rules.requeue(JobRecord(whole_job((leader, clears))), MINE)) == "completing"
+    assert code(rules.check_requeue(JobRecord(whole_job((leader, clears))), MINE)) == "completing"
     fixed = replace(other, requeue=False)
-    assert code(rules.requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
+    assert code(rules.check_requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
 
 
 def two_components(leader, other):
@@ -188,7 +190,7 @@ def test_a_component_that_has_ended_is_requeued_before_the_job_starts():
 def test_a_lift_leaves_alone_a_component_that_has_ended():
     excludes = {"excluded": (A,), "admin_comment": "hpctl:excluded=a"}
     half = two_components({**PENDING, **excludes}, {**ENDED_ALONE, **excludes})
-    assert [lift.command_id for lift in rules.lift(half, [A], {A})] == ["7+0"]
+    assert [lift.command_id for lift in rules.plan_lifts(half, [A], {A})] == ["7+0"]
 
 
 @pytest.mark.parametrize(
@@ -217,12 +219,12 @@ def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgi
 )
 def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
     job = record(**PENDING, excluded=(A, B, C), admin_comment="site | hpctl:excluded=b,c")
-    assert rules.lift(job, nodes, {A, B, C}) == (rules.Lift("7", exclude, mark),)
+    assert rules.plan_lifts(job, nodes, {A, B, C}) == (rules.Lift("7", exclude, mark),)
 
 
 def test_a_lift_leaves_out_what_was_deleted_since():
     job = record(**PENDING, excluded=(A, B, C), admin_comment="hpctl:excluded=b,c")
-    assert rules.lift(job, [C], {C}) == (rules.Lift("7", (), ""),)
+    assert rules.plan_lifts(job, [C], {C}) == (rules.Lift("7", (), ""),)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_a_lift_leaves_out_what_was_deleted_since():
     ],
 )
 def test_a_lift_that_is_none(job, expected):
-    assert code(rules.lift(job, [A], {A})) == expected
+    assert code(rules.plan_lifts(job, [A], {A})) == expected
 
 
 @pytest.mark.parametrize(
@@ -296,13 +298,17 @@ def by_ann(closed: SlurmNode) -> SlurmNode:
     ],
 )
 def test_what_may_be_done_to_a_node(seen, drain, down, back):
-    answers = [rules.drain(seen, OURS), rules.down(seen, OURS), rules.give_back(seen, "r1")]
+    answers = [
+        rules.check_drain(seen, OURS),
+        rules.check_down(seen, OURS),
+        rules.give_back(seen, "r1"),
+    ]
     assert [code(a) if a else "send" for a in answers] == [drain, down, back]
 
 
 @pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
 def test_only_our_own_reasons_are_sent(reason):
-    assert rules.drain(node(), reason).code == "bad_reason"
+    assert rules.check_drain(node(), reason).code == "bad_reason"
 
 
 NO_CONTACT = "Unable to contact slurm controller"
@@ -336,7 +342,7 @@ def says(error: str) -> Ran:
     ],
 )
 def test_what_an_end_says_of_an_order(what, kind, code, transient):
-    answer = outcome(what)
+    answer = judge_outcome(what)
     assert (str(answer.kind), answer.code, answer.transient) == (kind, code, transient)
 
 
@@ -350,7 +356,7 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
         return Outcome.rejected("BAD") if B in names else Outcome.accepted()
 
     wanted = {A: "r", B: "r", C: "lost", "d": "lost"}
-    answers = cli.update(wanted, {}, lambda *_: None, send, with_reason=True)
+    answers = cli.update_nodes(wanted, {}, lambda *_: None, send, with_reason=True)
     assert sent == [[A, B], [A], [B], [C, "d"]]
     assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
     assert list(answers) == list(wanted)

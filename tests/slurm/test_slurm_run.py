@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.slurm import run
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.run import End, Runner
+from hpctl.slurm.run import End, SlurmRunner
 from hpctl.toolkit.errors import Unavailable
 from tests.waiting import until
 
@@ -21,7 +21,9 @@ def script(directory: Path, text: str) -> Path:
 
 
 def test_output_and_status(tmp_path) -> None:
-    done = Runner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run("scontrol", "é")
+    done = SlurmRunner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run(
+        "scontrol", "é"
+    )
     assert (done.end, done.code, done.text, done.err) == (End.EXITED, 3, "é\n", "oops\n")
     assert not done.ok
     assert done.message == "oops"
@@ -29,7 +31,9 @@ def test_output_and_status(tmp_path) -> None:
 
 def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
     pidfile = tmp_path / "pid"
-    runner = Runner(bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5)
+    runner = SlurmRunner(
+        bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5
+    )
     began = time.monotonic()
     assert runner.run("scontrol").end is End.TIMED_OUT
     assert time.monotonic() - began < 5
@@ -37,42 +41,44 @@ def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
 
 
 def test_a_command_that_is_given_up_is_killed(tmp_path) -> None:
-    runner = Runner(bin_dir=script(tmp_path, "echo part; sleep 60"))
+    runner = SlurmRunner(bin_dir=script(tmp_path, "echo part; sleep 60"))
     began = time.monotonic()
     assert runner.run("scontrol", give_up=lambda: True).end is End.GIVEN_UP
     assert time.monotonic() - began < 5
 
 
 def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
-    runner = Runner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
+    runner = SlurmRunner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
     assert runner.run("scontrol").end is End.TIMED_OUT
 
 
 def test_too_much_output_is_cut_off(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
-    assert Runner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol").end is End.TOO_LONG
+    assert (
+        SlurmRunner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol").end is End.TOO_LONG
+    )
 
 
 def test_much_error_output_does_not_block(tmp_path) -> None:
     text = "i=0; while [ $i -lt 9000 ]; do echo 0123456789 >&2; i=$((i+1)); done"
-    done = Runner(bin_dir=script(tmp_path, text), timeout=20).run("scontrol")
+    done = SlurmRunner(bin_dir=script(tmp_path, text), timeout=20).run("scontrol")
     assert done.ok
     assert len(done.err) < 2 * run.MAX_ERROR + (1 << 20)
 
 
 def test_a_missing_program_or_configuration_is_told_at_once(tmp_path) -> None:
-    missing = Runner(bin_dir=tmp_path).run("scontrol")
+    missing = SlurmRunner(bin_dir=tmp_path).run("scontrol")
     assert missing.end is End.NOT_STARTED
     assert str(tmp_path) in missing.message
     began = time.monotonic()
-    unconfigured = Runner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
+    unconfigured = SlurmRunner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
     assert unconfigured.end is End.NOT_STARTED
     assert "slurm.conf" in unconfigured.message
     assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
 
 
 def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path) -> None:
-    runner = Runner(environ={**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"})
+    runner = SlurmRunner(environ={**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"})
     began = time.monotonic()
     with pytest.raises(Unavailable, match=f"there is no {tmp_path}/slurm.conf, which SLURM_CONF"):
         CliScheduler(runner).view()
@@ -80,7 +86,7 @@ def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path) -> 
 
 
 def test_a_nul_in_an_argument_is_refused() -> None:
-    assert Runner().run("scontrol", "a\0b").end is End.NOT_STARTED
+    assert SlurmRunner().run("scontrol", "a\0b").end is End.NOT_STARTED
 
 
 def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path) -> None:
@@ -90,10 +96,10 @@ def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path) -
     outside |= {"SLURM_CLUSTERS": "x", "TZ": "Asia/Tokyo", "LANG": "de_DE.UTF-8", "HOME": "/root"}
     who = {"SLURM_JWT": "x", "SLURM_SACK_SOCKET": "/s", "SLURM_CONF_SERVER": "head:6817"}
     outside |= who
-    env = Runner(conf, environ=outside).env()
+    env = SlurmRunner(conf, environ=outside).env()
     assert (env["SLURM_CONF"], env["LC_ALL"], env["TZ"]) == (str(conf), "C", "UTC")
     assert not {"SLURM_TIME_FORMAT", "SLURM_CLUSTERS"} & set(env)
-    assert Runner(environ=outside).env()["SLURM_CONF"] == "/other"
+    assert SlurmRunner(environ=outside).env()["SLURM_CONF"] == "/other"
     assert {name: env.get(name) for name in who} == who
 
 

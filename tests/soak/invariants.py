@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.engine.adapters import open_reader
-from hpctl.engine.journal.check import check
+from hpctl.engine.journal.check import check_journal
 from hpctl.engine.journal.events import Event, StepStarted
 from hpctl.engine.journal.state import State
-from hpctl.sandbox.proctree import OWNED, environ, pids, start_time
+from hpctl.sandbox.proctree import OWNED, list_pids, read_environment, start_time
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.recovery import StepKind
 from tests.daemon.chaos import REPLACE, Chaos
@@ -113,10 +113,10 @@ class Invariants(Struct):
         spec, now = self.live.sandbox.spec, time.monotonic()
         daemon = daemon_pid(self.live)
         strays = {}
-        for pid in pids():
+        for pid in list_pids():
             words = arguments_of(pid)
             child = b"hpctl.daemon.intake" in words or (b"hpctl" in words and b"page" in words)
-            if not child or environ(pid).get(OWNED) != spec.id or _ancestor(pid, daemon):
+            if not child or read_environment(pid).get(OWNED) != spec.id or _ancestor(pid, daemon):
                 continue
             strays[pid] = self._strays.get(pid, now)
             if now - strays[pid] > ORPHAN_S and start_time(pid):
@@ -144,7 +144,7 @@ class Invariants(Struct):
     def _check_journal(self, line: str) -> None:
         """Read the whole journal back, and what it says of effects and budgets."""
         self.checks += 1
-        found = check(self.live.config.url, lambda _done, _total: None)
+        found = check_journal(self.live.config.url, lambda _done, _total: None)
         if found.problem is not None:
             self.broken.append(f"{line}: the journal is damaged: {found.problem}")
         with closing(open_reader(self.live.config)) as store:

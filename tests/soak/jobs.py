@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.training.model import attempts
+from hpctl.sandbox.training.model import read_attempts
 from hpctl.toolkit.compat import iso_time
 from tests.daemon.chaos import Chaos
 from tests.sandbox.test_training import ROOT, Run
@@ -87,7 +87,7 @@ class Job(Struct):
             return False
         self.ended, self.state = time.time(), state
         self.final = json.loads(done.read_text())
-        self.attempts = sum(line["event"] == "start" for line in attempts(self.directory))
+        self.attempts = sum(line["event"] == "start" for line in read_attempts(self.directory))
         return True
 
 
@@ -113,7 +113,7 @@ def ran_twice(directory: Path) -> list[str]:
     """Attempts that did a step after a later one had done its first: a frozen node that thaws has
     processes for a moment, but they can do no step.
     """
-    first = [line for line in attempts(directory) if line["event"] == "first_step"]
+    first = [line for line in read_attempts(directory) if line["event"] == "first_step"]
     found = []
     for n, newer in enumerate(first):
         for older in first[:n]:

@@ -253,13 +253,13 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
 def main(path: str) -> None:
     """Ask what `hpctl status` asks, once a second, and print each answer as a line of JSON."""
     from hpctl.engine.config_loading import load_config
-    from hpctl.engine.status_view import seen, verdict
+    from hpctl.engine.status_view import choose_exit_code, read_status_once
 
     while True:
         began = time.monotonic()
         try:
-            view = seen(load_config(path))
-            code, lines = int(verdict(view)), [*view.problems, *view.unknowns]
+            view = read_status_once(load_config(path))
+            code, lines = int(choose_exit_code(view)), [*view.problems, *view.unknowns]
         except HpctlError as error:
             code, lines = 3, [f"{error} {error.hint}"]
         took = time.monotonic() - began

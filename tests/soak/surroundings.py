@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpctl.sandbox.proctree import descendants
+from hpctl.sandbox.proctree import list_descendants
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.job_recovery import JobPhase
@@ -78,7 +78,7 @@ def _kill_child(word: bytes, name: str) -> Strike:
 
     def strike(scene: Scene) -> Struck | None:
         daemon = daemon_pid(scene.live)
-        for pid in descendants(daemon) if daemon else []:
+        for pid in list_descendants(daemon) if daemon else []:
             if word in arguments_of(pid):
                 os.kill(pid, signal.SIGKILL)
                 return Struck(f"{name} (pid {pid}) is killed")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpctl.engine.journal.events import Event, SignalSeen, StepStarted
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.recovery import StepKind
 from tests.docs.pages import read_rows
 from tests.fakes.values import at, opened
@@ -59,7 +59,7 @@ def test_what_an_operator_orders_takes_no_budget() -> None:
 def test_an_instance_that_is_rebooted_twice_for_one_recovery_is_found(
     calls: int, wrong: int
 ) -> None:
-    state = replay([*treated(1), begun(1)])
+    state = replay_events([*treated(1), begun(1)])
     call = {"response": {"Successful": ["i-1"]}}
     live: Any = SimpleNamespace(
         sandbox=SimpleNamespace(calls=lambda what: [call] * calls if what == REBOOT else []),

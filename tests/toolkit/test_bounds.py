@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from hpctl.engine.journal.rows import decode
+from hpctl.engine.journal.rows import decode_event
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import (
     EARLIEST,
     LATEST,
     MAX_COUNT,
+    add_seconds,
     at_stamp,
     at_text,
+    clamp_duration,
     in_utc,
     json_safe,
-    later,
-    natural,
-    printable,
-    span,
+    make_printable,
+    parse_count,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import Finding, Verdict
@@ -32,8 +32,8 @@ FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
 
 @given(st.datetimes(timezones=st.just(UTC)), st.sampled_from(FAR) | st.floats())
 def test_time_arithmetic_is_total(at: datetime, seconds: float) -> None:
-    assert EARLIEST <= later(at, seconds) <= LATEST
-    assert isinstance(span(seconds), timedelta)
+    assert EARLIEST <= add_seconds(at, seconds) <= LATEST
+    assert isinstance(clamp_duration(seconds), timedelta)
     assert isinstance(at_stamp(seconds), datetime | None)
 
 
@@ -46,12 +46,15 @@ def test_every_zone_of_every_time_is_utc(at: datetime, hours: int) -> None:
 
 @given(st.text() | st.sampled_from(["\u00b2", "9" * 9999, "\u0663", "-1", " 1"]))
 def test_a_text_is_a_number_or_it_is_not(text: str) -> None:
-    assert 0 <= natural(text) <= MAX_COUNT
+    assert 0 <= parse_count(text) <= MAX_COUNT
     assert isinstance(at_text(text), datetime | None)
 
 
 def test_no_wait_is_over_that_is_no_number() -> None:
-    assert (later(datetime(2026, 1, 1, tzinfo=UTC), math.nan), natural("12")) == (LATEST, 12)
+    assert (add_seconds(datetime(2026, 1, 1, tzinfo=UTC), math.nan), parse_count("12")) == (
+        LATEST,
+        12,
+    )
     assert at_text("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert at_text("10000-01-03T23:00:00") == LATEST
     assert at_stamp(0) is None
@@ -71,7 +74,7 @@ def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
         '{"at":"2026-01-01T00:00:00Z","report":{"job":1,"restarts":0,"trouble":'
         '{"kind":"crash","at":"0001-01-01T00:00:00Z","why":""}}}'
     )
-    reported = decode(1, "JobReported", payload)
+    reported = decode_event(1, "JobReported", payload)
     assert reported.report.trouble.at == EARLIEST
 
 
@@ -80,16 +83,16 @@ HOSTILE = "a\x1b[2Jb\x9b1mc\u202ed\x07e\x7f\u2028f"
 
 @given(st.text() | st.just(HOSTILE))
 def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
-    clean = printable(text)
+    clean = make_printable(text)
     assert not set(clean) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0x2028]))
     assert len(clean) == len(text)
-    assert (printable(clean), printable("a\tb\n", lines=True)) == (clean, "a\tb\n")
+    assert (make_printable(clean), make_printable("a\tb\n", lines=True)) == (clean, "a\tb\n")
 
 
 @given(st.text() | st.just(HOSTILE))
 def test_json_stays_the_same_document(text: str) -> None:
     safe = json_safe(json.dumps(text, ensure_ascii=False))
-    assert (json.loads(safe), printable(safe, lines=True)) == (text, safe)
+    assert (json.loads(safe), make_printable(safe, lines=True)) == (text, safe)
 
 
 def test_what_users_wrote_reaches_no_terminal_uncleaned_and_colours_stay() -> None:

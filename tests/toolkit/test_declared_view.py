@@ -91,7 +91,7 @@ def drawn(
 ) -> str:
     @click.command()
     def command() -> None:
-        output.show("fleet", view, as_json)
+        output.show_view("fleet", view, as_json)
 
     result = CliRunner(env={"COLUMNS": str(width)}).invoke(command, color=color)
     assert result.exception is None, result.exception
@@ -177,7 +177,7 @@ def test_ten_thousand_rows_are_not_a_table_of_rich(monkeypatch: pytest.MonkeyPat
     rows = tuple(Row(f"gpu-{number}", seen=NOW, why=LONG) for number in range(10_000))
     few = drawn(Table(NOW, rows[:MANY]), 300).splitlines()
     # rich takes seconds for them.
-    monkeypatch.setattr("hpctl.toolkit.view_drawing._table", lambda *_: pytest.fail("rich's"))
+    monkeypatch.setattr("hpctl.toolkit.view_drawing._build_table", lambda *_: pytest.fail("rich's"))
     lines = drawn(Table(NOW, rows), 300).splitlines()
     assert len(lines) == len(rows) + 1
     assert [line.split() for line in lines[: MANY + 1]] == [line.split() for line in few]
@@ -235,7 +235,7 @@ def test_json_and_declarations_import_no_rich() -> None:
         "import sys, hpctl.cli.recoveries as r\n"
         "from datetime import datetime\n"
         "from hpctl.toolkit import output\n"
-        "output.show('recoveries', r.RecoveriesView(datetime.now(), (), (), 0), True)\n"
+        "output.show_view('recoveries', r.RecoveriesView(datetime.now(), (), (), 0), True)\n"
         "assert 'rich' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,6 +1,6 @@
 import pytest
 
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from hpctl.toolkit.hostlist import HostlistError, expand
     ],
 )  # fmt: skip
 def test_expand(text: str, names: tuple[str, ...]) -> None:
-    assert expand(text) == names
+    assert expand_hostlist(text) == names
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ def test_expand(text: str, names: tuple[str, ...]) -> None:
 )  # fmt: skip
 def test_a_bad_list_names_its_bad_part(text: str, part: str) -> None:
     with pytest.raises(HostlistError) as caught:
-        expand(text)
+        expand_hostlist(text)
     assert caught.value.part == part

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold, valid_name
+from hpctl.toolkit.hostlist import (
+    HostlistError,
+    expand_hostlist,
+    fold_hostlist,
+    split_batches,
+    valid_name,
+)
 from tests.process import run_text
 
 names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}\Z")
@@ -21,19 +27,23 @@ name_sets = st.sets(st.one_of(names, numbered), max_size=60)
 
 @given(name_sets)
 def test_expand_undoes_fold(some: set[str]) -> None:
-    assert set(expand(fold(some))) == some
-    assert len(expand(fold(some))) == len(some)
+    assert set(expand_hostlist(fold_hostlist(some))) == some
+    assert len(expand_hostlist(fold_hostlist(some))) == len(some)
 
 
 @given(name_sets)
 def test_fold_is_one_text_for_one_set(some: set[str]) -> None:
-    assert fold(sorted(some)) == fold(sorted(some, reverse=True)) == fold([*some, *some])
+    assert (
+        fold_hostlist(sorted(some))
+        == fold_hostlist(sorted(some, reverse=True))
+        == fold_hostlist([*some, *some])
+    )
 
 
 @given(st.text(alphabet="nab[]-,0129. ;$'\"\n", max_size=30))
 def test_whatever_the_text_only_names_come_out_or_an_error(text: str) -> None:
     try:
-        out = expand(text)
+        out = expand_hostlist(text)
     except HostlistError:
         return
     assert all(valid_name(name) for name in out)
@@ -42,15 +52,15 @@ def test_whatever_the_text_only_names_come_out_or_an_error(text: str) -> None:
 @given(st.text(max_size=20))
 def test_fold_takes_names_only(text: str) -> None:
     if valid_name(text):
-        assert expand(fold([text])) == (text,)
+        assert expand_hostlist(fold_hostlist([text])) == (text,)
     else:
         with pytest.raises(HostlistError):
-            fold([text])
+            fold_hostlist([text])
 
 
 @given(st.lists(numbered, max_size=50), st.integers(1, 7))
 def test_batches_lose_nothing(some: list[str], size: int) -> None:
-    parts = list(batches(some, size))
+    parts = list(split_batches(some, size))
     assert [name for part in parts for name in part] == some
     assert all(0 < len(part) <= size for part in parts)
 
@@ -64,14 +74,14 @@ def test_batches_lose_nothing(some: list[str], size: int) -> None:
     ],
 )  # fmt: skip
 def test_as_scontrol_reads_it(text: str, tmp_path) -> None:
-    assert list(expand(text)) == _scontrol(text, str(tmp_path))
+    assert list(expand_hostlist(text)) == _scontrol(text, str(tmp_path))
 
 
 @pytest.mark.slurm
 def test_scontrol_reads_what_fold_writes(tmp_path) -> None:
     some = {f"n{i}" for i in range(1, 30, 3)} | {f"ip-10-1-{i:03d}" for i in range(90, 120)}
     some |= {"login", "n007", "n07", "n7"}
-    assert set(_scontrol(fold(some), str(tmp_path))) == some
+    assert set(_scontrol(fold_hostlist(some), str(tmp_path))) == some
 
 
 def _scontrol(text: str, directory: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The helpers of a job, one a node: `python -m hpctl.checkpoints.fast.helpers start|serve`.
 
-The preamble runs `start`, in the background of the batch script: it writes the Spec and has srun
-run `serve` on each node.
+The preamble runs `start`, in the background of the batch script: it writes the FastSaveSpec and has
+srun run `serve` on each node.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ from typing import Any
 import msgspec
 
 from hpctl.checkpoints.fast import spec as specs
-from hpctl.checkpoints.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import NobodyListens, PeerError, Server
-from hpctl.checkpoints.fast.spec import ENVIRONMENT, Spec, read
-from hpctl.checkpoints.fast.union import Peers
+from hpctl.checkpoints.fast.lead import (
+    LAST_FLUSH_S,
+    Leader,
+    remove_shared_records,
+    remove_unfinished_flush,
+    restore_saves,
+)
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.peer import NobodyListens, PeerError, PeerServer
+from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaveSpec, read_spec
+from hpctl.checkpoints.fast.union import PeerConnections
 from hpctl.checkpoints.search import Search
 from hpctl.slurm.parse import job_states
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 from hpctl.slurm.signals import SIGNALS
 from hpctl.slurm.step_environment import step_environment
-from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import expand, fold
+from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -58,7 +64,7 @@ done
 just come back may refuse for half a minute; this tries for two minutes."""
 
 
-class TooLarge(HpctlError):
+class SavesTooLarge(HpctlError):
     """The saves would end the job for its memory: it does not start."""
 
 
@@ -71,33 +77,33 @@ GONE_S = 10.0
 """After which, and then so often, Slurm is asked whether a node that does not answer has left."""
 
 
-def start(environ: Mapping[str, str]) -> str:
-    """Write the Spec, start the helpers and wait for them; the Spec's path.
+def start_helpers(environ: Mapping[str, str]) -> str:
+    """Write the spec, start the helpers and wait for them; the spec's path.
 
     Raises HpctlError and OSError where the fast saves are off: no helper runs then.
     """
     job, shared = environ.get("SLURM_JOB_ID", ""), environ.get("HPCTL_CHECKPOINT_DIR", "")
-    hosts = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    hosts = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     directory = environ.get("HPCTL_FAST_DIR", "")
     if not (job.isdecimal() and hosts and shared and directory):
         raise HpctlError("this is no job of hpctl sbatch with --fast-dir", "Use hpctl sbatch.")
     options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
     saves = msgspec.convert({**options, "dir": directory}, FastSaves)
-    if saves.memory and (limit := _memory(environ)) and saves.size >= limit:
-        raise TooLarge(
+    if saves.memory and (limit := _read_memory_limit(environ)) and saves.size >= limit:
+        raise SavesTooLarge(
             f"{saves.size >> 20} MiB of saves in {directory} would take all of the job's"
             f" {limit >> 20} MiB of memory on a node",
             "Ask for more by --mem, or for a smaller --fast-size.",
         )
     key = environ.get("SLURM_ARRAY_JOB_ID", "")
     key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job
-    runner = Runner()
-    reader = Reader(runner, lambda: datetime.now(UTC))
+    runner = SlurmRunner()
+    reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
     nodes, leaves = {}, {}
     with suppress(Unavailable):
         nodes = dict(reader.nodes(hosts))
         leaves = dict(reader.leaves())
-    spec = Spec(
+    spec = FastSaveSpec(
         job=key,
         secret=secrets.token_hex(32),
         saves=saves,
@@ -105,32 +111,32 @@ def start(environ: Mapping[str, str]) -> str:
         hosts=tuple(map(str, hosts)),
         addresses=tuple((nodes[h].address if h in nodes else "") or str(h) for h in hosts),
         domains=tuple(leaves.get(h, "") for h in hosts),
-        suspects=tuple(expand(environ.get("HPCTL_SUSPECTS", ""))),
+        suspects=tuple(expand_hostlist(environ.get("HPCTL_SUSPECTS", ""))),
         id=job,
-        restarts=natural(environ.get("SLURM_RESTART_COUNT", "")),
+        restarts=parse_count(environ.get("SLURM_RESTART_COUNT", "")),
     )
-    path = specs.path_of(spec)
-    specs.write(spec, path)
-    tidy(spec)
-    launched = _launch(hosts, path, environ)
-    obstacle = find_obstacle(spec, gone)
+    path = specs.find_spec_path(spec)
+    specs.write_spec(spec, path)
+    remove_unfinished_flush(spec)
+    launched = _launch_helpers(hosts, path, environ)
+    obstacle = find_obstacle(spec, find_gone_hosts)
     if obstacle:
         _end_helpers(spec, launched)
         raise HpctlError(obstacle)
     if environ.get("HPCTL_RESUME") == "scratch":
-        restore(spec, Search(None), say, gone, scratch=True)
+        restore_saves(spec, Search(None), write_job_log, find_gone_hosts, scratch=True)
     return str(path)
 
 
-def _memory(environ: Mapping[str, str]) -> int:
+def _read_memory_limit(environ: Mapping[str, str]) -> int:
     """Bytes that Slurm gives the job on each node; 0 where it sets no limit."""
-    whole = natural(environ.get("SLURM_MEM_PER_NODE", ""))
-    cpus = natural(environ.get("SLURM_CPUS_ON_NODE", ""))
-    return (whole or natural(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
+    whole = parse_count(environ.get("SLURM_MEM_PER_NODE", ""))
+    cpus = parse_count(environ.get("SLURM_CPUS_ON_NODE", ""))
+    return (whole or parse_count(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
 def find_obstacle(
-    spec: Spec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
+    spec: FastSaveSpec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
 ) -> str:
     """Wait for the helpers of all nodes; why the fast saves cannot be used, "" where they can.
 
@@ -141,11 +147,11 @@ def find_obstacle(
     ask_slurm_at = time.monotonic() + min(GONE_S, wait_s)
     waiting = list(spec.hosts)
     heard: dict[str, Mapping[str, Any]] = {}
-    with closing(Peers(spec, retry_s=0.0)) as peers:
+    with closing(PeerConnections(spec, retry_s=0.0)) as peers:
         while waiting:
             heard |= peers.each("ready", waiting)
             waiting = [host for host in waiting if host not in heard]
-            if _refusals(heard):
+            if _describe_refusals(heard):
                 # The others are about to start: they end quietly once they are told to.
                 deadline = min(deadline, time.monotonic() + REFUSED_S)
             if waiting and time.monotonic() >= ask_slurm_at:
@@ -153,28 +159,28 @@ def find_obstacle(
                 lost = gone(waiting)
                 waiting = [host for host in waiting if host not in lost]
             if waiting and time.monotonic() >= deadline:
-                return _refusals(heard) or f"no helper answers on {', '.join(waiting)}"
+                return _describe_refusals(heard) or f"no helper answers on {', '.join(waiting)}"
             time.sleep(0.1 if waiting else 0.0)
         # Where locks are of one node alone, who came first sees only now that it is not alone.
-        return _refusals({**heard, **peers.each("ready")})
+        return _describe_refusals({**heard, **peers.each("ready")})
 
 
-def _refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
+def _describe_refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
     refused = [f"on {host}, {answer['off']}" for host, answer in answers.items() if answer["off"]]
     more = f" (and on {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
     return f"{refused[0]}{more}" if refused else ""
 
 
-def _end_helpers(spec: Spec, launched: subprocess.Popen[bytes]) -> None:
+def _end_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
     """End the helpers of a start without fast saves; what they hold stays for the next start."""
-    with closing(Peers(spec, retry_s=0.0)) as peers:
+    with closing(PeerConnections(spec, retry_s=0.0)) as peers:
         heard = peers.each("bye", over=False)
     if len(heard) < len(spec.hosts):  # else they end by themselves, without srun's complaints
         with suppress(ProcessLookupError):
             os.killpg(launched.pid, signal.SIGTERM)
 
 
-def _launch(
+def _launch_helpers(
     hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     count = str(len(hosts))
@@ -182,7 +188,15 @@ def _launch(
     command = [
         *("sh", "-c", AGAIN, "sh"),
         *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--mpi=none"),
-        *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(hosts)),
+        *(
+            "--nodes",
+            count,
+            "--ntasks",
+            count,
+            "--ntasks-per-node=1",
+            "--nodelist",
+            fold_hostlist(hosts),
+        ),
         *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
         *(sys.executable, *SAFE_PATH, "hpctl.checkpoints.fast.helpers", "serve"),
     ]
@@ -200,13 +214,13 @@ def _launch(
     )
 
 
-def gone(hosts: Sequence[str]) -> Sequence[str]:
+def find_gone_hosts(hosts: Sequence[str]) -> Sequence[str]:
     """Return which of these nodes run no rank of this job any more.
 
     Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
     the job: a node that is drained and set DOWN answers again as soon as its slurmd registers.
     """
-    reader = Reader(Runner(), lambda: datetime.now(UTC))
+    reader = SlurmCommandReader(SlurmRunner(), lambda: datetime.now(UTC))
     number = os.environ.get("SLURM_JOB_ID", "")
     with suppress(Unavailable):
         nodes = reader.nodes(tuple(map(NodeName, hosts)))
@@ -223,10 +237,10 @@ def _is_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
     return bool(have) and node.name not in have
 
 
-def given(environ: Mapping[str, str] = os.environ) -> Spec | None:
+def load_given_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
     """The job's Spec, None where it has no fast saves. Raises HpctlError."""
     path = environ.get(specs.ENVIRONMENT)
-    return specs.read(Path(path)) if path else None
+    return specs.read_spec(Path(path)) if path else None
 
 
 LOOK_S = 1.0
@@ -241,21 +255,23 @@ ASK_S, SILENT_S = 5.0, 9.0
 NICE = 19
 
 
-def say(text: str) -> None:
+def write_job_log(text: str) -> None:
     """Into the job's log."""
-    print(printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
+    print(make_printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
 
 
 class Helper:
     """One node's part: it answers, copies, and leads where nobody before it lives."""
 
-    def __init__(self, spec: Spec, host: str) -> None:
+    def __init__(self, spec: FastSaveSpec, host: str) -> None:
         self._spec, self._host = spec, host
-        self._node = Node(spec, host)
-        self._peers = Peers(spec, self._node)
-        self._lead = Lead(self._node, self._peers, say)
+        self._node = NodeSaves(spec, host)
+        self._peers = PeerConnections(spec, self._node)
+        self._lead = Leader(self._node, self._peers, write_job_log)
         if self._node.stranger:
-            say(f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside")
+            write_job_log(
+                f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside"
+            )
         self._asked = False
         self._asked_at = 0.0
         self._quick = 0
@@ -268,12 +284,12 @@ class Helper:
         signal.signal(signal.SIGTERM, self._ask)
         if asked:
             self._ask()
-        server = Server(self._spec, self._host, self._node.handle)
+        server = PeerServer(self._spec, self._host, self._node.handle)
         threading.Thread(target=self._copy, daemon=True).start()
         while not self._over():
-            self._turn()
+            self._run_round()
         if not self._node.released.is_set():
-            self._end()
+            self._finish_job()
         elif self._node.over:
             self._node.remove()
         server.close()
@@ -296,7 +312,7 @@ class Helper:
                 self._lead.flush_now()
                 return False
             if runs is None:
-                say("slurmctld does not answer: the job is taken for ended")
+                write_job_log("slurmctld does not answer: the job is taken for ended")
             return not runs
         if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
             self._asked = False
@@ -307,7 +323,7 @@ class Helper:
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
         return not any(self._peers.each(what, [host], by=self._host) for host in before)
 
-    def _turn(self) -> None:
+    def _run_round(self) -> None:
         try:
             changed, beat, led = self._node.look(), time.monotonic() >= self._beat_at, self._leads
             if beat:
@@ -321,35 +337,35 @@ class Helper:
             else:
                 self._node.changed.clear()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._trouble(f"{self._host}: {error}")
+            self._report_failure(f"{self._host}: {error}")
 
     def _copy(self) -> None:
         while True:
             self._node.news.wait()
             self._node.news.clear()
             try:
-                errors = self._node.replicate()
+                errors = self._node.replicate_steps()
             except (OSError, ValueError) as error:
                 errors = [str(error)]
             for why in errors:
-                self._trouble(f"no copy on {self._host} of {why}")
+                self._report_failure(f"no copy on {self._host} of {why}")
 
-    def _end(self) -> None:
+    def _finish_job(self) -> None:
         """The job ends: what is newest is flushed while all are still there."""
         begun = time.monotonic()
         self._peers.again()  # a helper that was silent a moment ago may lead
         if self.leads():
             self._node.look()
             try:
-                nothing_left = self._lead.end(LAST_FLUSH_S, gone)
+                nothing_left = self._lead.end(LAST_FLUSH_S, find_gone_hosts)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                self._trouble(f"the last flush failed: {error}")
+                self._report_failure(f"the last flush failed: {error}")
                 nothing_left = False
             over = nothing_left and not self._spec.saves.keep and ended_for_good(self._spec)
             self._release(over, begun + LAST_FLUSH_S + 4)
             if over:
                 with suppress(OSError):
-                    forget(self._spec)
+                    remove_shared_records(self._spec)
         self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
         if self._node.over:
             self._node.remove()
@@ -376,34 +392,34 @@ class Helper:
             return False
         return True
 
-    def _trouble(self, text: str) -> None:
+    def _report_failure(self, text: str) -> None:
         """Say it, the same at most once a minute."""
         now = time.monotonic()
         if self._troubles.get(text, -60.0) <= now - 60:
             self._troubles = {t: at for t, at in self._troubles.items() if at > now - 60}
             self._troubles[text] = now
-            say(text)
+            write_job_log(text)
 
 
-def runs_on(spec: Spec) -> bool | None:
+def runs_on(spec: FastSaveSpec) -> bool | None:
     """Whether Slurm shows this start of the job as running; None where it does not answer.
 
     It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
     """
-    fields = _shown(spec)
+    fields = _query_job(spec)
     if fields is None:
         return None
     state, _ = job_states(fields.get("JobState", ""), "")
     return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
 
 
-def ended_for_good(spec: Spec) -> bool:
+def ended_for_good(spec: FastSaveSpec) -> bool:
     """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
 
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
     requeued has no end and one restart more, and one that runs has the end of its time limit.
     """
-    fields = _shown(spec) or {}
+    fields = _query_job(spec) or {}
     return (
         fields.get("JobState") in ("COMPLETING", "COMPLETED", "CANCELLED")
         and fields.get("Restarts") == str(spec.restarts)
@@ -413,10 +429,10 @@ def ended_for_good(spec: Spec) -> bool:
     )
 
 
-def _shown(spec: Spec) -> dict[str, str] | None:
+def _query_job(spec: FastSaveSpec) -> dict[str, str] | None:
     """Slurm's record of the job, of an array's it may show all tasks; empty where it knows none,
     None where it does not answer."""
-    ran = Runner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
+    ran = SlurmRunner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
     for line in ran.text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if fields.get("JobId") == spec.id:
@@ -424,7 +440,7 @@ def _shown(spec: Spec) -> dict[str, str] | None:
     return {} if ran.ok or "Invalid job id" in ran.err else None
 
 
-def serve(spec: Spec, host: str) -> None:
+def supervise_helper(spec: FastSaveSpec, host: str) -> None:
     """Until the job ends. A helper that is killed, for memory say, is started again.
 
     Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
@@ -434,41 +450,43 @@ def serve(spec: Spec, host: str) -> None:
         signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
     asked, pause, child = False, 1.0, 0
 
-    def ask(number: int, _: object) -> None:
+    def forward_signal(number: int, _: object) -> None:
         nonlocal asked
         asked = True
         with suppress(ProcessLookupError):
             if child:
                 os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGTERM, forward_signal)
     while True:
         child = os.fork()
         if child == 0:
-            return _help(spec, host, asked=asked)
+            return _run_helper(spec, host, asked=asked)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return None
-        say(f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again")
+        write_job_log(
+            f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again"
+        )
         time.sleep(pause)
         pause = min(60.0, 2 * pause)
 
 
-def _help(spec: Spec, host: str, *, asked: bool) -> None:
+def _run_helper(spec: FastSaveSpec, host: str, *, asked: bool) -> None:
     """One process of a helper, until the job ends. A node that cannot take part answers why."""
     try:
         helper = Helper(spec, host)
     except (HpctlError, OSError) as error:
-        refuse(spec, host, _reason(error))
+        refuse_start(spec, host, _describe_error(error))
     else:
         helper.run(asked=asked)
 
 
-def refuse(spec: Spec, host: str, why: str) -> None:
+def refuse_start(spec: FastSaveSpec, host: str, why: str) -> None:
     """Answer the start that this node takes no part, until it says `bye` or the job ends."""
     released, heard = threading.Event(), threading.Event()
 
-    def handle(request: dict[str, Any]) -> dict[str, Any]:
+    def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "bye":
             released.set()
             return {}
@@ -478,15 +496,15 @@ def refuse(spec: Spec, host: str, why: str) -> None:
         return {"off": why}
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    server = Server(spec, host, handle)
+    server = PeerServer(spec, host, answer_request)
     released.wait(READY_S)
     if not heard.is_set():  # the start was over before: this helper has been started again
-        say(f"{host} takes no part any more: {why}")
+        write_job_log(f"{host} takes no part any more: {why}")
     released.wait()
     server.close()
 
 
-def _reason(error: HpctlError | OSError) -> str:
+def _describe_error(error: HpctlError | OSError) -> str:
     """An error in words, without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -499,25 +517,27 @@ def main() -> int:
     if sys.argv[1] == "start":
         return _print_start(os.environ)
     try:
-        spec = read(Path(os.environ[ENVIRONMENT]))
-        serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+        spec = read_spec(Path(os.environ[ENVIRONMENT]))
+        supervise_helper(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
     except (HpctlError, OSError) as error:
-        say(f"off: {_reason(error)}")
+        write_job_log(f"off: {_describe_error(error)}")
     return 0
 
 
 def _print_start(environ: Mapping[str, str]) -> int:
-    """Start, and print for the preamble the Spec's path, `off` or `stop`."""
+    """Start, and print for the preamble the spec's path, `off` or `stop`."""
     try:
-        print(printable(start(environ)))
-    except TooLarge as error:
-        say(f"{error} {error.hint}")
+        print(make_printable(start_helpers(environ)))
+    except SavesTooLarge as error:
+        write_job_log(f"{error} {error.hint}")
         print("stop")
         return 1
     except (HpctlError, OSError) as error:
         place = environ.get("HPCTL_CHECKPOINT_DIR", "")
-        why = f"fast saves are off: {_reason(error)}; the program saves to {place}"
-        print(printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True)
+        why = f"fast saves are off: {_describe_error(error)}; the program saves to {place}"
+        print(
+            make_printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True
+        )
         print("off", flush=True)
         report_note(why, environ)
     return 0

@@ -23,15 +23,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, load, path_of, store
-from hpctl.checkpoints.fast.union import Part, Peers, Union, union
-from hpctl.checkpoints.fetch import aside
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.spec import (
+    META,
+    FastSaveSpec,
+    SavedFile,
+    SavedStep,
+    find_spec_path,
+    load_ledger,
+    store_ledger,
+)
+from hpctl.checkpoints.fast.union import NodeFile, NodeUnion, PeerConnections, unite_inventories
+from hpctl.checkpoints.fetch import find_free_name
 from hpctl.checkpoints.files import Remote, step_in
 from hpctl.checkpoints.formats import megatron
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.checkpoints.marks import Marks, read_marks, weigh_times
-from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
 
 FLUSH_LIMIT_S = 3600.0
 MOST_TRIES = 20
@@ -67,26 +75,26 @@ class Clocks:
         return self._ahead.get(host, 0)
 
 
-class Unproved(Struct, frozen=True):
+class UncopiedItem(Struct, frozen=True):
     """Something that is not copied. `since_s`: the monotonic time from which on it has been so."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[NodeFile, ...]
     why: str
     since_s: float
 
 
-class Lead:
+class Leader:
     """The leader's memory."""
 
-    def __init__(self, node: Node, peers: Peers, say: Callable[[str], None]) -> None:
+    def __init__(self, node: NodeSaves, peers: PeerConnections, say: Callable[[str], None]) -> None:
         self._node, self._peers, self._say = node, peers, say
         self._spec = node.spec
         self._found: dict[str, dict[str, Any]] = {}
         """What each living node holds."""
-        self._judged: dict[str, tuple[Part, ...]] = {}
+        self._judged: dict[str, tuple[NodeFile, ...]] = {}
         self._odd: dict[str, str] = {}
         """Steps in no known format, and what they hold."""
-        self._unproved: dict[str, Unproved] = {}
+        self._unproved: dict[str, UncopiedItem] = {}
         """What is not copied, by name."""
         self._told: set[str] = set()
         """Patterns of names about which that was said."""
@@ -113,7 +121,7 @@ class Lead:
         for host in self._spec.hosts:
             if not (everyone or host in told):
                 continue
-            tries = 0 if self._look(host) else self._tries.get(host, 0) + 1
+            tries = 0 if self._poll_node(host) else self._tries.get(host, 0) + 1
             self._tries[host] = tries
             if host in told and 0 < tries < MOST_TRIES:
                 self._node.changed.append(host)  # asked again
@@ -123,9 +131,9 @@ class Lead:
         again = living != self._living or (everyone and self._waiting)
         self._living = living
         if again:
-            self._again()
+            self._resend_newest()
         if again or ahead != self._ahead or not self._sure:
-            self._sure = self._prove(ahead)
+            self._sure = self._prove_steps(ahead)
             self._waiting = not self._keep(self._found)
             self._ahead = ahead
         self._tell_unproved()
@@ -154,7 +162,7 @@ class Lead:
             self._found.pop(host)
             self._found |= {host: mine} if mine is not None else {}
 
-    def _look(self, host: str) -> bool:
+    def _poll_node(self, host: str) -> bool:
         """Whether the node answers. Its connection may be one to a helper that is gone."""
         for _ in range(2):
             asked = time.time_ns()
@@ -169,16 +177,16 @@ class Lead:
         self._sure &= before is None and host not in self._found
         return host in self._found
 
-    def _prove(self, ahead: dict[str, int]) -> bool:
+    def _prove_steps(self, ahead: dict[str, int]) -> bool:
         """Whether every step that changed could be judged."""
-        whole = union(self._peers, self._found, ahead)
+        whole = unite_inventories(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
-            result = _judge(whole, step)
+            result = _judge_step(whole, step)
             self._odd.pop(step, None)
-            if isinstance(result, Checkpoint):
+            if isinstance(result, CompleteCheckpoint):
                 self._unproved.pop(step, None)
                 self._note(step, result, whole)
             else:
@@ -194,12 +202,12 @@ class Lead:
         self._note_others(whole)
         return sure
 
-    def _note_unproved(self, name: str, parts: tuple[Part, ...], why: str) -> None:
+    def _note_unproved(self, name: str, parts: tuple[NodeFile, ...], why: str) -> None:
         known = self._unproved.get(name)
         if known is None or (known.parts, known.why) != (parts, why):
-            self._unproved[name] = Unproved(parts, why, time.monotonic())
+            self._unproved[name] = UncopiedItem(parts, why, time.monotonic())
 
-    def _note_others(self, whole: Union) -> None:
+    def _note_others(self, whole: NodeUnion) -> None:
         """Keep in `_unproved` what is still there, and add files that no format knows."""
         names = {str(name) for mine in self._found.values() for name in mine.get("others", ())}
         for name in names:
@@ -218,22 +226,22 @@ class Lead:
             once = "" if pattern == name else f" (said once for {pattern})"
             self._say(f"{name} is not copied to other nodes: {each.why}{hint}{once}")
 
-    def _note(self, name: str, proved: Checkpoint, whole: Union) -> None:
+    def _note(self, name: str, proved: CompleteCheckpoint, whole: NodeUnion) -> None:
         files = tuple(
             SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
             for p in whole.also[name]
         )
         known = self._node.rows.get(name)
-        seen_s = time.time() if known is None else later(known)
+        seen_s = time.time() if known is None else next_seen_time(known)
         row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
         living = list(self._found)
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
         for host in set(living) - set(answers):
             del self._found[host]
         with suppress(OSError):  # what says so are the nodes: here it tells what was lost with them
-            store(self._node.rows, _shared_ledger(self._spec))
+            store_ledger(self._node.rows, _shared_ledger(self._spec))
 
-    def _again(self) -> None:
+    def _resend_newest(self) -> None:
         """Nodes have come or gone, so that the newest step has other partners, or one of them did
         not hear of it or could not copy it."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order)
@@ -246,7 +254,7 @@ class Lead:
         nor the newest `steps` of those that have all their copies. One that lacks copies, because
         the program removed it, stays only among the newest. Whether the newest has them all."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
-        safe = [row for row in rows if self._replicated(row, found)]
+        safe = [row for row in rows if self._has_all_copies(row, found)]
         size = self._spec.saves.size
         full = size and any(int(mine["used"]) > size for mine in found.values())
         steps = 1 if full else self._spec.steps
@@ -256,15 +264,15 @@ class Lead:
             self._peers.each("drop", found, names=old)
         return not rows or (bool(safe) and safe[0] == rows[0])
 
-    def _replicated(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
+    def _has_all_copies(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
         fit = sum(host not in self._spec.suspects for host in found)
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
-        held = holders(row, found)
+        held = find_holders(row, found)
         return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
 
     def _flush_beside(self) -> None:
         """Steps are proved and copied meanwhile."""
-        peers = Peers(self._spec, self._node)
+        peers = PeerConnections(self._spec, self._node)
         try:
             self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)
         finally:
@@ -300,7 +308,7 @@ class Lead:
         lost = not silent or set(silent) <= set(gone(silent))
         return flushed and self._sure and not odd and lost
 
-    def _flush_newest(self, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
+    def _flush_newest(self, peers: PeerConnections, limit_s: float, halt: threading.Event) -> bool:
         """Bring the newest whole step into the shared directory, by its proof there; where that is
         lost, the one before it. Whether nothing newer is left."""
         last, deadline = self._flushed, time.monotonic() + limit_s
@@ -321,25 +329,27 @@ class Lead:
         """Whether it is in the shared directory. What an earlier run left there under its name is
         not it; what the program itself saves there may be."""
         place = Path(self._spec.shared) / row.name
-        if not isinstance(search.judge(place), Checkpoint):
+        if not isinstance(search.judge_checkpoint(place), CompleteCheckpoint):
             return False
         paths = (place, *place.rglob("*")) if place.is_dir() else (place,)
         times = [path.lstat().st_mtime_ns for path in paths if path.is_file()]
         began = self._node.begun_ns
         return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
 
-    def _flush(self, row: SavedStep, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
+    def _flush(
+        self, row: SavedStep, peers: PeerConnections, limit_s: float, halt: threading.Event
+    ) -> bool:
         shared = Path(self._spec.shared)
-        room = _rooms(self._spec) / str(time.monotonic_ns())
+        room = _find_flush_directory(self._spec) / str(time.monotonic_ns())
         self._pinned = row.name
         try:
             if not self._flushed_before(row):
                 room.mkdir(mode=0o700, parents=True)
                 self._write(row, peers, room / row.name, limit_s, halt)
-                _point(row, room)
-                result = search.judge(room / row.name)
-                if not isinstance(result, Checkpoint) or result.step != row.step:
-                    why = "another step" if isinstance(result, Checkpoint) else result.why
+                _write_pointer(row, room)
+                result = search.judge_checkpoint(room / row.name)
+                if not isinstance(result, CompleteCheckpoint) or result.step != row.step:
+                    why = "another step" if isinstance(result, CompleteCheckpoint) else result.why
                     raise OSError(f"the flushed files are not whole: {why}")
                 self._put_in_place(row, room)
             self._flushed = row
@@ -361,19 +371,24 @@ class Lead:
         if self._flushed_before(row):
             return
         if os.path.lexists(shared / row.name):
-            (shared / row.name).rename(aside(shared / row.name))
+            (shared / row.name).rename(find_free_name(shared / row.name))
         (room / row.name).rename(shared / row.name)
-        _point(row, shared)
+        _write_pointer(row, shared)
         sync_directory(shared)
         self._say(f"flushed step {row.step} to {shared / row.name}")
 
     def _write(
-        self, row: SavedStep, peers: Peers, into: Path, limit_s: float, halt: threading.Event
+        self,
+        row: SavedStep,
+        peers: PeerConnections,
+        into: Path,
+        limit_s: float,
+        halt: threading.Event,
     ) -> None:
         found = peers.each("inventory")
         tasks: dict[str, list[tuple[SavedFile, str]]] = {}
         done = set()
-        for file, held in holders(row, found).items():
+        for file, held in find_holders(row, found).items():
             if file.path not in done and held:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
@@ -386,46 +401,46 @@ class Lead:
             raise OSError("; ".join(errors[:3]))
 
 
-def _judge(whole: Union, step: str) -> Checkpoint | PassedOver:
+def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
     """Prove a step over the files of all nodes. One that is a single file, and that several nodes
     wrote, is whole where each of them is, and all are of the same step."""
-    result = search.judge(Remote(whole, step).fresh())
-    for single in whole.singles(step):
-        if not isinstance(result, Checkpoint):
+    result = search.judge_checkpoint(Remote(whole, step).fresh())
+    for single in whole.split_singles(step):
+        if not isinstance(result, CompleteCheckpoint):
             break
-        other = search.judge(Remote(single, step).fresh())
-        if isinstance(other, Checkpoint) and other.step != result.step:
+        other = search.judge_checkpoint(Remote(single, step).fresh())
+        if isinstance(other, CompleteCheckpoint) and other.step != result.step:
             why = "the nodes' files of this name are of different steps"
             return PassedOver(other.path, why, format=other.format)
-        if not isinstance(other, Checkpoint):
+        if not isinstance(other, CompleteCheckpoint):
             return other
     return result
 
 
-def _rooms(spec: Spec) -> Path:
+def _find_flush_directory(spec: FastSaveSpec) -> Path:
     """Where steps lie until they are proved."""
     return Path(spec.shared) / META / f"flush-{spec.job}"
 
 
-def tidy(spec: Spec) -> None:
+def remove_unfinished_flush(spec: FastSaveSpec) -> None:
     """Remove what a flush has left that was ended in its midst."""
-    shutil.rmtree(_rooms(spec), ignore_errors=True)
+    shutil.rmtree(_find_flush_directory(spec), ignore_errors=True)
 
 
-def forget(spec: Spec) -> None:
+def remove_shared_records(spec: FastSaveSpec) -> None:
     """Remove what lies beside the shared checkpoints of a job that is over. Raises OSError."""
-    tidy(spec)
-    for path in (_shared_ledger(spec), path_of(spec)):
+    remove_unfinished_flush(spec)
+    for path in (_shared_ledger(spec), find_spec_path(spec)):
         path.unlink(missing_ok=True)
 
 
-def _point(row: SavedStep, directory: Path) -> None:
+def _write_pointer(row: SavedStep, directory: Path) -> None:
     """Megatron-LM's ranks have saved, and the pointer by which that is known lies on one node."""
     if row.format == "megatron-legacy" and row.step is not None:
-        megatron.point(directory, row.step)
+        megatron.write_pointer(directory, row.step)
 
 
-def holders(
+def find_holders(
     row: SavedStep, found: dict[str, dict[str, Any]]
 ) -> dict[SavedFile, list[tuple[str, str]]]:
     """Who holds each file of a step: the node, and "" for its saves or the origin of its copy."""
@@ -475,7 +490,9 @@ class HeldStep(Struct, frozen=True):
 Found: TypeAlias = dict[str, dict[str, Any]]
 
 
-def held_steps(peers: Peers, hosts: Sequence[str], wait_s: float) -> tuple[list[HeldStep], Found]:
+def list_held_steps(
+    peers: PeerConnections, hosts: Sequence[str], wait_s: float
+) -> tuple[list[HeldStep], Found]:
     """The ledger's steps, newest first, and what each host answered that did."""
     deadline = time.monotonic() + wait_s
     found: Found = {}
@@ -488,18 +505,18 @@ def held_steps(peers: Peers, hosts: Sequence[str], wait_s: float) -> tuple[list[
     known = [
         row for mine in found.values() for row in msgspec.convert(mine["rows"], list[SavedStep])
     ]
-    for row in (*known, *load(_shared_ledger(peers.spec)).values()):
+    for row in (*known, *load_ledger(_shared_ledger(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
-    return [HeldStep(row, holders(row, found)) for row in steps], found
+    return [HeldStep(row, find_holders(row, found)) for row in steps], found
 
 
-def _shared_ledger(spec: Spec) -> Path:
+def _shared_ledger(spec: FastSaveSpec) -> Path:
     return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
-def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone change
-    spec: Spec,
+def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests alone change
+    spec: FastSaveSpec,
     others: Search,
     say: Callable[[str], None],
     gone: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
@@ -515,10 +532,10 @@ def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone c
     rules the saves out, for its ranks would not find them. `scratch`: all saves are. Never raises
     for a helper that does not answer.
     """
-    peers = Peers(spec, retry_s=0.0)
+    peers = PeerConnections(spec, retry_s=0.0)
     try:
         for _ in range(ROUNDS):
-            steps, answered = held_steps(peers, spec.hosts, wait_s)
+            steps, answered = list_held_steps(peers, spec.hosts, wait_s)
             silent = [h for h in spec.hosts if h not in answered]
             missing = [h for h in silent if h not in gone(silent)]
             if not missing:
@@ -537,9 +554,9 @@ def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone c
                 say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
+            elif _gather_step(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
                 path = Path(spec.saves.dir) / row.name
-                found = Checkpoint(path, row.step, None, row.format, deep=False)
+                found = CompleteCheckpoint(path, row.step, None, row.format, deep=False)
                 return Search(found, marks=marks)
         if answered and others.verdict in ("found", "none"):
             peers.each("aside", answered, above=least, epoch=epoch)
@@ -564,27 +581,35 @@ def _leave_out_marked(
     return left
 
 
-def _gathered(
-    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+def _gather_step(
+    peers: PeerConnections,
+    held: HeldStep,
+    hosts: Sequence[str],
+    epoch: int,
+    say: Callable[[str], None],
 ) -> bool:
     """Whether a step was put on every host; tried twice, for a helper that has ended starts again
     within moments, and an older step costs more."""
-    if _assemble(peers, held, hosts, epoch, say):
+    if _assemble_step(peers, held, hosts, epoch, say):
         return True
-    steps, answered = held_steps(peers, hosts, HELPERS_S)
+    steps, answered = list_held_steps(peers, hosts, HELPERS_S)
     anew = next((each for each in steps if each.row == held.row and not each.lost), None)
     return (
         anew is not None
         and set(answered) == set(hosts)
-        and _assemble(peers, anew, hosts, epoch, say)
+        and _assemble_step(peers, anew, hosts, epoch, say)
     )
 
 
-def _assemble(
-    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+def _assemble_step(
+    peers: PeerConnections,
+    held: HeldStep,
+    hosts: Sequence[str],
+    epoch: int,
+    say: Callable[[str], None],
 ) -> bool:
     row, begun = held.row, []
-    moved = _moved(row, hosts)
+    moved = _reassign_shares(row, hosts)
     peers.finish(hosts, "gather", ASSEMBLE_S)  # of a start that was given up
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets its predecessor's.
@@ -606,7 +631,7 @@ def _assemble(
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
-    if not _adopt(peers, moved or row, hosts, epoch, say):
+    if not _adopt_step(peers, moved or row, hosts, epoch, say):
         return False
     copies = {f"{h}'s copy of {o}" for where in held.held.values() for h, o in where[:1] if o}
     own = {h for where in held.held.values() for h, o in where[:1] if not o}
@@ -614,8 +639,12 @@ def _assemble(
     return True
 
 
-def _adopt(
-    peers: Peers, row: SavedStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+def _adopt_step(
+    peers: PeerConnections,
+    row: SavedStep,
+    hosts: Sequence[str],
+    epoch: int,
+    say: Callable[[str], None],
 ) -> bool:
     """Put a gathered step in its place on every host; whether each did. All are asked, also after
     one that fails."""
@@ -630,7 +659,7 @@ def _adopt(
     return whole
 
 
-def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
     """The step once each host has its predecessor's share, so that partners copy what has moved;
     None where each is given all of it. A node that wrote nothing was a spare: which of the nodes
     the ranks run on next is not known here."""
@@ -641,9 +670,9 @@ def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=later(row))
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=next_seen_time(row))
 
 
-def later(row: SavedStep) -> float:
+def next_seen_time(row: SavedStep) -> float:
     """The time, and after a row's in any case: the later one of a step is what nodes keep."""
     return max(time.time(), row.seen_s + 1e-3)

@@ -29,17 +29,24 @@ from typing import Any, BinaryIO
 import msgspec
 from xxhash import xxh3_64
 
-from hpctl.checkpoints.fast.peer import Answer, Body, Peer, PeerError, TransferLimit, write_all
+from hpctl.checkpoints.fast.peer import (
+    Answer,
+    FileBody,
+    PeerConnection,
+    PeerError,
+    TransferLimit,
+    write_all,
+)
 from hpctl.checkpoints.fast.spec import (
     META,
+    FastSaveSpec,
     SavedFile,
     SavedStep,
-    Spec,
     file_system,
     is_private,
-    load,
+    load_ledger,
     memory_room,
-    store,
+    store_ledger,
 )
 from hpctl.checkpoints.files import TEMPORARY, step_in
 from hpctl.checkpoints.formats.torch_files import SUFFIXES
@@ -70,7 +77,7 @@ class Start(msgspec.Struct, frozen=True):
     """What this node knows of the job's start. Its file's mtime is when this attempt's ranks began:
     older saves are of an earlier attempt.
 
-    `job`: a digest of the Spec's secret. `epoch` grows with each restore within it; `above`: what
+    `job`: a digest of the spec's secret. `epoch` grows with each restore within it; `above`: what
     was newer than this step then was set aside.
     """
 
@@ -79,7 +86,7 @@ class Start(msgspec.Struct, frozen=True):
     above: int | None = None
 
 
-class Task(msgspec.Struct):
+class SaveTask(msgspec.Struct):
     """Work for a request on a step, of which each kind goes on by itself. `errors`: what went
     wrong."""
 
@@ -89,10 +96,10 @@ class Task(msgspec.Struct):
     given_up: threading.Event
 
 
-class Holder(msgspec.Struct, frozen=True):
+class LockHolder(msgspec.Struct, frozen=True):
     """Who locks a node's directory: a helper, in its lock file.
 
-    `start`: a digest of the Spec's secret. `pid` and `began` are the helper's process and when the
+    `start`: a digest of the spec's secret. `pid` and `began` are the helper's process and when the
     kernel started it, `parent` and `parent_began` the process that starts it again.
     """
 
@@ -106,7 +113,7 @@ class Holder(msgspec.Struct, frozen=True):
     parent_began: str
 
     @classmethod
-    def of_this_process(cls, spec: Spec, host: str) -> Holder:
+    def of_this_process(cls, spec: FastSaveSpec, host: str) -> LockHolder:
         """The process that calls."""
         pid, parent = os.getpid(), os.getppid()
         return cls(
@@ -121,10 +128,10 @@ class Holder(msgspec.Struct, frozen=True):
         )
 
 
-class Node:
+class NodeSaves:
     """One node's share. Its methods run on the helper's threads."""
 
-    def __init__(self, spec: Spec, host: str) -> None:
+    def __init__(self, spec: FastSaveSpec, host: str) -> None:
         self.spec, self.host = spec, host
         self.root = Path(spec.saves.dir)
         self.meta = self.root / META
@@ -138,11 +145,11 @@ class Node:
             raise PeerError(f"{self.root} is not a directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._holder = Holder.of_this_process(spec, host)
+        self._holder = LockHolder.of_this_process(spec, host)
         self._own()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
-        self.rows = load(self._ledger)
+        self.rows = load_ledger(self._ledger)
         self._touched = object()
         """Another one whenever hpctl itself has changed what lies here."""
         self._lock = threading.RLock()
@@ -153,7 +160,8 @@ class Node:
         self._settle_in()
         self.living: tuple[str, ...] = spec.hosts
         self.version = time.time_ns()
-        """Another one whenever what `_inventory` answers has changed, also of another process."""
+        """Another one whenever what `_handle_inventory` answers has changed, also of another
+        process."""
         self.changed: deque[str] = deque()
         """Hosts that have told of a change, this one too: for the leader to look at."""
         self.begun_ns = 0
@@ -164,7 +172,7 @@ class Node:
         self.over = False
         """The job does not start again."""
         self._pace = TransferLimit(spec.saves.rate)
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, SaveTask] = {}
         self._seen: object = None
         job, mark = _digest_of(spec), self.meta / "start"
         self.start = Start("")
@@ -187,7 +195,7 @@ class Node:
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_S
         while not _try_lock(lock):
-            holder = _holder(lock)
+            holder = _find_lock_holder(lock)
             if holder is not None and self._is_left_over(holder):
                 _end_left_over(holder)
             if time.monotonic() >= deadline:
@@ -197,7 +205,7 @@ class Node:
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(self._holder), 0)
 
-    def _is_left_over(self, holder: Holder) -> bool:
+    def _is_left_over(self, holder: LockHolder) -> bool:
         """Whether a helper of an earlier start of this job on this node still runs."""
         same_place = (holder.job, holder.host, holder.boot) == (
             self.spec.job,
@@ -206,7 +214,7 @@ class Node:
         )
         return same_place and holder.start != self._holder.start
 
-    def _describe_conflict(self, holder: Holder | None) -> str:
+    def _describe_conflict(self, holder: LockHolder | None) -> str:
         """Why the directory cannot be locked."""
         if holder is None:
             return f"another helper uses {self.root}"
@@ -216,7 +224,7 @@ class Node:
             return self._describe_shared(holder)
         return f"a helper of an earlier start of this job (process {holder.pid}) uses {self.root}"
 
-    def _describe_shared(self, holder: Holder) -> str:
+    def _describe_shared(self, holder: LockHolder) -> str:
         return (
             f"{self.root} is the same directory as on {holder.host}:"
             " fast saves need a disk of each node's own"
@@ -267,7 +275,7 @@ class Node:
         itself. Raises OSError."""
         found, count = {}, 0
         for name in self._names():
-            files = _files_of(self.root, name)
+            files = _list_files(self.root, name)
             found[name] = sorted(files)
             count += len(files)
             if count > MOST_FILES:
@@ -303,17 +311,17 @@ class Node:
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
             step, origin = mark.name.removesuffix(".json"), mark.parent.name
-            if rows := self._copies_of(step, origin):
+            if rows := self._read_copy(step, origin):
                 files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
                 found.setdefault(origin, {})[step] = files
         return found
 
-    def _copies_of(self, step: str, origin: str) -> dict[SavedFile, int]:
+    def _read_copy(self, step: str, origin: str) -> dict[SavedFile, int]:
         """The files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
-            mark = self.copies / _name(origin) / f"{_name(step)}.json"
+            mark = self.copies / _check_name(origin) / f"{_check_name(step)}.json"
             status = mark.stat()
-            return _marked(mark, (status.st_ino, status.st_mtime_ns))
+            return _read_copy_mark(mark, (status.st_ino, status.st_mtime_ns))
         return {}
 
     def handle(self, request: dict[str, Any]) -> Answer:
@@ -327,7 +335,7 @@ class Node:
         """Say that this node takes part, or why it does not: where locks are of one node alone,
         another one may have taken the directory, too."""
         with open(self.meta / "lock", "rb") as file:
-            holder = _holder(file.fileno())
+            holder = _find_lock_holder(file.fileno())
         if holder is None or holder == self._holder:
             return {"off": ""}
         return {"off": self._describe_conflict(holder)}
@@ -337,7 +345,7 @@ class Node:
         self.changed.append(str(request["by"]))
         return {}
 
-    def _inventory(self, _request: dict[str, Any]) -> Answer:
+    def _handle_inventory(self, _request: dict[str, Any]) -> Answer:
         # The version comes first: a change during the answer makes a newer one, so that the leader
         # asks again.
         version = self.version
@@ -355,9 +363,9 @@ class Node:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             length = min(int(request["length"]), 16 << 20)
             raw = os.pread(file.fileno(), length, int(request["offset"]))
-        return Body(raw)
+        return FileBody(raw)
 
-    def _get(self, request: dict[str, Any]) -> Answer:
+    def _handle_get(self, request: dict[str, Any]) -> Answer:
         """A whole file, this node's own or a copy."""
         wanted = msgspec.convert(request["file"], SavedFile)
         step, origin = str(request["step"]), str(request.get("origin") or "")
@@ -366,9 +374,9 @@ class Node:
         if not wanted.same(status.st_size, status.st_mtime_ns):
             file.close()
             raise _changed_meanwhile(wanted.path or step)
-        return Body(file, status.st_size, self._digest(step, wanted, origin))
+        return FileBody(file, status.st_size, self._digest(step, wanted, origin))
 
-    def _same(self, request: dict[str, Any]) -> Answer:
+    def _handle_same(self, request: dict[str, Any]) -> Answer:
         """Raise OSError where this node's files of a step are not those any more."""
         wanted = msgspec.convert(request["files"], list[SavedFile])
         self._need_same(str(request["step"]), wanted)
@@ -383,21 +391,21 @@ class Node:
             if not file.same(status.st_size, status.st_mtime_ns):
                 raise _changed_meanwhile(file.path or step)
 
-    def _row(self, request: dict[str, Any]) -> Answer:
+    def _handle_row(self, request: dict[str, Any]) -> Answer:
         """The leader has proved a step."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            known = self.rows.get(_name(row.name), row)
+            known = self.rows.get(_check_name(row.name), row)
             if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
                 self.rows[row.name] = row
-                store(self.rows, self._ledger)
+                store_ledger(self.rows, self._ledger)
         self.living = tuple(map(str, request["living"]))
         self.news.set()
         return {}
 
     def _drop(self, request: dict[str, Any]) -> Answer:
         """Older steps are not needed any more."""
-        self.drop([_name(str(name)) for name in request["names"]])
+        self.drop([_check_name(str(name)) for name in request["names"]])
         return {}
 
     def drop(self, names: Iterable[str]) -> None:
@@ -405,14 +413,14 @@ class Node:
         with self._lock:
             for name in names:
                 if self.rows.pop(name, None) is not None:
-                    _remove(self.root / name)
+                    _remove_step(self.root / name)
                     for origin in self.copies.iterdir():
                         (origin / f"{name}.json").unlink(missing_ok=True)
-                        _remove(origin / name)
-            store(self.rows, self._ledger)
+                        _remove_step(origin / name)
+            store_ledger(self.rows, self._ledger)
         self._touched = object()
 
-    def _assemble(self, request: dict[str, Any]) -> Answer:
+    def _handle_assemble(self, request: dict[str, Any]) -> Answer:
         """Gather a step here, of what lies here and what others send."""
         row = msgspec.convert(request["row"], SavedStep)
         plan = [
@@ -422,27 +430,27 @@ class Node:
         self._work("gather", row.name, lambda _: self.assemble(row, plan))
         return {}
 
-    def _adopt(self, request: dict[str, Any]) -> Answer:
+    def _handle_adopt(self, request: dict[str, Any]) -> Answer:
         """Put what was gathered in its place, once every node has gathered it: until then others
         read what lies there."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
             self.set_aside(row.step, row.name)
-            (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
+            (self.meta / "new" / _check_name(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
-            store(self.rows, self._ledger)
-            self._restored(int(request["epoch"]), row.step)
+            store_ledger(self.rows, self._ledger)
+            self._record_restore(int(request["epoch"]), row.step)
         return {}
 
-    def _aside(self, request: dict[str, Any]) -> Answer:
+    def _handle_aside(self, request: dict[str, Any]) -> Answer:
         """No step here is to be resumed: what is newer than the one that is, is set aside."""
         above = request.get("above")
         with self._lock:
             self.set_aside(above, None)
-            self._restored(int(request["epoch"]), above)
+            self._record_restore(int(request["epoch"]), above)
         return {}
 
-    def _missed(self, request: dict[str, Any]) -> Answer:
+    def _handle_missed(self, request: dict[str, Any]) -> Answer:
         """There was a restore while this helper was silent. Ranks may write here by now: what is
         older than their start does not count, and nothing of theirs is moved. Of a restore that
         still goes on, this node may have heard meanwhile."""
@@ -450,10 +458,10 @@ class Node:
         with self._lock:
             if epoch > self.start.epoch:
                 self._forget(above, None)
-                self._restored(epoch, above, int(request["begun"]))
+                self._record_restore(epoch, above, int(request["begun"]))
         return {}
 
-    def _restored(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
+    def _record_restore(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
         self.begin(Start(self.start.job, epoch, above), when_ns)
 
     def _flush(self, request: dict[str, Any]) -> Answer:
@@ -465,16 +473,16 @@ class Node:
         if not is_private(Path(self.spec.shared) / META):
             raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
 
-        def work(given_up: threading.Event) -> None:
+        def write_files(given_up: threading.Event) -> None:
             for file, origin in files:
                 with self.open(name, file.path, origin) as source:
                     digest = self._digest(name, file, origin)
-                    _place(source, into / _path(file.path), file, digest, given_up)
+                    _write_file(source, into / _parse_path(file.path), file, digest, given_up)
             self._need_same(name, [file for file, origin in files if not origin])
 
         if before := self._tasks.get("flush"):  # into another directory
             before.given_up.set()
-        self._work("flush", name, work, beside=True)
+        self._work("flush", name, write_files, beside=True)
         return {}
 
     def _task_state(self, request: dict[str, Any]) -> Answer:
@@ -482,7 +490,7 @@ class Node:
         running = bool(task and task.thread.is_alive())
         return {"running": running, "errors": task.errors if task else []}
 
-    def _bye(self, request: dict[str, Any]) -> Answer:
+    def _handle_bye(self, request: dict[str, Any]) -> Answer:
         """The leader needs this node no more. Where two helpers lead at the end, for one of them
         was silent for a while, the first may release the nodes before the second has flushed: what
         the first says of the job's end stays true."""
@@ -505,14 +513,14 @@ class Node:
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        task = Task(step, errors, threading.Thread(target=run, daemon=True), given_up)
+        task = SaveTask(step, errors, threading.Thread(target=run, daemon=True), given_up)
         self._tasks[kind] = task
         task.thread.start()
 
     def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
         """A file of a step, this node's own or of a copy. Raises OSError, ValueError."""
-        below = self.copies / _name(origin) if origin else self.root
-        name = below / _name(step) / _path(path)
+        below = self.copies / _check_name(origin) if origin else self.root
+        name = below / _check_name(step) / _parse_path(path)
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
@@ -522,25 +530,27 @@ class Node:
 
     def _digest(self, step: str, file: SavedFile, origin: str) -> int | None:
         """A copy's, None for this node's own file."""
-        return self._copies_of(step, origin).get(file) if origin else None
+        return self._read_copy(step, origin).get(file) if origin else None
 
-    def copy(self, row: SavedStep, origin: str, peer: Peer) -> None:
+    def copy(self, row: SavedStep, origin: str, peer: PeerConnection) -> None:
         """Bring one node's files of a step here, whole or not at all. Raises OSError."""
-        files, home = row.of(origin), self.copies / _name(origin)
+        files, home = row.of(origin), self.copies / _check_name(origin)
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
-        _remove(made)
-        self._admit(sum(file.size for file in files))
+        _remove_step(made)
+        self._check_room(sum(file.size for file in files))
         try:
             copied = [
-                CopiedFile(file, self._pull(peer, row.name, file, "", made / _path(file.path)))
+                CopiedFile(
+                    file, self._pull_file(peer, row.name, file, "", made / _parse_path(file.path))
+                )
                 for file in files
             ]
             peer.ask("same", step=row.name, files=msgspec.to_builtins(files))
             with self._lock:
                 self._keep_copy(row, mark, made, copied)
         except BaseException:
-            _remove(made)
+            _remove_step(made)
             raise
 
     def _keep_copy(
@@ -552,14 +562,14 @@ class Node:
             raise OSError(errno.ESTALE, f"{row.name} is not kept any more")
         place = mark.with_suffix("")
         mark.unlink(missing_ok=True)
-        _remove(place)
+        _remove_step(place)
         made.rename(place)
         unfinished = mark.with_suffix(TEMPORARY)
         unfinished.write_bytes(msgspec.json.encode(copied))
         unfinished.rename(mark)
         self._touched = object()
 
-    def _admit(self, size: int) -> None:
+    def _check_room(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
         if most and self.used() + size > most:
@@ -582,17 +592,17 @@ class Node:
     def remove(self) -> None:
         """The job is over: nothing of it stays."""
         for name in self.live():
-            _remove(self.root / name)
+            _remove_step(self.root / name)
         shutil.rmtree(self.meta, ignore_errors=True)
         with suppress(OSError):
             self.root.rmdir()
 
-    def replicate(self) -> list[str]:
+    def replicate_steps(self) -> list[str]:
         """Copy what this node is a partner for, newest step first, until there is a newer one yet;
         what went wrong."""
         errors: list[str] = []
         for row in sorted(self.rows.values(), key=lambda row: row.order, reverse=True):
-            for origin in row.origins():
+            for origin in row.list_origins():
                 if self.news.is_set():
                     return errors
                 if self._wanted(row, origin):
@@ -612,7 +622,7 @@ class Node:
         if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
             return False
         here = {
-            path: (size, mtime_ns) for path, size, mtime_ns, _ in _files_of(self.root, row.name)
+            path: (size, mtime_ns) for path, size, mtime_ns, _ in _list_files(self.root, row.name)
         }
         return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
 
@@ -634,44 +644,46 @@ class Node:
 
     def holds(self, row: SavedStep, origin: str) -> bool:
         """Whether a whole copy of that node's files of the step lies here."""
-        return tuple(self._copies_of(row.name, origin)) == row.of(origin)
+        return tuple(self._read_copy(row.name, origin)) == row.of(origin)
 
     def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
         """Gather a step beside the others. Raises OSError."""
-        made = self.meta / "new" / _name(row.name)
+        made = self.meta / "new" / _check_name(row.name)
         shutil.rmtree(made.parent, ignore_errors=True)
 
-        def bring(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
+        def fetch_file(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
             file, sources = one
-            self._bring(row.name, file, sources, made / _path(file.path))
+            self._fetch_file(row.name, file, sources, made / _parse_path(file.path))
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(bring, plan))
+            list(pool.map(fetch_file, plan))
 
-    def _bring(self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path) -> None:
+    def _fetch_file(
+        self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path
+    ) -> None:
         last: OSError = PeerError(f"nobody holds {file.path or step}")
         for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
             try:
                 if host != self.host:
                     with closing(self.peer(host)) as peer:
-                        self._pull(peer, step, file, origin, to, restored=True)
+                        self._pull_file(peer, step, file, origin, to, restored=True)
                     return
                 with self.open(step, file.path, origin) as source:
                     status = os.fstat(source.fileno())
                     if file.same(status.st_size, status.st_mtime_ns):
                         if origin:  # a rank may write over the file: the copy must stay
-                            _place(source, to, file, self._digest(step, file, origin))
+                            _write_file(source, to, file, self._digest(step, file, origin))
                         else:
-                            _link(source, self.root / step / file.path, to, file)
+                            _link_file(source, self.root / step / file.path, to, file)
                         return
             except OSError as error:
                 to.unlink(missing_ok=True)
                 last = error
         raise last
 
-    def _pull(  # noqa: PLR0913 -- which file of which step goes where
+    def _pull_file(  # noqa: PLR0913 -- which file of which step goes where
         self,
-        peer: Peer,
+        peer: PeerConnection,
         step: str,
         file: SavedFile,
         origin: str,
@@ -682,15 +694,15 @@ class Node:
         """Bring a file here; its digest. What a rank reads soon goes through the page cache."""
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
-        with open(to, "wb", 0, opener=None if restored else _uncached) as target:
+        with open(to, "wb", 0, opener=None if restored else _open_uncached) as target:
             pace = (lambda _: None) if restored else self._pace
-            digest = peer.pull(lambda piece: write_all(target, piece), pace, "get", **given)
-            _settle(target, file, restored=restored)
+            digest = peer.receive_file(lambda piece: write_all(target, piece), pace, "get", **given)
+            _sync_file(target, file, restored=restored)
         return digest
 
-    def peer(self, host: str) -> Peer:
+    def peer(self, host: str) -> PeerConnection:
         """A new connection to a helper. Raises PeerError."""
-        return Peer(self.spec, host)
+        return PeerConnection(self.spec, host)
 
     def set_aside(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
@@ -712,29 +724,29 @@ class Node:
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
                 mark.unlink(missing_ok=True)
-                _remove(mark.with_suffix(""))
+                _remove_step(mark.with_suffix(""))
         with self._lock:  # once there is room for it
-            store(self.rows, self._ledger)
+            store_ledger(self.rows, self._ledger)
         self._touched = object()
 
 
-_HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
-    "ping": Node._ping,
-    "ready": Node._ready,
-    "changed": Node._changed,
-    "inventory": Node._inventory,
-    "read": Node._read,
-    "get": Node._get,
-    "same": Node._same,
-    "row": Node._row,
-    "drop": Node._drop,
-    "assemble": Node._assemble,
-    "adopt": Node._adopt,
-    "aside": Node._aside,
-    "missed": Node._missed,
-    "flush": Node._flush,
-    "task": Node._task_state,
-    "bye": Node._bye,
+_HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
+    "ping": NodeSaves._ping,
+    "ready": NodeSaves._ready,
+    "changed": NodeSaves._changed,
+    "inventory": NodeSaves._handle_inventory,
+    "read": NodeSaves._read,
+    "get": NodeSaves._handle_get,
+    "same": NodeSaves._handle_same,
+    "row": NodeSaves._handle_row,
+    "drop": NodeSaves._drop,
+    "assemble": NodeSaves._handle_assemble,
+    "adopt": NodeSaves._handle_adopt,
+    "aside": NodeSaves._handle_aside,
+    "missed": NodeSaves._handle_missed,
+    "flush": NodeSaves._flush,
+    "task": NodeSaves._task_state,
+    "bye": NodeSaves._handle_bye,
 }
 
 
@@ -747,15 +759,15 @@ def _try_lock(file: int) -> bool:
     return True
 
 
-def _holder(lock: int) -> Holder | None:
+def _find_lock_holder(lock: int) -> LockHolder | None:
     """Who has locked an open lock file; None where it says nothing, or something else."""
     try:
-        return msgspec.json.decode(os.pread(lock, 4096, 0), type=Holder)
+        return msgspec.json.decode(os.pread(lock, 4096, 0), type=LockHolder)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _end_left_over(holder: Holder) -> None:
+def _end_left_over(holder: LockHolder) -> None:
     """Kill a helper, first the process that would start it again. They are the user's own."""
     own = (os.getpid(), os.getppid())
     for pid, began in ((holder.parent, holder.parent_began), (holder.pid, holder.began)):
@@ -780,13 +792,13 @@ def _boot_id() -> str:
     return ""
 
 
-def _digest_of(spec: Spec) -> str:
+def _digest_of(spec: FastSaveSpec) -> str:
     """What tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
-def _marked(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
+def _read_copy_mark(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
     """Read once while it stays the same: each file of a copy asks for its own digest."""
     rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
     return {row.file: row.digest for row in rows}
@@ -796,18 +808,18 @@ def _is_step_name(name: str) -> bool:
     return not name.startswith(".") and not has_temporary_name(name) and name.isprintable()
 
 
-def _files_of(root: Path, name: str) -> list[File]:
+def _list_files(root: Path, name: str) -> list[File]:
     """The files of a step, a directory or a single file; none where it is not there."""
     with suppress(FileNotFoundError):
         status = os.lstat(root / name)
         if stat.S_ISDIR(status.st_mode):
-            return list(_files(root / name))
+            return list(_scan_files(root / name))
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             return [("", status.st_size, status.st_mtime_ns, status.st_ino)]
     return []
 
 
-def _remove(step: Path) -> None:
+def _remove_step(step: Path) -> None:
     """Remove a step, a directory or a single file, as far as that is possible."""
     if step.is_dir() and not step.is_symlink():
         shutil.rmtree(step, ignore_errors=True)
@@ -820,7 +832,7 @@ def _changed_meanwhile(name: str) -> OSError:
     return OSError(errno.ESTALE, f"{name} has changed")
 
 
-def _files(step: Path, inside: str = "") -> Iterator[File]:
+def _scan_files(step: Path, inside: str = "") -> Iterator[File]:
     """Regular files of this user, at any depth. Links, FIFOs and others' files are none."""
     with suppress(FileNotFoundError), os.scandir(step) as entries:
         for entry in entries:
@@ -832,7 +844,7 @@ def _files(step: Path, inside: str = "") -> Iterator[File]:
                 if status.st_uid != os.geteuid():
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    yield from _files(step / entry.name, f"{path}/")
+                    yield from _scan_files(step / entry.name, f"{path}/")
                 elif stat.S_ISREG(status.st_mode):
                     yield path, status.st_size, status.st_mtime_ns, status.st_ino
 
@@ -841,14 +853,14 @@ def _at_most(step: int | None, above: int | None) -> bool:
     return step is not None and above is not None and step <= above
 
 
-def _name(name: str) -> str:
+def _check_name(name: str) -> str:
     """A step's or a host's name: one part of a path. Raises ValueError."""
     if not name or "/" in name or name.startswith(".") or not name.isprintable():
         raise ValueError(f"no name: {name!r:.80}")
     return name
 
 
-def _path(path: str) -> PurePosixPath:
+def _parse_path(path: str) -> PurePosixPath:
     """A path within a step, "" for a step that is a single file. Raises ValueError where it leads
     out of it."""
     found = PurePosixPath(path)
@@ -857,7 +869,7 @@ def _path(path: str) -> PurePosixPath:
     return found
 
 
-def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
+def _link_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
     """The same file at another place, where the file system can; it was opened as `source`."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -870,10 +882,10 @@ def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
         if error.errno == errno.ESTALE:
             raise
         to.unlink(missing_ok=True)
-        _place(source, to, file)
+        _write_file(source, to, file)
 
 
-def _place(
+def _write_file(
     source: BinaryIO,
     to: Path,
     file: SavedFile,
@@ -891,10 +903,10 @@ def _place(
             target.write(piece)
         if digest not in (None, found.intdigest()):
             raise OSError(errno.EIO, f"the disk has damaged the copy of {file.path}")
-        _settle(target, file, restored=True)
+        _sync_file(target, file, restored=True)
 
 
-def _uncached(path: str, flags: int) -> int:
+def _open_uncached(path: str, flags: int) -> int:
     """Past the page cache, where the file system can: nobody reads a copy soon, its pages would
     count against the job's memory, and writing them takes twice the processor time."""
     try:
@@ -905,7 +917,7 @@ def _uncached(path: str, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _settle(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:
+def _sync_file(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:
     """On the disk, of the right size, with its time. Raises OSError."""
     target.flush()
     if os.fstat(target.fileno()).st_size != file.size:

@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import MsgspecError, Struct
 from xxhash import xxh3_64
 
-from hpctl.checkpoints.fast.spec import Spec
+from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.wire.admission import AdmissionPool, create_peer_name
-from hpctl.wire.job_channel import PIECE, Channel, ChannelError
+from hpctl.wire.job_channel import PIECE, ChannelError, JobChannel
 from hpctl.wire.job_identity import create_client_context, create_server_context
 from hpctl.wire.job_ports import PORTS, first_port
 
@@ -52,11 +52,11 @@ _KEY_BITS = 256
 _BACKLOG = 1024
 """Connections that wait in the kernel: where it has no room, a peer waits for a second."""
 
-Answer: TypeAlias = "dict[str, Any] | Body"
+Answer: TypeAlias = "dict[str, Any] | FileBody"
 Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
 
 
-class Body:
+class FileBody:
     """An answer that is bytes: of a file, which is closed after, or of memory.
 
     `digest` is what the file's must be, where it is known: a disk may have damaged it since.
@@ -96,13 +96,13 @@ class NobodyListens(PeerError):
     """No helper runs there: its node has refused every port at once."""
 
 
-class Server:
+class PeerServer:
     """Answers this job's helpers on threads, as the helper of `host`.
 
     `handler` may raise OSError and ValueError.
     """
 
-    def __init__(self, spec: Spec, host: str, handler: Handler) -> None:
+    def __init__(self, spec: FastSaveSpec, host: str, handler: Handler) -> None:
         self._handler = handler
         self._context = create_server_context(spec.secret, _server_name(spec, host), _CLIENT)
         self._unproven = AdmissionPool(spec.secret, len(spec.hosts))
@@ -110,7 +110,7 @@ class Server:
         self._answering = 0
         self._idle = threading.Condition()
         self._closed = False
-        self._socket = _listen(spec.address(host), _ports(spec))
+        self._socket = _open_listener(spec.address(host), _list_ports(spec))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Server:
                 connection.settimeout(HANDSHAKE_S)
                 connection.recv(1, socket.MSG_PEEK)
                 self._unproven.hear(connection)
-                channel = Channel(
+                channel = JobChannel(
                     connection,
                     self._context,
                     seconds=HANDSHAKE_S,
@@ -161,7 +161,7 @@ class Server:
         finally:
             self._drop(connection)
 
-    def _answer_all(self, channel: Channel) -> None:
+    def _answer_all(self, channel: JobChannel) -> None:
         """Answer a proven peer until it closes its connection."""
         if not self._proven.acquire(blocking=False):
             return
@@ -182,7 +182,7 @@ class Server:
             self._answering += more
             self._idle.notify_all()
 
-    def _answer(self, channel: Channel, request: dict[str, Any]) -> None:
+    def _answer(self, channel: JobChannel, request: dict[str, Any]) -> None:
         try:
             answer = self._handler(request)
         except (OSError, ValueError, KeyError, TypeError, MsgspecError) as error:
@@ -219,11 +219,11 @@ class TransferLimit:
             time.sleep(wait_s)
 
 
-class Peer:
+class PeerConnection:
     """One connection to the helper of `host`, one request at a time. Safe to use from several
     threads."""
 
-    def __init__(self, spec: Spec, host: str, connect_s: float = HANDSHAKE_S) -> None:
+    def __init__(self, spec: FastSaveSpec, host: str, connect_s: float = HANDSHAKE_S) -> None:
         self._lock = threading.Lock()
         self._channel = _PortRace(spec, host, connect_s).run()
         self._channel.set_timeout(ANSWER_S)
@@ -236,10 +236,10 @@ class Peer:
     def read(self, what: str, **given: Any) -> bytes:
         """The bytes that it sends. Raises PeerError."""
         content = bytearray()
-        self.pull(content.extend, lambda _: None, what, **given)
+        self.receive_file(content.extend, lambda _: None, what, **given)
         return bytes(content)
 
-    def pull(
+    def receive_file(
         self,
         write: Callable[[memoryview], object],
         pace: Callable[[int], None],
@@ -255,7 +255,7 @@ class Peer:
             for piece in self._receive_body(head):
                 write(piece)
                 pace(len(piece))
-            answer = self._receive()
+            answer = self._receive_answer()
             if "error" in answer:
                 raise PeerError(str(answer["error"]))
             return int(answer["digest"])
@@ -270,12 +270,12 @@ class Peer:
             self._channel.send({"do": what, **given})
         except ChannelError as error:
             raise PeerError(str(error)) from error
-        answer = self._receive()
+        answer = self._receive_answer()
         if "error" in answer:
             raise PeerError(str(answer["error"]))
         return answer
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive_answer(self) -> dict[str, Any]:
         try:
             return self._channel.receive(_LINE)
         except ChannelError as error:
@@ -295,10 +295,10 @@ class Peer:
             yield piece
 
 
-class _Attempt(Struct):
+class _ConnectAttempt(Struct):
     """What came of one port: a channel, an error, or neither where the port is closed."""
 
-    channel: Channel | None = None
+    channel: JobChannel | None = None
     error: OSError | None = None
     fatal: bool = False
 
@@ -310,45 +310,45 @@ class _PortRace:
     STAGGER_S; the first that proves itself counts, and the other connections are closed.
     """
 
-    def __init__(self, spec: Spec, host: str, connect_s: float) -> None:
+    def __init__(self, spec: FastSaveSpec, host: str, connect_s: float) -> None:
         self._address, self._connect_s = spec.address(host), connect_s
-        self._ports = _ports(spec)
+        self._ports = _list_ports(spec)
         self._secret = spec.secret
         self._context = create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
         self._done = threading.Lock()
         self._over = False
-        self._came: queue.Queue[_Attempt] = queue.Queue()
+        self._came: queue.Queue[_ConnectAttempt] = queue.Queue()
         self._running = 0
         self._why: OSError | None = None
 
-    def run(self) -> Channel:
+    def run(self) -> JobChannel:
         """Return the connection. Raises PeerError; NobodyListens where every port is closed."""
         try:
             channel = self._find_channel()
         except RuntimeError as error:  # no thread can be made now
             raise PeerError(f"{self._address}: {error}") from error
         finally:
-            self._finish()
+            self._close_attempts()
         if channel is not None:
             return channel
         if self._why is None:
             raise NobodyListens(f"{self._address}: nobody answers")
         raise PeerError(f"{self._address}: {self._why}") from self._why
 
-    def _find_channel(self) -> Channel | None:
+    def _find_channel(self) -> JobChannel | None:
         for port in self._ports:
-            threading.Thread(target=self._try, args=(port,), daemon=True).start()
+            threading.Thread(target=self._try_port, args=(port,), daemon=True).start()
             self._running += 1
-            attempt = self._wait(STAGGER_S)
+            attempt = self._await_attempt(STAGGER_S)
             if attempt is not None and (attempt.channel is not None or attempt.fatal):
                 return attempt.channel
         while self._running:
-            attempt = self._wait(None)
+            attempt = self._await_attempt(None)
             if attempt is not None and attempt.channel is not None:
                 return attempt.channel
         return None
 
-    def _wait(self, seconds: float | None) -> _Attempt | None:
+    def _await_attempt(self, seconds: float | None) -> _ConnectAttempt | None:
         """Return the next attempt that ended, None where none does in so many seconds. Each ends
         within twice `connect_s`."""
         try:
@@ -359,7 +359,7 @@ class _PortRace:
         self._why = attempt.error or self._why
         return attempt
 
-    def _finish(self) -> None:
+    def _close_attempts(self) -> None:
         """Close what proves itself from now on, and what has done so unseen."""
         with self._done:
             self._over = True
@@ -368,11 +368,17 @@ class _PortRace:
             if attempt.channel is not None:
                 attempt.channel.close()
 
-    def _try(self, port: int) -> None:
+    def _try_port(self, port: int) -> None:
         try:
-            attempt = self._connect(port)
-        except (ValueError, MemoryError, RuntimeError) as error:  # `_wait` waits for each attempt
-            attempt = _Attempt(error=PeerError(f"{type(error).__name__}: {error}"), fatal=True)
+            attempt = self._connect_port(port)
+        except (
+            ValueError,
+            MemoryError,
+            RuntimeError,
+        ) as error:  # `_await_attempt` waits for each attempt
+            attempt = _ConnectAttempt(
+                error=PeerError(f"{type(error).__name__}: {error}"), fatal=True
+            )
         with self._done:
             if not self._over:
                 self._came.put(attempt)
@@ -380,16 +386,16 @@ class _PortRace:
         if attempt.channel is not None:
             attempt.channel.close()
 
-    def _connect(self, port: int) -> _Attempt:
+    def _connect_port(self, port: int) -> _ConnectAttempt:
         try:
             connection = socket.create_connection((self._address, port), timeout=self._connect_s)
         except ConnectionRefusedError:
-            return _Attempt()
+            return _ConnectAttempt()
         except OSError as error:
-            return _Attempt(error=error, fatal=True)
+            return _ConnectAttempt(error=error, fatal=True)
         try:
             _keep_alive(connection)
-            channel = Channel(
+            channel = JobChannel(
                 connection,
                 self._context,
                 seconds=self._connect_s,
@@ -397,14 +403,14 @@ class _PortRace:
             )
         except OSError as error:
             connection.close()
-            return _Attempt(error=error)
-        return _Attempt(channel)
+            return _ConnectAttempt(error=error)
+        return _ConnectAttempt(channel)
 
 
 _CLIENT = "fast saves: helper or start"
 
 
-def _server_name(spec: Spec, host: str) -> str:
+def _server_name(spec: FastSaveSpec, host: str) -> str:
     return f"fast saves: helper of job {spec.job} on {host}"
 
 
@@ -430,7 +436,7 @@ def _keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _listen(address: str, ports: Iterator[int]) -> socket.socket:
+def _open_listener(address: str, ports: Iterator[int]) -> socket.socket:
     last: OSError | None = None
     for port in ports:
         for bound in (address, ""):
@@ -448,7 +454,7 @@ def _listen(address: str, ports: Iterator[int]) -> socket.socket:
     raise PeerError(f"no port is free on {address}: {last}")
 
 
-def _ports(spec: Spec) -> Iterator[int]:
+def _list_ports(spec: FastSaveSpec) -> Iterator[int]:
     first = first_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
 

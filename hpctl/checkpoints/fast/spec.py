@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.fast_saves import FastSaves
 
@@ -27,7 +27,7 @@ HELPER = "HPCTL_HELPER"
 """Set in a process of the job that is hpctl's own, and none of its ranks."""
 
 
-class Spec(Struct, frozen=True, forbid_unknown_fields=True):
+class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One start of a job. Directories are absolute, without placeholders.
 
     `saves.dir` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
@@ -110,19 +110,19 @@ def _file_pages(group: Path) -> int:
     with suppress(OSError):
         words = (group / "memory.stat").read_text().split()
         found = dict(zip(words[::2], words[1::2], strict=False))
-        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
+        return sum(parse_count(found.get(name, "")) for name in ("inactive_file", "active_file"))
     return 0
 
 
-def path_of(spec: Spec) -> Path:
+def find_spec_path(spec: FastSaveSpec) -> Path:
     """Where a job's Spec lies: beside its shared checkpoints."""
     return Path(spec.shared) / META / f"{spec.job}.json"
 
 
-def read(path: Path) -> Spec:
-    """Raises HpctlError where the file is not this user's alone, or no Spec."""
+def read_spec(path: Path) -> FastSaveSpec:
+    """Raises HpctlError where the file is not this user's alone, or no spec."""
     try:
-        return msgspec.json.decode(_private(path, 1 << 20), type=Spec)
+        return msgspec.json.decode(_read_private_file(path, 1 << 20), type=FastSaveSpec)
     except OSError as error:
         raise HpctlError(
             f"{path}: {error.strerror or error}", "It is made by hpctl sbatch."
@@ -131,7 +131,7 @@ def read(path: Path) -> Spec:
         raise HpctlError(f"{path}: {error}", "It is made by hpctl sbatch.") from error
 
 
-def _private(path: Path, most: int) -> bytes:
+def _read_private_file(path: Path, most: int) -> bytes:
     """A file that nobody else has written: what it says is believed. Raises HpctlError, OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
@@ -141,7 +141,7 @@ def _private(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def write(spec: Spec, path: Path) -> None:
+def write_spec(spec: FastSaveSpec, path: Path) -> None:
     """For this user alone, whole or not at all. Raises OSError, and HpctlError where the directory
     is also another's."""
     with suppress(FileExistsError):
@@ -150,7 +150,7 @@ def write(spec: Spec, path: Path) -> None:
         raise HpctlError(
             f"{path.parent} is not this user's alone", "Remove it; hpctl makes it anew."
         )
-    _replace(path, msgspec.json.encode(spec))
+    _replace_file(path, msgspec.json.encode(spec))
 
 
 def is_private(directory: Path) -> bool:
@@ -161,7 +161,7 @@ def is_private(directory: Path) -> bool:
     return mine and not status.st_mode & 0o077
 
 
-def _replace(path: Path, raw: bytes) -> None:
+def _replace_file(path: Path, raw: bytes) -> None:
     made = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     made.unlink(missing_ok=True)
     handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -213,21 +213,21 @@ class SavedStep(Struct, frozen=True):
         """What one node's ranks wrote of it."""
         return tuple(f for f in self.files if f.origin == origin)
 
-    def origins(self) -> tuple[str, ...]:
+    def list_origins(self) -> tuple[str, ...]:
         """The nodes whose ranks wrote any of it, in order."""
         wrote = {f.origin for f in self.files}
         return tuple(host for host in self.hosts if host in wrote)
 
 
-def load(path: Path) -> dict[str, SavedStep]:
+def load_ledger(path: Path) -> dict[str, SavedStep]:
     """The rows by name. A ledger that is not there, or is damaged, is empty: others have it too."""
     try:
-        rows = msgspec.json.decode(_private(path, _MOST), type=list[SavedStep])
+        rows = msgspec.json.decode(_read_private_file(path, _MOST), type=list[SavedStep])
     except (OSError, HpctlError, msgspec.MsgspecError):
         return {}
     return {row.name: row for row in rows}
 
 
-def store(rows: dict[str, SavedStep], path: Path) -> None:
+def store_ledger(rows: dict[str, SavedStep], path: Path) -> None:
     """Whole or not at all. Raises OSError."""
-    _replace(path, msgspec.json.encode(list(rows.values())))
+    _replace_file(path, msgspec.json.encode(list(rows.values())))

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Body, NobodyListens, Peer, PeerError
-from hpctl.checkpoints.fast.spec import Spec
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.peer import FileBody, NobodyListens, PeerConnection, PeerError
+from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.checkpoints.files import ObjectInfo
 
 CONNECT_S = 1.0
@@ -21,31 +21,33 @@ RETRY_S = 3.0
 the next one may be asked as soon as it starts."""
 
 
-class Peers:
+class PeerConnections:
     """The helpers of a job as one of them, or a restore, reaches them. For one thread."""
 
-    def __init__(self, spec: Spec, own: Node | None = None, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self, spec: FastSaveSpec, own: NodeSaves | None = None, retry_s: float = RETRY_S
+    ) -> None:
         self.spec, self._own, self._retry_s = spec, own, retry_s
-        self._open: dict[str, Peer] = {}
+        self._open: dict[str, PeerConnection] = {}
         self._silent: dict[str, float] = {}
 
     def ask(self, host: str, what: str, **given: Any) -> dict[str, Any]:
         """Raises PeerError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": what, **given})
-            assert not isinstance(answer, Body)
+            assert not isinstance(answer, FileBody)
             return answer
-        remote: dict[str, Any] = self._with(host, lambda peer: peer.ask(what, **given))
+        remote: dict[str, Any] = self._call_peer(host, lambda peer: peer.ask(what, **given))
         return remote
 
     def read(self, host: str, **given: Any) -> bytes:
         """Some bytes of a file. Raises PeerError, OSError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": "read", **given})
-            assert isinstance(answer, Body)
+            assert isinstance(answer, FileBody)
             assert isinstance(answer.content, bytes)
             return answer.content
-        raw: bytes = self._with(host, lambda peer: peer.read("read", **given))
+        raw: bytes = self._call_peer(host, lambda peer: peer.read("read", **given))
         return raw
 
     def each(self, what: str, hosts: Iterable[str] = (), **given: Any) -> dict[str, dict[str, Any]]:
@@ -89,13 +91,13 @@ class Peers:
             peer.close()
         self._open.clear()
 
-    def _with(self, host: str, request: Any) -> Any:
+    def _call_peer(self, host: str, request: Any) -> Any:
         now = time.monotonic()
         if self._silent.get(host, now) > now:
             raise PeerError(f"{host} does not answer")
         try:
             if host not in self._open:
-                self._open[host] = Peer(self.spec, host, CONNECT_S)
+                self._open[host] = PeerConnection(self.spec, host, CONNECT_S)
             return request(self._open[host])
         except OSError as error:
             peer = self._open.pop(host, None)
@@ -106,7 +108,7 @@ class Peers:
             raise
 
 
-class Part(Struct, frozen=True):
+class NodeFile(Struct, frozen=True):
     """One file of a node, as an object: `STEP/PATH`, or `STEP` where the step is a single file."""
 
     key: str
@@ -118,20 +120,20 @@ class Part(Struct, frozen=True):
     inode: int = 0
 
 
-class Union(Struct, frozen=True):
+class NodeUnion(Struct, frozen=True):
     """The files that ranks have written since the start, over all nodes. Of a name that several
     nodes have, the first node's counts."""
 
-    peers: Peers
-    parts: Mapping[str, Part]
+    peers: PeerConnections
+    parts: Mapping[str, NodeFile]
     url: str = "fast:"
-    also: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    also: Mapping[str, tuple[NodeFile, ...]] = field(default_factory=dict)
     """All files by step, those of the same name too."""
 
-    def singles(self, step: str) -> list[Union]:
+    def split_singles(self, step: str) -> list[NodeUnion]:
         """Of a step that is a single file on several nodes: each but the first by itself."""
         others = [part for part in self.also[step] if part.key == step][1:]
-        return [Union(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
+        return [NodeUnion(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """As an object store lists."""
@@ -144,7 +146,7 @@ class Union(Struct, frozen=True):
                 yield part
             elif inside not in seen:
                 seen.add(inside)
-                yield Part(f"{prefix}{inside}/", 0, 0, "")
+                yield NodeFile(f"{prefix}{inside}/", 0, 0, "")
 
     def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
         """Bytes of a file that is as it was listed. Raises OSError."""
@@ -167,13 +169,15 @@ class Union(Struct, frozen=True):
         return None
 
 
-def union(peers: Peers, found: Mapping[str, dict[str, Any]], ahead: Mapping[str, int]) -> Union:
+def unite_inventories(
+    peers: PeerConnections, found: Mapping[str, dict[str, Any]], ahead: Mapping[str, int]
+) -> NodeUnion:
     """Of the inventories that were answered, those files that are of this start.
 
     `ahead`: by how many ns each node's clock is ahead of this one.
     """
-    parts: dict[str, Part] = {}
-    also: dict[str, list[Part]] = {}
+    parts: dict[str, NodeFile] = {}
+    also: dict[str, list[NodeFile]] = {}
     for host in peers.spec.hosts:
         mine = found.get(host)
         for step, files in (mine or {"live": {}})["live"].items():
@@ -181,7 +185,9 @@ def union(peers: Peers, found: Mapping[str, dict[str, Any]], ahead: Mapping[str,
                 if mine is None or mtime_ns < mine["begun"]:
                     continue
                 when, key = mtime_ns - ahead.get(host, 0), f"{step}/{path}" if path else step
-                part = Part(key, size, when, f"{inode}-{size}-{mtime_ns}", host, mtime_ns, inode)
+                part = NodeFile(
+                    key, size, when, f"{inode}-{size}-{mtime_ns}", host, mtime_ns, inode
+                )
                 parts.setdefault(key, part)
                 also.setdefault(step, []).append(part)
-    return Union(peers, parts, also={step: tuple(each) for step, each in also.items()})
+    return NodeUnion(peers, parts, also={step: tuple(each) for step, each in also.items()})

@@ -53,7 +53,7 @@ def claim(layout: Listing) -> Claim | None:
         if any(_OPTIMIZER.fullmatch(name) for name in names) and hf_trainer.STATE not in names:
             raise Unfinished(f"{_FIRST} is missing: it is written last")
         return None
-    return Claim(step_in(path.name), None, lambda deep: _prove(path, names, deep))
+    return Claim(step_in(path.name), None, lambda deep: _prove_files(path, names, deep))
 
 
 def _has_model(names: frozenset[str]) -> bool:
@@ -62,7 +62,7 @@ def _has_model(names: frozenset[str]) -> bool:
     )
 
 
-def _prove(path: Place, names: frozenset[str], deep: bool) -> Unproven | None:
+def _prove_files(path: Place, names: frozenset[str], deep: bool) -> Unproven | None:
     models = sorted(name for name in names if _MODEL.fullmatch(name) or _INDEX.fullmatch(name))
     states = sorted(name for name in names if _STATE.fullmatch(name))
     ranks = {int(match[1]): name for name in names if (match := _RANDOM.fullmatch(name))}

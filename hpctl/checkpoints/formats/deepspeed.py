@@ -17,10 +17,10 @@ from hpctl.checkpoints.files import (
     Listing,
     NotWhole,
     Place,
-    content,
     directory_names,
     for_each,
     need_last,
+    read_small_file,
     saved_over,
     step_in,
 )
@@ -40,10 +40,12 @@ _LIGHTNINGS = "checkpoint"
 
 def claim(layout: Listing) -> Claim | None:
     """A directory with model or optimiser states. The step is the name's, else the file's."""
-    if layout.names is None or not any(_MODEL.fullmatch(n) or _any(n) for n in layout.names):
+    if layout.names is None or not any(
+        _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
+    ):
         return None
     path, names, step = layout.path, layout.names, step_in(layout.path.name)
-    return Claim(step, None, lambda deep: prove(path, "", names, step, deep=deep))
+    return Claim(step, None, lambda deep: prove_files(path, "", names, step, deep=deep))
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
@@ -58,16 +60,18 @@ def claim_lightning(layout: Listing) -> Claim | None:
         return None
     example = f"{_LIGHTNINGS}/{first}"
 
-    def run(deep: bool) -> None:
-        torch_files.unfinished(path)
+    def prove_lightning(deep: bool) -> None:
+        torch_files.reject_unfinished(path)
         need_last(path, _LATEST)
         prove_latest(path, {_LIGHTNINGS})
-        prove(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
-        torch_files.resumable(path, example)
+        prove_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
+        torch_files.require_resumable(path, example)
 
     step = step_in(path.name)
     return Claim(
-        torch_files.step_of(torch_files.top(path, example)) if step is None else step, None, run
+        torch_files.find_step(torch_files.read_fields(path, example)) if step is None else step,
+        None,
+        prove_lightning,
     )
 
 
@@ -76,7 +80,7 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
 
     Who resumes a checkpoint of this kind cannot name the tag: DeepSpeed goes by that file alone.
     """
-    tag = content(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
+    tag = read_small_file(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
     if tag not in tags:
         raise NotWhole(f"{_LATEST} says {tag[:40]!r}, which is not there")
 
@@ -86,10 +90,10 @@ def prove_inside(directory: Place, inside: str) -> None:
     names = directory_names(directory, inside)
     if names is None:
         raise NotWhole(f"{inside} is not a directory")
-    prove(directory, f"{inside}/", names, step_in(inside))
+    prove_files(directory, f"{inside}/", names, step_in(inside))
 
 
-def prove(
+def prove_files(
     root: Place, prefix: str, names: frozenset[str], step: int | None, *, deep: bool = False
 ) -> None:
     """Raise NotWhole for the first thing wrong with the files `root/prefix*`, OSError.
@@ -101,22 +105,26 @@ def prove(
     if not model:
         raise NotWhole(f"{prefix}*_model_states.pt: there is none")
     first = next(iter(model))
-    saved = torch_files.top(root, prefix + first)
-    data, tensor = _sizes(saved, prefix + first)
+    saved = torch_files.read_fields(root, prefix + first)
+    data, tensor = _read_sizes(saved, prefix + first)
     recorded = saved.integer("global_steps")
     if step is not None and recorded is not None and recorded != step:
         raise NotWhole(f"{prefix}{first} is of step {recorded}, not {step}")
     sharded = model[first][1] is not None
-    _grid(prefix, "model", {_pair(m) for m in model.values()}, data if sharded else 1, tensor)
+    _require_grid(
+        prefix, "model", {_parse_ranks(m) for m in model.values()}, data if sharded else 1, tensor
+    )
     if optimizer:
-        _grid(prefix, "optim", {_pair(m) for m in optimizer.values()}, data, tensor)
+        _require_grid(prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor)
     elif saved.get("optimizer") is None:
         # Without ZeRO the optimiser's state is in the model's file; with it, in files of its own.
         raise NotWhole(f"{prefix}*_optim_states.pt: there is none")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by itself.
-        for_each(root, list(model)[1:], lambda name: _same(root, prefix + name, first, recorded))
-    every = [name for name in sorted(names) if name in model or _any(name)]
+        for_each(
+            root, list(model)[1:], lambda name: _require_step(root, prefix + name, first, recorded)
+        )
+    every = [name for name in sorted(names) if name in model or _is_state_file(name)]
     times = for_each(
         root, every, lambda name: torch_files.prove_archive(root, prefix + name, deep=deep)
     )
@@ -124,14 +132,14 @@ def prove(
         written = dict(zip(every, times, strict=True))
         _in_order(
             prefix,
-            {_pair(match): (name, written[name]) for name, match in model.items()},
-            {_pair(match): (name, written[name]) for name, match in optimizer.items()},
+            {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
+            {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
         )
         files.one_start(root, times)
 
 
-def _same(root: Place, name: str, first: str, step: int) -> None:
-    other = torch_files.top(root, name).integer("global_steps")
+def _require_step(root: Place, name: str, first: str, step: int) -> None:
+    other = torch_files.read_fields(root, name).integer("global_steps")
     if other != step:
         raise NotWhole(f"{name} is of step {other}, {first} of {step}: saved over")
 
@@ -148,22 +156,24 @@ def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
             raise saved_over(f"{prefix}{before[0]}", name)
 
 
-def _any(name: str) -> bool:
+def _is_state_file(name: str) -> bool:
     return _OPTIMIZER.fullmatch(name) is not None or _OTHER.fullmatch(name) is not None
 
 
-def _pair(match: re.Match[str]) -> tuple[int, int]:
+def _parse_ranks(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1] or 0), int(match[2])
 
 
-def _sizes(saved: SavedFields, name: str) -> tuple[int, int]:
+def _read_sizes(saved: SavedFields, name: str) -> tuple[int, int]:
     data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
     if data is None or tensor is None or not 0 < data * tensor <= 100_000:
         raise NotWhole(f"{name} does not say how many ranks there were")
     return data, tensor
 
 
-def _grid(prefix: str, kind: str, have: set[tuple[int, int]], data: int, tensor: int) -> None:
+def _require_grid(
+    prefix: str, kind: str, have: set[tuple[int, int]], data: int, tensor: int
+) -> None:
     for rank in range(data):
         for part in range(tensor):
             if (rank, part) not in have:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from hpctl.checkpoints.files import Claim, Listing, NotWhole, OpenFile, Place, opened, step_in
+from hpctl.checkpoints.files import Claim, Listing, NotWhole, OpenFile, Place, open_file, step_in
 
 NAME = re.compile(r"checkpoint_\d{1,18}|.+\.msgpack")
 _MOST_VALUES = 1_000_000
@@ -44,7 +44,7 @@ def claim(layout: Listing) -> Claim | None:
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
         return None
-    with opened(path, "") as file:
+    with open_file(path, "") as file:
         head = file.read(0, min(1, file.size))
     if not any(head):
         raise NotWhole(f"{path.name} is empty, or its bytes were never stored")
@@ -57,24 +57,24 @@ def claim(layout: Listing) -> Claim | None:
             step = prove_file(path)
         except NotWhole:
             step = None  # the proof says so
-    return Claim(step, None, lambda _: _prove(path), digests=False)
+    return Claim(step, None, lambda _: _prove_file(path), digests=False)
 
 
-def _prove(path: Place) -> None:
+def _prove_file(path: Place) -> None:
     prove_file(path)
 
 
 def prove_file(path: Place) -> int | None:
     """Raise NotWhole where the file does not end with its last value. Return the step in it."""
-    with opened(path, "") as file:
-        walk = _Walk(file)
+    with open_file(path, "") as file:
+        walk = _ValueWalk(file)
         walk.value(0)
         if walk.at != file.size:
             raise NotWhole(f"{file.name} has {file.size} of {walk.at} bytes: damaged")
         return walk.step
 
 
-class _Walk:
+class _ValueWalk:
     """A walk over the values of one file. `at` is the next one's offset."""
 
     def __init__(self, file: OpenFile) -> None:
@@ -88,68 +88,68 @@ class _Walk:
         self._left -= 1
         if depth > _DEEPEST or self._left < 0:
             raise NotWhole(f"{self._file.name} is no checkpoint of Flax: nested too deeply or long")
-        code = self._number(1)
+        code = self._read_number(1)
         if code <= 0x7F or code >= 0xE0:
-            self._note(key, depth, code if code <= 0x7F else None)
+            self._note_step(key, depth, code if code <= 0x7F else None)
         elif code in _FIXED:
             size = _FIXED[code]
             unsigned = 0xCC <= code <= 0xCF
-            number = self._number(size) if unsigned else None
-            self._note(key, depth, number)
-            self._skip(0 if unsigned else size)
+            number = self._read_number(size) if unsigned else None
+            self._note_step(key, depth, number)
+            self._skip_bytes(0 if unsigned else size)
         elif 0xA0 <= code <= 0xBF:
-            self._skip(code & 0x1F)
+            self._skip_bytes(code & 0x1F)
         elif code in _BYTES:
-            self._skip(self._number(_BYTES[code]))
+            self._skip_bytes(self._read_number(_BYTES[code]))
         elif code in _EXTENSIONS:
-            self._extension(self._number(_EXTENSIONS[code]))
+            self._skip_extension(self._read_number(_EXTENSIONS[code]))
         elif code in _FIXED_EXTENSIONS:
-            self._extension(_FIXED_EXTENSIONS[code])
+            self._skip_extension(_FIXED_EXTENSIONS[code])
         else:
-            self._container(code, depth)
+            self._skip_container(code, depth)
 
-    def _container(self, code: int, depth: int) -> None:
+    def _skip_container(self, code: int, depth: int) -> None:
         if code & 0xF0 == 0x80:
             count, is_map = code & 0x0F, True
         elif code & 0xF0 == 0x90:
             count, is_map = code & 0x0F, False
         elif code in _CONTAINERS:
             width, values = _CONTAINERS[code]
-            count, is_map = self._number(width), values == 2
+            count, is_map = self._read_number(width), values == 2
         else:
             raise NotWhole(f"{self._file.name} is damaged at byte {self.at - 1}")
         for _ in range(count):
-            key = self._key() if is_map else b""
+            key = self._read_key() if is_map else b""
             self.value(depth + 1, key)
 
-    def _key(self) -> bytes:
-        code = self._number(1)
+    def _read_key(self) -> bytes:
+        code = self._read_number(1)
         size = code & 0x1F if 0xA0 <= code <= 0xBF else 0
         if code in (0xD9, 0xDA):
-            size = self._number(_BYTES[code])
+            size = self._read_number(_BYTES[code])
         if (not 0xA0 <= code <= 0xBF and code not in (0xD9, 0xDA)) or size > _LONGEST_KEY:
             raise NotWhole(f"{self._file.name} is damaged: a key at byte {self.at} is no text")
         key = self._file.read(self.at, size)
         self.at += size
         return key
 
-    def _extension(self, size: int) -> None:
-        kind = self._number(1)
+    def _skip_extension(self, size: int) -> None:
+        kind = self._read_number(1)
         # An array is packed as its shape, type and bytes.
         if kind == _ARRAY and self._file.read(self.at, 1) != b"\x93":
             raise NotWhole(f"{self._file.name} is damaged: no array at byte {self.at}")
-        self._skip(size)
+        self._skip_bytes(size)
 
-    def _note(self, key: bytes, depth: int, number: int | None) -> None:
+    def _note_step(self, key: bytes, depth: int, number: int | None) -> None:
         if key in _STEPS and depth == 1 and self.step is None:
             self.step = number
 
-    def _number(self, size: int) -> int:
+    def _read_number(self, size: int) -> int:
         raw = self._file.read(self.at, size)
         self.at += size
         return int.from_bytes(raw, "big")
 
-    def _skip(self, size: int) -> None:
+    def _skip_bytes(self, size: int) -> None:
         self.at += size
         if self.at > self._file.size:
             raise NotWhole(f"{self._file.name} ends at byte {self._file.size}: cut")

@@ -20,17 +20,17 @@ import msgspec
 
 from hpctl.checkpoints.files import (
     Claim,
+    FileTooLarge,
     Listing,
     NotWhole,
     Place,
-    TooLarge,
     Unfinished,
-    content,
     directory_names,
     for_each,
     json_object,
     modified_ns,
-    opened,
+    open_file,
+    read_small_file,
     saved_over,
 )
 from hpctl.checkpoints.formats import deepspeed, torch_files
@@ -42,7 +42,7 @@ _AHEAD = 64 << 10
 
 def prove_safetensors(root: Place, name: str) -> frozenset[str]:
     """The names of a whole file's tensors. Raises NotWhole, OSError. Two reads."""
-    with opened(root, name) as file:
+    with open_file(root, name) as file:
         if file.size < 8:
             raise NotWhole(f"{file.name} has {file.size} bytes: still being written, or cut")
         file.ahead(0, _AHEAD)
@@ -64,9 +64,9 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
     return frozenset(tensors)
 
 
-def shards(root: Place, index: str) -> dict[str, set[str]]:
+def read_shards(root: Place, index: str) -> dict[str, set[str]]:
     """Shard to the tensors in it, from an index file. Raises NotWhole, OSError."""
-    document = json_object(content(root, index, _MAX_INDEX), index)
+    document = json_object(read_small_file(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
         raise NotWhole(f"{index} has no weight_map")
@@ -79,15 +79,15 @@ def shards(root: Place, index: str) -> dict[str, set[str]]:
 
 
 def prove_index(root: Place, index: str) -> None:
-    """Every shard that the index names is whole and holds what it should. Raises as prove."""
-    named = shards(root, index)
+    """Every shard that the index names is whole and holds what it should. Raises as prove_files."""
+    named = read_shards(root, index)
 
-    def one(shard: str) -> None:
+    def prove_shard(shard: str) -> None:
         missing = named[shard] - prove_safetensors(root, shard)
         if missing:
             raise NotWhole(f"{shard} lacks {min(missing)[:80]}, which {index} says it has")
 
-    for_each(root, sorted(named), one)
+    for_each(root, sorted(named), prove_shard)
 
 
 STATE = "trainer_state.json"
@@ -122,27 +122,27 @@ def claim(layout: Listing) -> Claim | None:
         if layout.has(_ARGUMENTS) and layout.names & {*_MODELS} and not layout.has("optimizer.pt"):
             raise Unfinished("has only the weights (save_model): the Trainer cannot resume from it")
         return None
-    with opened(layout.path, STATE) as file:
+    with open_file(layout.path, STATE) as file:
         if file.size > _MAX_STATE:
-            raise TooLarge(f"{STATE} has {file.size} bytes: too many")
-        step = _step(file.read(0, file.size))
+            raise FileTooLarge(f"{STATE} has {file.size} bytes: too many")
+        step = _read_step(file.read(0, file.size))
     if type(step) is not int or step < 0:
         raise NotWhole(f"{STATE} has no global_step")
     path, names = layout.path, layout.names
-    return Claim(step, None, lambda _: _prove(path, names), digests=False)
+    return Claim(step, None, lambda _: _prove_files(path, names), digests=False)
 
 
-class _State(msgspec.Struct):
+class _TrainerState(msgspec.Struct):
     global_step: int
 
 
-def _step(raw: bytes) -> object:
+def _read_step(raw: bytes) -> object:
     """What stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
     try:
         _check_utf8(raw)
         # Ten times as fast as json, for all else is only passed over: a search reads each
         # checkpoint's state, with its whole history.
-        return msgspec.json.decode(raw, type=_State).global_step
+        return msgspec.json.decode(raw, type=_TrainerState).global_step
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # damaged; or there is a NaN in it, which only Python writes
     return json_object(raw, STATE).get("global_step")
@@ -167,15 +167,15 @@ def claim_index(layout: Listing) -> Claim | None:
     return Claim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
 
 
-def _prove(path: Place, names: frozenset[str]) -> None:
+def _prove_files(path: Place, names: frozenset[str]) -> None:
     tags = sorted(name for name in names if _TAG.fullmatch(name))
-    _model(path, names, bool(tags))
+    _prove_models(path, names, bool(tags))
     for tag in tags:
         deepspeed.prove_inside(path, tag)
     if tags:
         deepspeed.prove_latest(path, tags)
     if not _model_only(path, names):
-        _optimizer(path, names, bool(tags))
+        _prove_optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
     for_each(path, others, lambda name: torch_files.prove_archive(path, name))
     _not_saved_over(path, names)
@@ -196,18 +196,18 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
         parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
         last += [f"{part}/{torch_files.METADATA}" for part in parts]
 
-    def one(name: str) -> None:
+    def check_time(name: str) -> None:
         if modified_ns(path, name) > written_ns:
             raise saved_over(name, STATE)
 
-    for_each(path, last, one)
+    for_each(path, last, check_time)
 
 
-def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
+def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
     """All that is there: which of them is loaded is a matter of the Trainer's arguments."""
     found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
     if _FSDP_MODEL in names:
-        _sharded(path, _FSDP_MODEL)
+        _prove_sharded(path, _FSDP_MODEL)
     elif not found and not in_tag:
         raise NotWhole("model.safetensors is missing, and no other model file is there")
     for name in found:
@@ -220,7 +220,9 @@ def prove_model(path: Place, name: str) -> None:
         prove_index(path, name)
     elif name.endswith(".bin.index.json"):
         for_each(
-            path, sorted(shards(path, name)), lambda shard: torch_files.prove_archive(path, shard)
+            path,
+            sorted(read_shards(path, name)),
+            lambda shard: torch_files.prove_archive(path, shard),
         )
     elif name.endswith(".safetensors"):
         prove_safetensors(path, name)
@@ -228,9 +230,9 @@ def prove_model(path: Place, name: str) -> None:
         torch_files.prove_archive(path, name)
 
 
-def _optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
+def _prove_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
     if _FSDP_OPTIMIZER in names:
-        _sharded(path, _FSDP_OPTIMIZER)
+        _prove_sharded(path, _FSDP_OPTIMIZER)
     elif not in_tag and "optimizer.bin" not in names and "optimizer.pt" not in names:
         raise NotWhole("optimizer.pt is missing")
     if not in_tag and "scheduler.pt" not in names:
@@ -241,10 +243,10 @@ def _model_only(path: Place, names: frozenset[str]) -> bool:
     """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
     if _ARGUMENTS not in names:
         return False
-    return torch_files.top(path, _ARGUMENTS).get("save_only_model") is True
+    return torch_files.read_fields(path, _ARGUMENTS).get("save_only_model") is True
 
 
-def _sharded(path: Place, name: str) -> None:
+def _prove_sharded(path: Place, name: str) -> None:
     if directory_names(path, name) is None:
         raise NotWhole(f"{name} is missing")
     try:

@@ -18,7 +18,15 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.files import Defect, FileMissing, NotWhole, Place, for_each, opened, size_of
+from hpctl.checkpoints.files import (
+    Defect,
+    FileMissing,
+    NotWhole,
+    Place,
+    for_each,
+    open_file,
+    size_of,
+)
 from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
 from hpctl.toolkit.compat import UTC
 
@@ -67,7 +75,7 @@ def decode(raw: bytes) -> Manifest | Defect:
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        return Defect(f"{NAME} is not JSON ({_short(error)})")
+        return Defect(f"{NAME} is not JSON ({_shorten_error(error)})")
     if not isinstance(document, dict):
         return ForeignManifest(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
@@ -83,8 +91,8 @@ def decode(raw: bytes) -> Manifest | Defect:
     try:
         manifest = msgspec.convert(document, Manifest)
     except msgspec.ValidationError as error:
-        return Defect(f"{NAME}: {_short(error)}")
-    return _sensible(manifest) or manifest
+        return Defect(f"{NAME}: {_shorten_error(error)}")
+    return _check_fields(manifest) or manifest
 
 
 def read(directory: Place) -> Manifest | Defect | None:
@@ -93,7 +101,7 @@ def read(directory: Place) -> Manifest | Defect | None:
     Raises OSError where the storage does not answer. Reads at most MAX_BYTES.
     """
     try:
-        with opened(directory, NAME) as file:
+        with open_file(directory, NAME) as file:
             if file.size > MAX_BYTES:
                 return Defect(f"{NAME} is larger than {MAX_BYTES >> 20} MiB")
             raw = file.read(0, file.size)
@@ -112,17 +120,17 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     defect. Raises OSError where the storage does not answer.
     """
 
-    def compare(file: ManifestFile) -> None:
+    def compare_file(file: ManifestFile) -> None:
         size = size_of(directory, file.path)
         if size != file.size:
             raise NotWhole(f"{file.path} has {size} of {file.size} bytes")
         if deep and file.sha256 is None:
             raise NotWhole(f"{file.path} has no digest to compare with")
-        if deep and _digest(directory, file.path) != file.sha256:
+        if deep and _digest_file(directory, file.path) != file.sha256:
             raise NotWhole(f"{file.path} does not match its digest")
 
     try:
-        for_each(directory, manifest.files, compare)
+        for_each(directory, manifest.files, compare_file)
     except NotWhole as defect:
         return Defect(str(defect))
     return None
@@ -149,21 +157,21 @@ def write(
     """
     now = datetime.now(UTC).replace(microsecond=0)
     manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
-    if (defect := _sensible(manifest)) is not None:
+    if (defect := _check_fields(manifest)) is not None:
         raise ValueError(str(defect))
     hpctl_checkpoint.write(directory / NAME, encode(manifest))
     return manifest
 
 
-def _digest(root: Place, name: str) -> str:
+def _digest_file(root: Place, name: str) -> str:
     sha = hashlib.sha256()
-    with opened(root, name) as file:
+    with open_file(root, name) as file:
         for at in range(0, file.size, _CHUNK):
             sha.update(file.read(at, min(_CHUNK, file.size - at)))
     return sha.hexdigest()
 
 
-def _sensible(manifest: Manifest) -> Defect | None:
+def _check_fields(manifest: Manifest) -> Defect | None:
     """What the types cannot say. An empty list of files proves nothing, so it is refused."""
     if manifest.step < 0 or manifest.world_size < 1:
         return Defect(f"{NAME}: step and world_size cannot be negative")
@@ -171,10 +179,10 @@ def _sensible(manifest: Manifest) -> Defect | None:
         return Defect(f"{NAME}: created_at has no time zone")
     if not manifest.files:
         return Defect(f"{NAME} names no files")
-    return _paths(file for file in manifest.files)
+    return _check_paths(file for file in manifest.files)
 
 
-def _paths(files: Iterable[ManifestFile]) -> Defect | None:
+def _check_paths(files: Iterable[ManifestFile]) -> Defect | None:
     seen: set[str] = set()
     for file in files:
         parts = PurePosixPath(file.path).parts
@@ -188,5 +196,5 @@ def _paths(files: Iterable[ManifestFile]) -> Defect | None:
     return None
 
 
-def _short(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__

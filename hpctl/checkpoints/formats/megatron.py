@@ -21,12 +21,12 @@ from hpctl.checkpoints.files import (
     NotWhole,
     Place,
     Unfinished,
-    content,
     directory_names,
     exists,
     for_each,
     json_object,
     modified_ns,
+    read_small_file,
     saved_over,
     step_in,
 )
@@ -51,7 +51,7 @@ def claim_dist(layout: Listing) -> Claim | None:
         return None
 
     def prove(deep: bool) -> None:
-        torch_files.unfinished(path)
+        torch_files.reject_unfinished(path)
         prove_dist(path, deep=deep)
 
     return Claim(step_in(path.name), None, prove)
@@ -62,7 +62,7 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     place = directory / inside if inside else directory
     if not exists(place, "metadata.json"):
         raise Unfinished("metadata.json is missing: it is written at the end")
-    metadata = json_object(content(place, "metadata.json", _MAX_JSON), "metadata.json")
+    metadata = json_object(read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json")
     backend = metadata.get("sharded_backend")
     if backend != "torch_dist":
         raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
@@ -86,12 +86,12 @@ def claim_nemo(layout: Listing) -> Claim | None:
         return None
 
     def prove(deep: bool) -> None:
-        torch_files.unfinished(path)
+        torch_files.reject_unfinished(path)
         prove_dist(path, "weights", deep=deep)
 
     step = step_in(path.name)
     if step is None and "common.pt" in inside:
-        step = torch_files.step_of(torch_files.top(path / "weights", "common.pt"))
+        step = torch_files.find_step(torch_files.read_fields(path / "weights", "common.pt"))
     return Claim(step, None, prove)
 
 
@@ -107,18 +107,18 @@ def claim_legacy(layout: Listing) -> Claim | None:
 
 
 def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
-    saved = torch_files.top(path, f"{ranks[0]}/{_LEGACY_FILE}")
+    saved = torch_files.read_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
         raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} is of iteration {iteration}, not {step}")
     if args is None:
         raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} has no args: how many ranks is not known")
-    expected = _expected(ranks[0], args)
+    expected = _list_expected(ranks[0], args)
     distributed = args.get("use_distributed_optimizer") is True
     experts = (args.integer("expert_model_parallel_size") or 1) > 1
     distributed = distributed and args.get("no_save_optim") is not True
 
-    def one(rank: str) -> tuple[int, ...]:
+    def prove_rank(rank: str) -> tuple[int, ...]:
         written_ns = torch_files.prove_archive(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
         if not distributed:
             return (written_ns,)
@@ -128,14 +128,14 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
             raise saved_over(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
         return before_ns, written_ns
 
-    times = for_each(path, expected, one)
+    times = for_each(path, expected, prove_rank)
     if isinstance(path, Path):
         files.one_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
-            _reached(path, step)
+            _require_pointer(path, step)
 
 
-def _reached(path: Path, step: int) -> None:
+def _require_pointer(path: Path, step: int) -> None:
     """Raise NotWhole where the pointer has not come to this iteration, OSError.
 
     It is written when every rank has saved (a barrier before it). Without that, each rank's files
@@ -143,14 +143,16 @@ def _reached(path: Path, step: int) -> None:
     written, so all ranks had saved.
     """
     try:
-        pointer = content(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
+        pointer = (
+            read_small_file(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
+        )
     except FileMissing:
         raise Unfinished(f"no {_POINTER} beside it: no save was finished here") from None
     if pointer.isdigit() and int(pointer[:18]) < step:
         raise Unfinished(f"{_POINTER} says {int(pointer[:18])}: this save was not finished")
 
 
-def _expected(example: str, args: SavedFields) -> list[str]:
+def _list_expected(example: str, args: SavedFields) -> list[str]:
     """The directories that must be there, in the spelling of one that is."""
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")
@@ -165,7 +167,7 @@ def _expected(example: str, args: SavedFields) -> list[str]:
     return names
 
 
-def point(directory: Path, step: int) -> None:
+def write_pointer(directory: Path, step: int) -> None:
     """Write the pointer of a whole legacy save, unless it has come there. Raises OSError."""
     path = directory / _POINTER
     with suppress(FileNotFoundError):

@@ -49,68 +49,71 @@ class Iteration(Struct):
 
 def claim(layout: Listing) -> Claim | None:
     """The newest iteration in a directory of ranks' directories."""
-    found = claims(layout)
+    found = list_claims(layout)
     return found[0] if found else None
 
 
-def claims(layout: Listing) -> list[Claim]:
+def list_claims(layout: Listing) -> list[Claim]:
     """Every iteration there, newest first. Empty where it is no such directory. Raises OSError."""
     path = layout.path
     if layout.names is None or not isinstance(path, Path):
         return []
     ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
     # A directory of checkpoints that are called 100, 200, ... is a common sight, too.
-    if not any(_shares(path, rank) for rank in islice(ranks, _PROBES)):
+    if not any(_list_shares(path, rank) for rank in islice(ranks, _PROBES)):
         return []
     iterations: dict[int, Iteration] = {}
     for rank in ranks:
-        for name, number, owner, dirty in _shares(path, rank):
+        for name, number, owner, dirty in _list_shares(path, rank):
             iteration = iterations.setdefault(number, Iteration(number))
             if dirty:
                 iteration.dirty.add(owner)
             else:
                 iteration.files[owner].append(f"{rank}/{name}")
     newest = sorted(iterations.values(), key=lambda each: each.number, reverse=True)
-    return [_claim(path, each, layout.world_size) for each in newest]
+    return [_make_claim(path, each, layout.world_size) for each in newest]
 
 
-def _claim(path: Place, iteration: Iteration, world_size: int | None) -> Claim:
+def _make_claim(path: Place, iteration: Iteration, world_size: int | None) -> Claim:
     return Claim(
-        iteration.number, world_size, lambda deep: _prove(path, iteration, world_size, deep)
+        iteration.number,
+        world_size,
+        lambda deep: _prove_iteration(path, iteration, world_size, deep),
     )
 
 
-def _prove(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:
+def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:
     files = iteration.files
     names = [name for rank in sorted(files) for name in files[rank]]
     if not names:
         raise Unfinished(f"iteration {iteration.number} is still being written")
-    size = world_size or _recorded(path, names[0])
+    size = world_size or _read_rank_count(path, names[0])
     if size is None:
         raise Unprovable(
-            f"iteration {iteration.number} has the shares of {_ranks(files)}, and no file says how"
-            " many ranks there were: give --world-size"
+            f"iteration {iteration.number} has the shares of {_format_ranks(files)}, and no file"
+            " says how many ranks there were: give --world-size"
         )
     if beyond := files.keys() - set(range(size)):
         # NVRx takes an iteration only where its ranks are exactly those of the run.
         raise NotWhole(
-            f"iteration {iteration.number} has the share of {_ranks(beyond)}: of another number of"
-            f" ranks than {size}"
+            f"iteration {iteration.number} has the share of {_format_ranks(beyond)}: of another"
+            f" number of ranks than {size}"
         )
     missing = sorted(set(range(size)) - files.keys())
     if missing:
         writing = iteration.dirty & set(missing)
-        more = f", {_ranks(writing)} still being written" if writing else ""
+        more = f", {_format_ranks(writing)} still being written" if writing else ""
         raise Unfinished(
-            f"iteration {iteration.number} lacks the share of {_ranks(missing)} of {size}{more}"
+            f"iteration {iteration.number} lacks the share of {_format_ranks(missing)}"
+            f" of {size}{more}"
         )
     for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
 
 
-def _recorded(path: Place, name: str) -> int | None:
+def _read_rank_count(path: Place, name: str) -> int | None:
     """The number of ranks in Megatron's arguments, within the common part of a share."""
     try:
-        common = torch_files.top(path, name, _MAX_ARGS).inner("common")
+        common = torch_files.read_fields(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None
         size = args.integer("world_size") if args is not None else None
     except Unprovable:
@@ -120,7 +123,7 @@ def _recorded(path: Place, name: str) -> int | None:
     return size
 
 
-def _shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
+def _list_shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
     names = directory_names(path, rank) or ()
     return [
         (name, int(match[1]), int(match[2]), match[3] is not None)
@@ -129,7 +132,7 @@ def _shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
     ]
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def _format_ranks(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-3, 7`."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):

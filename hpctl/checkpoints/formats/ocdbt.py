@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
+    FileTooLarge,
     NotWhole,
     Place,
-    TooLarge,
     Unprovable,
-    content,
     for_each,
-    opened,
+    open_file,
+    read_small_file,
     size_of,
 )
 
@@ -45,7 +45,7 @@ class Stored(Struct, frozen=True):
     held: bytes = b""
 
 
-class _Node(Struct, frozen=True):
+class _TreeNode(Struct, frozen=True):
     """Where a node lies, what paths in it are relative to, and the beginning of all its keys."""
 
     path: str
@@ -56,7 +56,7 @@ class _Node(Struct, frozen=True):
     prefix: bytes = b""
 
 
-class _Body(Struct):
+class _BodyReader(Struct):
     """A decompressed manifest or node, which is read from its beginning to its end.
 
     Raises IndexError where it names more than it holds, UnicodeDecodeError.
@@ -84,7 +84,7 @@ class _Body(Struct):
         return [self.number() for _ in range(count)]
 
 
-class _Reader(Struct):
+class _TreeReader(Struct):
     """The walk from the manifest to the leaves, in bounded memory and time."""
 
     directory: Place
@@ -93,9 +93,11 @@ class _Reader(Struct):
     bytes_read: int = 0
     bytes_named: int = 0
 
-    def root(self) -> _Node:
-        """The newest version's. Raises NotWhole, OSError, and as _Body."""
-        body = _decoded(content(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST)
+    def root(self) -> _TreeNode:
+        """The newest version's. Raises NotWhole, OSError, and as _BodyReader."""
+        body = _decode_body(
+            read_small_file(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST
+        )
         body.take(16)  # its unique name
         kind = body.number()
         body.numbers(2)  # the largest value within a node, and the largest node
@@ -103,41 +105,45 @@ class _Reader(Struct):
         if kind or (method := body.number()) > 1:
             raise Unprovable(f"{MANIFEST} is of a kind that hpctl does not know")
         body.take(4 * method)
-        files = self._files(body, b"")
+        files = self._read_files(body, b"")
         versions = body.number()
         body.numbers(versions)
         heights = body.take(versions)
         ids, offsets, lengths = (body.numbers(versions) for _ in range(3))
-        return _Node(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
+        return _TreeNode(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
 
-    def visit(self, node: _Node) -> list[_Node]:
+    def visit_node(self, node: _TreeNode) -> list[_TreeNode]:
         """Read a node: its children, or none where it has values. Raises as root."""
         shown = f"a node in {node.path}"
         self.bytes_read += node.length
         if (node.path, node.offset) in self.seen or self.bytes_read > _MAX_READ:
-            raise TooLarge(f"{MANIFEST} has too many nodes, or {shown} twice")
+            raise FileTooLarge(f"{MANIFEST} has too many nodes, or {shown} twice")
         self.seen.add((node.path, node.offset))
-        with opened(self.directory, node.path) as file:
+        with open_file(self.directory, node.path) as file:
             if node.offset + node.length > file.size:
                 raise NotWhole(f"{file.name} has {file.size} of {node.offset + node.length} bytes")
-            body = _decoded(file.read(node.offset, node.length), _NODE_MAGIC, shown)
+            body = _decode_body(file.read(node.offset, node.length), _NODE_MAGIC, shown)
         if body.take(1)[0] != node.height:
             raise NotWhole(f"{shown} has another height than its parent says: damaged")
-        files = self._files(body, node.base)
-        keys, shared = self._keys(body, body.number(), more=node.height > 0)
+        files = self._read_files(body, node.base)
+        keys, shared = self._read_keys(body, body.number(), more=node.height > 0)
         if not node.height:
-            self._leaf(body, [node.prefix + key for key in keys], files)
+            self._read_leaf(body, [node.prefix + key for key in keys], files)
             return []
         ids, offsets, lengths = (body.numbers(len(keys)) for _ in range(3))
         return [
-            _Node(*files[ids[n]], offsets[n], lengths[n], node.height - 1, node.prefix + key[:own])
+            _TreeNode(
+                *files[ids[n]], offsets[n], lengths[n], node.height - 1, node.prefix + key[:own]
+            )
             for n, (key, own) in enumerate(zip(keys, shared, strict=True))
         ]
 
-    def _leaf(self, body: _Body, keys: list[bytes], files: list[tuple[str, bytes]]) -> None:
+    def _read_leaf(
+        self, body: _BodyReader, keys: list[bytes], files: list[tuple[str, bytes]]
+    ) -> None:
         lengths, kinds = body.numbers(len(keys)), body.numbers(len(keys))
         if len(self.values) + len(keys) > _MAX_KEYS:
-            raise TooLarge(f"{MANIFEST} has more than {_MAX_KEYS} keys")
+            raise FileTooLarge(f"{MANIFEST} has more than {_MAX_KEYS} keys")
         ids, offsets = iter(body.numbers(sum(kinds))), iter(body.numbers(sum(kinds)))
         for key, length, kind in zip(keys, lengths, kinds, strict=True):
             if kind:
@@ -146,39 +152,41 @@ class _Reader(Struct):
                 stored = Stored(length, held=body.take(length))
             self.values[key.decode()] = stored
 
-    def _files(self, body: _Body, base: bytes) -> list[tuple[str, bytes]]:
+    def _read_files(self, body: _BodyReader, base: bytes) -> list[tuple[str, bytes]]:
         """Each data file's path, and what the paths within its own nodes begin with."""
-        names, bases = self._keys(body, body.number())
+        names, bases = self._read_keys(body, body.number())
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
         for path, _ in found:
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
                 raise NotWhole(f"{MANIFEST}: {path[:80]!r} does not lie inside the checkpoint")
         return found
 
-    def _keys(self, body: _Body, count: int, *, more: bool = True) -> tuple[list[bytes], list[int]]:
+    def _read_keys(
+        self, body: _BodyReader, count: int, *, more: bool = True
+    ) -> tuple[list[bytes], list[int]]:
         """Names without what each has in common with the one before; with `more`, numbers."""
         before = [0, *body.numbers(count - 1)] if count else []
         lengths = body.numbers(count)
         numbers = body.numbers(count) if more else []
         self.bytes_named += sum(before) + sum(lengths)
         if self.bytes_named > _MAX_NAMES:
-            raise TooLarge(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
+            raise FileTooLarge(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
         found: list[bytes] = []
         for shared, length in zip(before, lengths, strict=True):
             found.append((found[-1][:shared] if found else b"") + body.take(length))
         return found, numbers
 
 
-def values(directory: Place) -> dict[str, Stored]:
+def read_values(directory: Place) -> dict[str, Stored]:
     """All values of the newest version, by their keys, after the proof of the tree and the files.
 
     I/O: the manifest, one open and one read a node, one stat a data file. Raises NotWhole, OSError.
     """
-    reader = _Reader(directory)
+    reader = _TreeReader(directory)
     try:
         nodes = [reader.root()]
         while nodes:
-            nodes += reader.visit(nodes.pop())
+            nodes += reader.visit_node(nodes.pop())
     except (IndexError, StopIteration, UnicodeDecodeError):
         raise NotWhole(f"{MANIFEST}, or a node of it, names more than it holds: damaged") from None
     needed: dict[str, int] = {}
@@ -195,7 +203,7 @@ def values(directory: Place) -> dict[str, Stored]:
     return reader.values
 
 
-def _decoded(raw: bytes, magic: int, name: str) -> _Body:
+def _decode_body(raw: bytes, magic: int, name: str) -> _BodyReader:
     """The body of a manifest or a node, whose checksum is right. Raises NotWhole."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
     if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
@@ -203,14 +211,14 @@ def _decoded(raw: bytes, magic: int, name: str) -> _Body:
     if raw[12] or raw[13] > 1:
         raise Unprovable(f"{name} is of a version or compression that hpctl does not know")
     found = bytearray()
-    for part in unpacked([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
+    for part in unpack_frame([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
         found += part
         if len(found) > _MAX_NODE:
-            raise TooLarge(f"{name} has more than {_MAX_NODE >> 20} MiB")
-    return _Body(bytes(found))
+            raise FileTooLarge(f"{name} has more than {_MAX_NODE >> 20} MiB")
+    return _BodyReader(bytes(found))
 
 
-def unpacked(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
+def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Decompress one zstd frame as it comes. Raises NotWhole where it does not end with the last
     part, Unprovable where this Python has no zstd."""
     try:
@@ -232,13 +240,13 @@ def unpacked(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise NotWhole(f"{name} does not end where its compressed data does: cut or damaged")
 
 
-def _row(value: int) -> int:
+def _crc_row(value: int) -> int:
     for _ in range(8):
         value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
     return value
 
 
-_TABLE = tuple(map(_row, range(256)))
+_TABLE = tuple(map(_crc_row, range(256)))
 
 
 def crc32c(raw: bytes) -> int:

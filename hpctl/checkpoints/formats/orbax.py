@@ -35,18 +35,18 @@ from hpctl.checkpoints.files import (
     MAX_ENTRIES,
     Claim,
     FileMissing,
+    FileTooLarge,
     Listing,
     NotWhole,
     Place,
-    TooLarge,
     Unfinished,
     Unprovable,
-    content,
     directory_names,
     for_each,
     json_object,
     modified_ns,
-    opened,
+    open_file,
+    read_small_file,
     size_of,
     step_in,
 )
@@ -116,7 +116,7 @@ class _Values(Struct, frozen=True):
         """A stretch of a value. Raises NotWhole, OSError."""
         if not stored.path:
             return stored.held[begin : begin + length]
-        with opened(self.directory, stored.path) as file:
+        with open_file(self.directory, stored.path) as file:
             return file.read(stored.offset + begin, length)
 
 
@@ -129,7 +129,7 @@ def claim(layout: Listing) -> Claim | None:
         if layout.has(_TREE) and (layout.has(ocdbt.MANIFEST) or layout.has(_MARK)):
             raise Unprovable(f"no {_STEP}: Orbax before 0.6 saved it, or it is being removed")
         return None
-    document = json_object(content(path, _STEP, _MAX_JSON), _STEP)
+    document = json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
     if not layout.has(_MARK):
         if type(document.get("commit_timestamp_nsecs")) is not int:
             raise Unfinished(f"{_MARK} is missing: it is written last")
@@ -144,36 +144,38 @@ def claim(layout: Listing) -> Claim | None:
             if "/" in name or name in (".", "..") or not name.isprintable():
                 raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
             names = directory_names(path, name) if name else layout.names
-            _item(path, name, names, str(handler), deep)
+            _prove_item(path, name, names, str(handler), deep)
 
     return Claim(step_in(path.name), None, prove, digests=False)
 
 
-def _item(step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool) -> None:
+def _prove_item(
+    step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool
+) -> None:
     place = step / name if name else step
     if names is None:
         raise NotWhole(f"{name}/ is missing, which {_STEP} names")
     try:
         if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
-            _tree(step, place, names, deep)
+            _prove_tree(step, place, names, deep)
         elif handler.endswith(_JSON):
-            _json(place, names - {_MARK, _STEP})
+            _prove_json(place, names - {_MARK, _STEP})
         elif handler.endswith(_RANDOM_KEY):
             in_jax = handler.endswith(_JAX_RANDOM_KEY)
             _random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
         else:
-            _untouched(place, modified_ns(step, _MARK))
+            _require_untouched(place, modified_ns(step, _MARK))
     except NotWhole as defect:
         if not name:
             raise
         raise type(defect)(f"{name}: {defect}") from None
 
 
-def _json(place: Place, names: frozenset[str]) -> None:
+def _prove_json(place: Place, names: frozenset[str]) -> None:
     if not names:
         raise NotWhole("has no file")
     for name in sorted(names):
-        json_object(content(place, name, _MAX_JSON), name)
+        json_object(read_small_file(place, name, _MAX_JSON), name)
 
 
 def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool) -> None:
@@ -190,15 +192,15 @@ def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, 
             if inner is None:
                 raise NotWhole(f"{name[:80]}/ is missing")
             if not inner & {_TREE, ocdbt.MANIFEST}:
-                _json(place / name, inner - {_MARK})
+                _prove_json(place / name, inner - {_MARK})
                 continue
-            _tree(step, place / name, inner, deep)
+            _prove_tree(step, place / name, inner, deep)
             if in_jax and _SHARDINGS not in inner:
                 # Nothing else says where the key shall lie: its load has no target.
                 raise NotWhole(f"{name}/{_SHARDINGS} is missing")
 
 
-def _untouched(place: Place, committed_ns: int) -> None:
+def _require_untouched(place: Place, committed_ns: int) -> None:
     """Raise NotWhole where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
         raise Unprovable("is in a format that hpctl does not know")
@@ -212,39 +214,39 @@ def _untouched(place: Place, committed_ns: int) -> None:
             for entry in entries:
                 left -= 1
                 if left < 0:
-                    raise TooLarge(f"has more than {MAX_ENTRIES} entries")
+                    raise FileTooLarge(f"has more than {MAX_ENTRIES} entries")
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(directory / entry.name)
                 elif entry.stat(follow_symlinks=False).st_mtime_ns > committed_ns:
                     raise changed
 
 
-def _tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
+def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
     """Raise NotWhole where an array, or a part of one, is missing; OSError."""
-    tree = json_object(content(place, _TREE, _MAX_JSON), _TREE)
+    tree = json_object(read_small_file(place, _TREE, _MAX_JSON), _TREE)
     entries = tree.get("tree_metadata")
     if not isinstance(entries, dict) or not entries:
         raise NotWhole(f"{_TREE} names no arrays")
     if _SHARDINGS in names:
-        _shardings(place)
+        _prove_shardings(place)
     _array_metadatas(place, names)
     in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
-    values = _Values(place, ocdbt.values(place) if in_database else None)
+    values = _Values(place, ocdbt.read_values(place) if in_database else None)
     third = tree.get("use_zarr3") is True
     complete = tree.get("store_array_data_equal_to_fill_value") is True
     chunks, blocks_left = 0, _MAX_BLOCKS
     strings, in_jax = [], False
     for entry in entries.values():
-        name, kind = _stored(entry)
+        name, kind = _parse_entry(entry)
         if kind == "string":
             strings.append(name)
         elif kind:
             in_jax = in_jax or kind == _JAX_ARRAY
-            array = _array(values, name, third)
+            array = _read_array(values, name, third)
             chunks += math.prod(array.grid)
             if chunks > _MAX_CHUNKS:
-                raise TooLarge(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
-            blocks_left -= _chunks(values, array, complete, deep, blocks_left)
+                raise FileTooLarge(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
+            blocks_left -= _prove_chunks(values, array, complete, deep, blocks_left)
     if strings:
         _text_values(place, strings)
     if in_jax and _SHARDINGS not in names and isinstance(step, Path) and isinstance(place, Path):
@@ -253,17 +255,17 @@ def _tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
 
 def _text_values(place: Place, names: list[str]) -> None:
     """Raise NotWhole where the file that holds the strings of a tree lacks one, OSError."""
-    found = json_object(content(place, _STRINGS, _MAX_JSON), _STRINGS)
+    found = json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
     for name in names:
         # A name is a JSON pointer: these two characters lead elsewhere.
         if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
             raise NotWhole(f"{_STRINGS} lacks {name[:80]!r}")
 
 
-def _shardings(place: Place) -> None:
+def _prove_shardings(place: Place) -> None:
     """Raise NotWhole where the file that says on which devices the arrays lay is damaged: then a
     load without a target fails. An empty text is no sharding. Raises OSError."""
-    for text in json_object(content(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
+    for text in json_object(read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
         if not isinstance(text, str):
             raise NotWhole(f"{_SHARDINGS} has an entry that names no devices")
         if text:
@@ -290,13 +292,15 @@ def _array_metadatas(place: Place, names: frozenset[str]) -> None:
         return
     inner = directory_names(place, _ARRAYS) or frozenset()
 
-    def read(name: str) -> None:
+    def read_metadata(name: str) -> None:
         shown = f"{_ARRAYS}/{name}"
-        rows = json_object(content(place, shown, _MAX_JSON), shown).get("array_metadatas", [])
+        rows = json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
+            "array_metadatas", []
+        )
         if not isinstance(rows, list) or not all(map(_describes_array, rows)):
             raise NotWhole(f"{shown} does not describe arrays")
 
-    for_each(place, sorted(filter(_PROCESS.fullmatch, inner)), read)
+    for_each(place, sorted(filter(_PROCESS.fullmatch, inner)), read_metadata)
 
 
 def _describes_array(row: object) -> bool:
@@ -304,7 +308,7 @@ def _describes_array(row: object) -> bool:
     return isinstance(found, dict) and {"param_name", "write_shape", "chunk_shape"} <= found.keys()
 
 
-def _stored(entry: object) -> tuple[str, str]:
+def _parse_entry(entry: object) -> tuple[str, str]:
     """An array's name and kind; no kind where nothing is stored (None, an empty list)."""
     try:
         about, keys = entry["value_metadata"], entry["key_metadata"]  # type: ignore[index]
@@ -318,21 +322,21 @@ def _stored(entry: object) -> tuple[str, str]:
     return name, kind
 
 
-def _array(values: _Values, name: str, third: bool) -> _Array:
+def _read_array(values: _Values, name: str, third: bool) -> _Array:
     """What the array's description says. Raises NotWhole, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
     if stored.size > _MAX_JSON:
-        raise TooLarge(f"{key[:120]} has {stored.size} bytes: too many")
+        raise FileTooLarge(f"{key[:120]} has {stored.size} bytes: too many")
     found = json_object(values.read(stored, 0, stored.size), key[:120])
     try:
-        return (_third if third else _second)(name, found)
+        return (_parse_zarr3 if third else _parse_zarr2)(name, found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise NotWhole(f"{key[:120]} does not describe an array") from None
 
 
-def _second(name: str, found: dict[str, Any]) -> _Array:
-    grid = _grid(found["shape"], found["chunks"])
+def _parse_zarr2(name: str, found: dict[str, Any]) -> _Array:
+    grid = _count_chunks(found["shape"], found["chunks"])
     compressor, width = found["compressor"], _TYPE.fullmatch(found["dtype"])
     plain = None
     if compressor is None and width is not None:
@@ -342,27 +346,29 @@ def _second(name: str, found: dict[str, Any]) -> _Array:
     return _Array(name, grid, "" if grid else "0", separator, plain, zstd)
 
 
-def _third(name: str, found: dict[str, Any]) -> _Array:
+def _parse_zarr3(name: str, found: dict[str, Any]) -> _Array:
     shape = found["chunk_grid"]["configuration"]["chunk_shape"]
     first, inner = found["codecs"][0], 0
     if first["name"] == "sharding_indexed":
-        inner = math.prod(_grid(shape, first["configuration"]["chunk_shape"]))
+        inner = math.prod(_count_chunks(shape, first["configuration"]["chunk_shape"]))
         if first["configuration"].get("index_location", "end") != "end":
             raise Unprovable(f"{name[:80]} has shards of a kind that hpctl does not know")
     if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
         raise Unprovable(f"{name[:80]} has chunks with names that hpctl does not know")
     zstd = not inner and found["codecs"][-1]["name"] == "zstd"
-    return _Array(name, _grid(found["shape"], shape), "c", "/", None, zstd, inner)
+    return _Array(name, _count_chunks(found["shape"], shape), "c", "/", None, zstd, inner)
 
 
-def _grid(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
+def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
     """How many chunks there are in each direction."""
     if not all(type(n) is int and n >= 0 for n in (*shape, *chunk)):
         raise ValueError(shape)
     return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True))
 
 
-def _chunks(values: _Values, array: _Array, complete: bool, deep: bool, blocks_left: int) -> int:
+def _prove_chunks(
+    values: _Values, array: _Array, complete: bool, deep: bool, blocks_left: int
+) -> int:
     """Prove an array's chunks; how many blocks of zstd were followed, at most `blocks_left`.
 
     Raises NotWhole, OSError.
@@ -378,23 +384,23 @@ def _chunks(values: _Values, array: _Array, complete: bool, deep: bool, blocks_l
         if array.plain_bytes not in (None, stored.size) or not stored.size:
             raise NotWhole(f"{key[:120]} has {stored.size} of {array.plain_bytes or 'its'} bytes")
         if array.inner and (deep or values.are_files):
-            _index(values, stored, array.inner, key[:120])
+            _prove_index(values, stored, array.inner, key[:120])
         elif deep and array.zstd:
-            _decompress(values, stored, key[:120])
+            _prove_frame(values, stored, key[:120])
         elif array.zstd and values.are_files and followed < blocks_left:
-            with opened(values.directory, key) as file:
+            with open_file(values.directory, key) as file:
                 followed += zstd_frame.follow_blocks(file, blocks_left - followed)
     return followed
 
 
-def _decompress(values: _Values, stored: ocdbt.Stored, name: str) -> None:
+def _prove_frame(values: _Values, stored: ocdbt.Stored, name: str) -> None:
     """Raises NotWhole where a value is no whole zstd frame, OSError."""
     spans = range(0, stored.size, _PART)
     parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
-    collections.deque(ocdbt.unpacked(parts, name), maxlen=0)
+    collections.deque(ocdbt.unpack_frame(parts, name), maxlen=0)
 
 
-def _index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -> None:
+def _prove_index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -> None:
     """Compare the checksum of the index that zarr's shards end with. Raises NotWhole, OSError."""
     length = 16 * parts + 4
     if length > min(stored.size, _MAX_JSON):

@@ -291,7 +291,7 @@ class PickleReader:
         self.below.append(self.stack)
         self.stack = []
 
-    def collapse(self) -> None:
+    def collapse_mark(self) -> None:
         """All above the mark becomes one value of which nothing is known."""
         self.to_mark()
         self.stack.append(OTHER)
@@ -354,11 +354,11 @@ class PickleReader:
         return value
 
 
-def _push(value: object) -> Callable[[PickleReader], None]:
+def _make_push(value: object) -> Callable[[PickleReader], None]:
     return lambda reader: reader.stack.append(value)
 
 
-def _skipping(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
+def _make_skip(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
     """An argument whose length stands before it in `length_of` bytes; its value is not kept."""
 
     def run(reader: PickleReader) -> None:
@@ -368,18 +368,18 @@ def _skipping(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
     return run
 
 
-def _wordy(reader: PickleReader) -> None:
+def _load_text_integer(reader: PickleReader) -> None:
     reader.line()
     reader.stack.append(OTHER)
 
 
-def _integer(reader: PickleReader) -> None:
+def _load_integer(reader: PickleReader) -> None:
     text = reader.line()
     value: object = {b"00": False, b"01": True}.get(text)
     reader.stack.append(int(text.rstrip(b"L")) if value is None else value)
 
 
-def _global(reader: PickleReader) -> None:
+def _load_global(reader: PickleReader) -> None:
     module, name = reader.line(), reader.line()
     named = module in (b"torch", b"torch.storage") and name.endswith(b"Storage")
     reader.stack.append(name.decode("ascii", "replace") if named else OTHER)
@@ -407,18 +407,18 @@ def _new_filled_dict(reader: PickleReader) -> None:
     reader.set_items(reader.stack[-1], items)
 
 
-def _pop(reader: PickleReader) -> None:
+def _pop_value(reader: PickleReader) -> None:
     reader.stack.pop()
 
 
-def _make(reader: PickleReader) -> None:
+def _make_object(reader: PickleReader) -> None:
     """An object of some class: a tensor, or perhaps an OrderedDict, whose pairs come next."""
     arguments = reader.stack[-1]
     reader.drop(2)
     reader.stack[-1] = arguments if isinstance(arguments, StorageRef) else {}
 
 
-def _build(reader: PickleReader) -> None:
+def _build_object(reader: PickleReader) -> None:
     state = reader.stack.pop()
     target = reader.stack[-1]
     if type(target) is dict and type(state) is dict:
@@ -427,23 +427,26 @@ def _build(reader: PickleReader) -> None:
         reader.stack[-1] = state
 
 
-def _forget(reader: PickleReader) -> None:
+def _pop_mark(reader: PickleReader) -> None:
     reader.to_mark()
 
 
 RARE: dict[int, Callable[[PickleReader], None]] = {
-    **dict.fromkeys(b")]\x8f", _push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
-    **{code: _push(value) for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)},
-    **dict.fromkeys(b"0a", _pop),  # POP, APPEND
-    **dict.fromkeys(b"1e\x90", _forget),  # POP_MARK, APPENDS, ADDITEMS
+    **dict.fromkeys(b")]\x8f", _make_push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
+    **{
+        code: _make_push(value)
+        for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)
+    },
+    **dict.fromkeys(b"0a", _pop_value),  # POP, APPEND
+    **dict.fromkeys(b"1e\x90", _pop_mark),  # POP_MARK, APPENDS, ADDITEMS
     0x74: lambda m: m.tuple_to_mark(),
-    **dict.fromkeys(b"l\x91", lambda m: m.collapse()),  # LIST, FROZENSET
-    **dict.fromkeys(b"\x81R", _make),  # NEWOBJ, REDUCE
-    **dict.fromkeys(b"PSF", _wordy),  # PERSID, STRING, FLOAT
-    **dict.fromkeys(b"IL", _integer),
-    **dict.fromkeys(b"UC", _skipping(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
-    **dict.fromkeys(b"TB\x8b", _skipping(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
-    **dict.fromkeys(b"\x8e\x96", _skipping(8)),  # BINBYTES8, BYTEARRAY8
+    **dict.fromkeys(b"l\x91", lambda m: m.collapse_mark()),  # LIST, FROZENSET
+    **dict.fromkeys(b"\x81R", _make_object),  # NEWOBJ, REDUCE
+    **dict.fromkeys(b"PSF", _load_text_integer),  # PERSID, STRING, FLOAT
+    **dict.fromkeys(b"IL", _load_integer),
+    **dict.fromkeys(b"UC", _make_skip(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
+    **dict.fromkeys(b"TB\x8b", _make_skip(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
+    **dict.fromkeys(b"\x8e\x96", _make_skip(8)),  # BINBYTES8, BYTEARRAY8
     0x51: lambda m: m.persistent(),  # BINPERSID
     0x85: lambda m: m.drop(1),  # TUPLE1
     **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
@@ -455,8 +458,8 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     0x7D: lambda m: m.new_dict(),
     0x64: _new_filled_dict,  # DICT
     0x73: _set_item,
-    0x62: _build,
-    0x63: _global,
+    0x62: _build_object,
+    0x63: _load_global,
     0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
     0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
     0x70: lambda m: m.put_in(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
@@ -466,5 +469,5 @@ RARE: dict[int, Callable[[PickleReader], None]] = {
     0x8C: lambda m: m.text(m.number(1)),
     0x8D: lambda m: m.text(m.number(8)),
     0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
-    0x47: _skipping(0, 8),  # BINFLOAT
+    0x47: _make_skip(0, 8),  # BINFLOAT
 }

@@ -32,18 +32,18 @@ from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
     Claim,
+    FileTooLarge,
     Listing,
     NotWhole,
     OpenFile,
     Place,
-    TooLarge,
     Unfinished,
     Unprovable,
     exists,
     for_each,
     modified_ns,
     need_last,
-    opened,
+    open_file,
     saved_over,
     step_in,
 )
@@ -103,11 +103,11 @@ class Archive(Struct, frozen=True):
         """
         member = self.member("/data.pkl")
         if limit is not None and member.size > limit:
-            raise TooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
-        top = self._top(member, fields)
+            raise FileTooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
+        top = self._read_top(member, fields)
         if not isinstance(top, dict):
             raise NotWhole(f"data.pkl in {self.file.name} holds no object")
-        return SavedFields(_with_numbers(top, self._number))
+        return SavedFields(_with_numbers(top, self._read_number))
 
     def step(self) -> int | None:
         """The step, where the saved object is one integer, a tensor of one, or has it in it."""
@@ -115,18 +115,20 @@ class Archive(Struct, frozen=True):
 
     def numbers(self) -> SavedNumbers:
         """The step, and the number of ranks where the saved object has it in it."""
-        top = self._top(self.member("/data.pkl"), FIELDS)
+        top = self._read_top(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
-            return SavedNumbers(self._number(top))
+            return SavedNumbers(self._read_number(top))
         if isinstance(top, dict):
-            return numbers_of(SavedFields(_with_numbers(top, self._number)))
+            return numbers_of(SavedFields(_with_numbers(top, self._read_number)))
         return SavedNumbers(top if type(top) is int else None)
 
-    def _top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
-        view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
+    def _read_top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
+        view = _FileView(
+            self.file, f"data.pkl in {self.file.name}", self._find_data(member), member.size
+        )
         return PickleReader(view, fields).top()
 
-    def _number(self, storage: StorageRef) -> int | None:
+    def _read_number(self, storage: StorageRef) -> int | None:
         """The integer that a tensor of one item holds."""
         size = _INTEGERS.get(storage.kind)
         if storage.count != 1 or size is None:
@@ -134,7 +136,7 @@ class Archive(Struct, frozen=True):
         member = self.member(f"/data/{storage.key}")
         if member.size != size:
             raise NotWhole(f"{member.name} in {self.file.name} has {member.size} of {size} bytes")
-        return _decode_integer(self.file.read(self._data(member), size), storage.kind)
+        return _decode_integer(self.file.read(self._find_data(member), size), storage.kind)
 
     def compare(self) -> None:
         """Read every byte and compare with the CRC-32 in the directory. Raises NotWhole."""
@@ -142,14 +144,14 @@ class Archive(Struct, frozen=True):
             if member.crc == 0 and member.size:
                 # torch.serialization.set_crc32_options(False) writes zeros.
                 raise NotWhole(f"{self.file.name} has no checksums to compare with")
-            at, crc, left = self._data(member), 0, member.size
+            at, crc, left = self._find_data(member), 0, member.size
             while left:
                 part = self.file.read(at, min(left, _CHUNK))
                 crc, at, left = zlib.crc32(part, crc), at + len(part), left - len(part)
             if crc != member.crc:
                 raise NotWhole(f"{member.name} in {self.file.name} does not match its CRC-32")
 
-    def _data(self, member: ArchiveMember) -> int:
+    def _find_data(self, member: ArchiveMember) -> int:
         header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
         if header[0] != b"PK\3\4" or not member.stored:
             raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
@@ -184,15 +186,15 @@ def _with_numbers(
     found = dict(fields)
     left = [_MOST_NUMBERS]
 
-    def fill(holder: dict[str, object], depth: int) -> None:
+    def fill_numbers(holder: dict[str, object], depth: int) -> None:
         for key, value in holder.items():
             if isinstance(value, StorageRef) and left[0]:
                 left[0] -= 1
                 holder[key] = read(value)
             elif isinstance(value, dict) and depth < _DEEPEST:
-                fill(value, depth + 1)
+                fill_numbers(value, depth + 1)
 
-    fill(found, 1)
+    fill_numbers(found, 1)
     return found
 
 
@@ -215,9 +217,9 @@ class Stream(Struct, frozen=True):
         return SavedFields(found)
 
 
-def view(file: OpenFile, start: int) -> OpenFile:
+def view_rest(file: OpenFile, start: int) -> OpenFile:
     """Return the rest of a file, as a file."""
-    return _View(file, file.name, start, file.size - start)
+    return _FileView(file, file.name, start, file.size - start)
 
 
 def is_stream(file: OpenFile) -> bool:
@@ -233,7 +235,7 @@ def read_stream(file: OpenFile) -> Stream:
     storages: dict[str, StorageRef] = {}
     at, found = 0, None
     for number in range(_STREAM_PICKLES):
-        reader = PickleReader(view(file, at), FIELDS, storages=storages)
+        reader = PickleReader(view_rest(file, at), FIELDS, storages=storages)
         top = reader.top()
         at += reader.end
         found = top if number == _STREAM_OBJECT else found
@@ -258,7 +260,7 @@ def read_stream(file: OpenFile) -> Stream:
     return Stream(found, numbers)
 
 
-class _View(Struct, frozen=True):
+class _FileView(Struct, frozen=True):
     """A stretch of a file, as a file."""
 
     file: OpenFile
@@ -284,8 +286,8 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> A
     """
     length = file.size - start if length is None else length
     file.ahead(start + max(0, length - _AHEAD), min(length, _AHEAD))
-    at, size, count = _end(file, start, length)
-    members = _members(file, start, at, size)
+    at, size, count = _read_end(file, start, length)
+    members = _read_members(file, start, at, size)
     if len(members) != count:
         raise NotWhole(f"{file.name}: its directory has {len(members)} of {count} members")
     reached = 0
@@ -305,7 +307,7 @@ def has_end(tail: bytes) -> bool:
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
 
-def _end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
+def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     """Offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
         raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
@@ -325,7 +327,7 @@ def _end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     return at, size, count
 
 
-def _members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
+def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
     if size > _MAX_DIRECTORY:
         raise NotWhole(f"{file.name}: its directory of {size} bytes is too large to read")
     raw, found, here = file.read(start + at, size), [], 0
@@ -337,7 +339,7 @@ def _members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMemb
         after = here + _MEMBER.size
         name = raw[after : after + names].decode("utf-8", "replace")
         extra = raw[after + names : after + names + extras]
-        packed, unpacked, offset = _sizes(file, extra, int(row[8]), int(row[9]), int(row[16]))
+        packed, unpacked, offset = _read_sizes(file, extra, int(row[8]), int(row[9]), int(row[16]))
         room = _LOCAL.size + names + packed
         stored = row[4] == 0 and packed == unpacked
         found.append(ArchiveMember(name, offset, unpacked, int(row[7]), stored, room))
@@ -345,7 +347,9 @@ def _members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMemb
     return found
 
 
-def _sizes(file: OpenFile, extra: bytes, packed: int, size: int, at: int) -> tuple[int, int, int]:
+def _read_sizes(
+    file: OpenFile, extra: bytes, packed: int, size: int, at: int
+) -> tuple[int, int, int]:
     """Sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
     if 0xFFFFFFFF not in (packed, size, at):
         return packed, size, at
@@ -416,7 +420,7 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
 
     When it was last written, in ns since the epoch. `deep` compares the checksums of an archive.
     """
-    with opened(root, name) as file:
+    with open_file(root, name) as file:
         if is_stream(file):
             read_stream(file)
             return file.modified_ns
@@ -427,12 +431,12 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
         return file.modified_ns
 
 
-def top(root: Place, name: str, limit: int | None = None) -> SavedFields:
+def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields:
     """The FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
 
     A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
     """
-    with opened(root, name) as file:
+    with open_file(root, name) as file:
         return saved_in(file, limit)
 
 
@@ -443,10 +447,10 @@ def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
     return read_archive(file).saved(FIELDS, limit)
 
 
-def step_of(saved: SavedFields) -> int | None:
+def find_step(saved: SavedFields) -> int | None:
     """The step that a saved dict records, itself or in one of the dicts that often do; where
     Composer does; else the epoch."""
-    holders = [saved, *_holders(saved)]
+    holders = [saved, *_find_holders(saved)]
     for names in (_STEPS, _EPOCHS):
         for holder in holders:
             step = _first_number(holder, names)
@@ -467,10 +471,10 @@ class SavedNumbers(Struct, frozen=True):
 def numbers_of(saved: SavedFields) -> SavedNumbers:
     """The step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
-    return SavedNumbers(step_of(saved), ranks if ranks is not None and ranks > 0 else None)
+    return SavedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
 
 
-def _holders(saved: SavedFields) -> Iterator[SavedFields]:
+def _find_holders(saved: SavedFields) -> Iterator[SavedFields]:
     for name in _HOLDERS:
         with contextlib.suppress(Unprovable):
             inner = saved.inner(name)
@@ -507,12 +511,12 @@ def claim_file(layout: Listing) -> Claim | None:
         return None
     begun = stream = False
     try:
-        with opened(path, "") as file:
+        with open_file(path, "") as file:
             stream = is_stream(file)
             head = file.read(0, min(4, file.size))
             begun = stream or b"PK\3\4".startswith(head) or not any(head)
             saved = saved_in(file)
-            step = step_of(saved)
+            step = find_step(saved)
     except NotWhole:
         # Saved over in place, and cut: what was there before is lost, and that must be said.
         if step_in(path.name) is None and not begun:
@@ -535,17 +539,17 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
         def prove_file(deep: bool) -> None:
             _prove_file(path, deep)
-            resumable(path, "")
+            require_resumable(path, "")
 
-        return Claim(_recorded(path), None, prove_file)
+        return Claim(_read_recorded_step(path), None, prove_file)
     if not looks_like_dcp(layout.names):
         return None
 
     def prove_sharded(deep: bool) -> None:
-        unfinished(path)
+        reject_unfinished(path)
         need_last(path, "meta.pt")
         prove_archive(path, "meta.pt", deep=deep)
-        resumable(path, "meta.pt")
+        require_resumable(path, "meta.pt")
         prove_dcp(path, deep=deep)
         if modified_ns(path, "meta.pt") < modified_ns(path, METADATA):
             raise NotWhole("meta.pt is older than .metadata: saved over, and not to the end")
@@ -553,18 +557,18 @@ def claim_lightning(layout: Listing) -> Claim | None:
     return Claim(step_in(path.name), None, prove_sharded)
 
 
-def resumable(root: Place, name: str) -> None:
+def require_resumable(root: Place, name: str) -> None:
     """Raise NotWhole where Lightning saved the weights alone (`save_weights_only`).
 
     Its fit() ends with a KeyError on such a one, and a job that is told to resume from it would
     end so each time. Lightning writes `lr_schedulers` with all else, be it an empty list.
     """
-    saved = top(root, name)
+    saved = read_fields(root, name)
     if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
         raise NotWhole(f"{name or root.name} has only the weights: Lightning cannot resume from it")
 
 
-def unfinished(path: Place) -> None:
+def reject_unfinished(path: Place) -> None:
     """Raise NotWhole where NeMo's `-unfinished` marker lies beside a checkpoint.
 
     Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
@@ -574,18 +578,18 @@ def unfinished(path: Place) -> None:
         raise Unfinished(f"its marker {marker} is still there")
 
 
-def _recorded(path: Place) -> int | None:
+def _read_recorded_step(path: Place) -> int | None:
     named = step_in(path.name)
     try:
         # The step is only needed to order the files, and a large pickle takes seconds to read.
-        step = step_of(top(path, "", None if named is None else _QUICK_BYTES))
-    except TooLarge:
+        step = find_step(read_fields(path, "", None if named is None else _QUICK_BYTES))
+    except FileTooLarge:
         step = None
     return named if step is None else step
 
 
 def _prove_file(path: Place, deep: bool) -> None:
-    unfinished(path)
+    reject_unfinished(path)
     prove_archive(path, "", deep=deep)
 
 
@@ -596,7 +600,7 @@ _STEP_ITEMS = (*_STEPS, *_HOLDERS, *_EPOCHS)
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
 
 
-class Held(Struct):
+class HeldItems(Struct):
     """What one data file holds: its last item; of all of them the place, if kept."""
 
     offset: int
@@ -617,12 +621,12 @@ class Held(Struct):
         return zip(pairs, pairs, strict=True)
 
 
-class _Files(Sink):
+class _ItemSink(Sink):
     """`storage_data` while it is filled."""
 
     def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
         self.name, self.keep, self.wants_keys = name, keep, wants_keys
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldItems] = {}
         self.steps: dict[str, tuple[str, int, int]] = {}
 
     def note(self, keys: list[object], values: list[object]) -> None:
@@ -653,8 +657,8 @@ class _Files(Sink):
             plain = state.get("transform_descriptors") is None
             held = files.get(path)
             if held is None:
-                _inside(path, name)
-                files[path] = held = Held(offset, length, plain)
+                _require_inside(path, name)
+                files[path] = held = HeldItems(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
             held.transformed = held.transformed or not plain
@@ -662,7 +666,7 @@ class _Files(Sink):
                 held.places.extend((offset, length))
 
 
-def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
+def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, HeldItems]:
     """The data files by name; with `keep` the place of each item in them. Raises NotWhole, OSError.
 
     Never executes anything. Raises CannotTell for what torch does not write.
@@ -670,17 +674,17 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
     return _read_items(file, keep=keep, fields=_FIELDS).held
 
 
-def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _Files:
-    top = PickleReader(file, fields, _KEY, lambda: _Files(file.name, keep, _FQN in fields)).top()
+def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _ItemSink:
+    top = PickleReader(file, fields, _KEY, lambda: _ItemSink(file.name, keep, _FQN in fields)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
         raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
-    if not isinstance(found, _Files) or not found.held:
+    if not isinstance(found, _ItemSink) or not found.held:
         raise NotWhole(f"{file.name} names no data files")
     return found
 
 
-def _inside(path: str, name: str) -> None:
+def _require_inside(path: str, name: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise NotWhole(f"{name}: {path[:80]!r} does not lie inside the checkpoint")
@@ -704,11 +708,11 @@ def claim_dcp(layout: Listing) -> Claim | None:
 def _dcp_step(directory: Place) -> int | None:
     """The step that one of its items holds; None where none is known to."""
     try:
-        with opened(directory, METADATA) as metadata:
+        with open_file(directory, METADATA) as metadata:
             items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
         for name in sorted(items, key=lambda each: _rank_of_step(each.rpartition(".")[2])):
             path, at, length = items[name]
-            with opened(directory, path) as file:
+            with open_file(directory, path) as file:
                 step = read_archive(file, at, length).step()
             if step is not None and step >= 0:
                 return step
@@ -733,20 +737,20 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
     I/O: `.metadata` once, then one open and one read of 22 bytes a data file; `deep` reads all.
     """
     need_last(directory, METADATA)
-    with opened(directory, METADATA) as metadata:
+    with open_file(directory, METADATA) as metadata:
         files = data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns
 
-    def one(name: str) -> None:
-        with opened(directory, name) as file:
-            _fits(file, files[name], written_ns)
+    def prove_entry(name: str) -> None:
+        with open_file(directory, name) as file:
+            _check_file(file, files[name], written_ns)
             if deep:
-                _compare(file, files[name])
+                _compare_file(file, files[name])
 
-    for_each(directory, sorted(files), one)
+    for_each(directory, sorted(files), prove_entry)
 
 
-def _fits(file: OpenFile, held: Held, written_ns: int) -> None:
+def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
         raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
@@ -769,7 +773,7 @@ def _fits(file: OpenFile, held: Held, written_ns: int) -> None:
         raise NotWhole(f"{file.name} has no zip end record where its last item ends")
 
 
-def _compare(file: OpenFile, held: Held) -> None:
+def _compare_file(file: OpenFile, held: HeldItems) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
             raise NotWhole(f"{file.name} holds an item without a digest to compare with")

@@ -17,7 +17,7 @@ from hpctl.checkpoints.files import (
     exists,
     for_each,
     modified_ns,
-    opened,
+    open_file,
     saved_over,
 )
 from hpctl.checkpoints.formats import hf_trainer, torch_files
@@ -46,13 +46,13 @@ def claim(layout: Listing) -> Claim | None:
     def prove(deep: bool) -> None:
         if len(shards) < of:
             raise NotWhole(f"{len(shards)} of {of} model files are there")
-        _prove(path, epoch, sorted([*shards, *others]), deep)
+        _prove_files(path, epoch, sorted([*shards, *others]), deep)
 
     return Claim(epoch, None, prove)
 
 
-def _prove(path: Place, epoch: int, names: list[str], deep: bool) -> None:
-    with opened(path.parent, _STATE) as file:
+def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
+    with open_file(path.parent, _STATE) as file:
         archive = torch_files.read_archive(file)
         done = archive.saved(frozenset({_FIELD})).integer(_FIELD)
         written_ns = file.modified_ns
@@ -67,9 +67,9 @@ def _prove(path: Place, epoch: int, names: list[str], deep: bool) -> None:
     if done > epoch + 1:
         raise NotWhole(f"{_STATE} is of epoch {done - 1}: nothing goes on from this one any more")
 
-    def one(name: str) -> None:
+    def prove_file(name: str) -> None:
         hf_trainer.prove_model(path, name)
         if modified_ns(path, name) > written_ns:
             raise saved_over(name, _STATE)
 
-    for_each(path, names, one)
+    for_each(path, names, prove_file)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
 from hpctl.clusters.capacity import Plan, capacity_of, read_plans
-from hpctl.clusters.commands.context import fleet_of, known, place, place_options
+from hpctl.clusters.commands.context import fleet_of, place_options, read_known, resolve_place
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NameType, aws_options
@@ -20,7 +20,7 @@ from hpctl.toolkit.declared_view import Column, Each, Layout, Line, Lines, Secti
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import count, moment
+from hpctl.toolkit.tables import format_count, format_moment
 from hpctl.vocabulary.slurm_facts import reserved_nodes
 
 
@@ -36,31 +36,31 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     instance has failed, 3 where something that is at hand could not be read.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import attempt
+    from hpctl.engine.world_offline import try_to_ask
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
         if given or as_json:
             raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, not before it")
         return
-    here = place(**where)
+    here = resolve_place(**where)
     fleet = fleet_of(here, details=True)
     plans, unread = read_plans(here.aws, fleet.description)
-    answer = known(here, live=False, placement=True)
+    answer = read_known(here, live=False, placement=True)
     rows = answer.join(fleet.rows, here)
     reservations, why = None, answer.slurm_error
     if answer.world is not None:
         reservations = answer.world.reservations
     if answer.slurm is not None and reservations is None:
-        found, why = attempt(True, make_scheduler(here.settings()).reservations)
+        found, why = try_to_ask(True, make_scheduler(here.settings()).reservations)
         reservations = None if found is None else reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)
-    output.show("capacity", view, as_json)
+    output.show_view("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:
-        output.leave(Exit.PROBLEM)
-    output.leave(Exit.CANNOT_TELL if blind or any(row.unread for row in rows) else Exit.FINE)
+        output.exit_with(Exit.PROBLEM)
+    output.exit_with(Exit.CANNOT_TELL if blind or any(row.unread for row in rows) else Exit.FINE)
 
 
 _NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}"
@@ -69,11 +69,11 @@ PLAN = NameType(
 )
 
 
-def _minute(at: datetime | None) -> str:
-    return moment(at, "%Y-%m-%d %H:%M")
+def _format_minute(at: datetime | None) -> str:
+    return format_moment(at, "%Y-%m-%d %H:%M")
 
 
-def _fee(bill: Mapping[str, Any]) -> str:
+def _format_fee(bill: Mapping[str, Any]) -> str:
     return f"{bill.get('UpfrontFee', '-')} {bill.get('CurrencyCode', '')}"
 
 
@@ -82,37 +82,39 @@ PLAN_COLUMNS = (
     number_column("INSTANCES", "TotalInstanceCount"),
     number_column("IN USE", "InUseInstanceCount"),
     Column("STATUS", "Status"),
-    Column("STARTS", lambda plan: _minute(plan.get("StartTime"))),
-    Column("ENDS", lambda plan: _minute(plan.get("EndTime"))),
-    Column("FEE", _fee, wide=True),
+    Column("STARTS", lambda plan: _format_minute(plan.get("StartTime"))),
+    Column("ENDS", lambda plan: _format_minute(plan.get("EndTime"))),
+    Column("FEE", _format_fee, wide=True),
 )
 
 
-def _reserved(part: Mapping[str, Any]) -> str:
+def _format_reserved(part: Mapping[str, Any]) -> str:
     what = f"{part['TotalInstanceCount']} x {part['InstanceType']}, {part['Status']}"
-    used = f"{count(part.get('InUseInstanceCount'))} in use"
+    used = f"{format_count(part.get('InUseInstanceCount'))} in use"
     return f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}"
 
 
 def _ultra_server(server: Mapping[str, Any]) -> str:
-    ill = f"{count(server.get('UnhealthyInstanceCount'))} unhealthy"
+    ill = f"{format_count(server.get('UnhealthyInstanceCount'))} unhealthy"
     what = f"{server['TotalInstanceCount']} instances, {ill}"
     name, health = server["UltraServerId"], server.get("HealthStatus", "-")
     return f"  {name} {server['UltraServerType']} {health}: {what}"
 
 
-def _extension(more: Mapping[str, Any]) -> str:
-    times = f"{_minute(more.get('StartDate'))} to {_minute(more.get('EndDate'))}"
+def _format_extension(more: Mapping[str, Any]) -> str:
+    times = f"{_format_minute(more.get('StartDate'))} to {_format_minute(more.get('EndDate'))}"
     paid = f"payment {more.get('PaymentStatus', '-')}"
-    return f"Extended {times}: {more.get('Status', '-')}, {_fee(more)}, {paid}"
+    return f"Extended {times}: {more.get('Status', '-')}, {_format_fee(more)}, {paid}"
 
 
 PLAN_PARTS: Layout = (
     # The ARN is what cluster.yaml names.
     Line("training_plan: {TrainingPlanArn}", unbroken=True),
     Line("{StatusMessage}", when="StatusMessage"),
-    Each("ReservedCapacitySummaries", (Line(_reserved), Lines("UltraServers", _ultra_server))),
-    Lines("TrainingPlanExtensions", _extension),
+    Each(
+        "ReservedCapacitySummaries", (Line(_format_reserved), Lines("UltraServers", _ultra_server))
+    ),
+    Lines("TrainingPlanExtensions", _format_extension),
 )
 
 
@@ -135,7 +137,7 @@ def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """The training plans of the account that the options before name."""
     try:
         aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
-        names = [str(one["TrainingPlanName"]) for one in training_plans.plans(aws)]
+        names = [str(one["TrainingPlanName"]) for one in training_plans.list_plans(aws)]
     except HpctlError:
         return []
     return [name for name in names if name.startswith(incomplete)]
@@ -153,9 +155,9 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     """
     aws = open_aws(**account)
     if name:
-        one, unknown = training_plans.plan(aws, name)
+        one, unknown = training_plans.read_plan(aws, name)
         view = TrainingPlansView(output.now(), True, (one,), unknown)
     else:
-        view = TrainingPlansView(output.now(), False, tuple(training_plans.plans(aws)))
-    output.show("training-plans", view, as_json)
-    output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
+        view = TrainingPlansView(output.now(), False, tuple(training_plans.list_plans(aws)))
+    output.show_view("training-plans", view, as_json)
+    output.exit_with(Exit.CANNOT_TELL if view.unknown else Exit.FINE)

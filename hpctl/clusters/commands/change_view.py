@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import click
 from msgspec import Struct
 
-from hpctl.clusters.diff import Change, Kind
-from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, WaitState
+from hpctl.clusters.diff import DiffKind, SpecChange
+from hpctl.clusters.progress import (
+    ClusterProgress,
+    EventLine,
+    GroupProgress,
+    NodeProgress,
+    WaitState,
+)
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
@@ -30,10 +36,20 @@ from hpctl.toolkit.declared_view import (
     Lines,
     Section,
 )
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, WARN, assembled, indented, stacked, styled
+from hpctl.toolkit.tables import (
+    BAD,
+    DIM,
+    GOOD,
+    HEAD,
+    WARN,
+    assemble_text,
+    indent_block,
+    stack_parts,
+    style_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,15 +68,15 @@ BEAT_S = 60.0
 _LEVELS = {"Error": BAD, "Warn": WARN}
 
 
-class Screen(Protocol):
+class ProgressScreen(Protocol):
     """Where looks at a cluster are shown."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ClusterProgress) -> None:
         """Show a look."""
 
 
 @contextmanager
-def shown() -> Iterator[Screen]:
+def show_progress() -> Iterator[ProgressScreen]:
     """A live screen where standard error is a terminal, else lines."""
     err = sys.stderr
     if not err.isatty():
@@ -68,7 +84,7 @@ def shown() -> Iterator[Screen]:
         return
     from rich.live import Live
 
-    console = output.console(err=True)
+    console = output.make_console(err=True)
     # A progress display that outlives the command is in the way of its result.
     with Live(console=console, transient=True, refresh_per_second=4) as live:
         yield Screenful(live)
@@ -81,40 +97,40 @@ class Screenful:
         self._live = live
         self._events: list[EventLine] = []
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ClusterProgress) -> None:
         """Draw it in place of the one before."""
         self._events = [*self._events, *progress.events][-EVENTS_SHOWN:]
         console = self._live.console
         # What has scrolled out at the top cannot be wiped out again: it would stay for good.
         for in_full in range(FAILING_SHOWN, -1, -1):
-            drawn = screen(progress, self._events, in_full)
+            drawn = render_screen(progress, self._events, in_full)
             if len(console.render_lines(drawn, pad=False)) < console.height:
                 break
         self._live.update(drawn)
 
 
-def screen(
-    progress: Progress, events: list[EventLine], in_full: int = FAILING_SHOWN
+def render_screen(
+    progress: ClusterProgress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
     """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
-    parts: list[RenderableType] = [_head(progress), _bars(progress)]
-    parts += failures(progress.failures, in_full)
-    parts += [_event(event) for event in events]
+    parts: list[RenderableType] = [_render_head(progress), _render_bars(progress)]
+    parts += describe_failures(progress.failures, in_full)
+    parts += [_render_event(event) for event in events]
     if progress.unread:
-        parts.append(styled(f"cannot read the state now: {progress.unread}", WARN))
-    parts.append(styled("Ctrl-C stops the wait; the operation continues", DIM))
-    return stacked(parts)
+        parts.append(style_text(f"cannot read the state now: {progress.unread}", WARN))
+    parts.append(style_text("Ctrl-C stops the wait; the operation continues", DIM))
+    return stack_parts(parts)
 
 
-def _head(progress: Progress) -> Text:
-    text = assembled(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
-    text.append(f"  {duration(progress.waited_s)}", DIM)
+def _render_head(progress: ClusterProgress) -> Text:
+    text = assemble_text(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
+    text.append(f"  {format_duration(progress.waited_s)}", DIM)
     if progress.failure:
         text.append(f"  {progress.failure}", BAD)
     return text
 
 
-def _bars(progress: Progress) -> Table:
+def _render_bars(progress: ClusterProgress) -> Table:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -127,57 +143,59 @@ def _bars(progress: Progress) -> Table:
         table.add_row(
             group.name,
             bar,
-            styled(f"{group.current}/{group.target}", GOOD if full else ""),
+            style_text(f"{group.current}/{group.target}", GOOD if full else ""),
             group.status,
-            styled(_moving(group, progress.nodes), DIM),
+            style_text(_format_moving_nodes(group, progress.nodes), DIM),
         )
     return table
 
 
-def _moving(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
+def _format_moving_nodes(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
     """How many nodes are in each status that is not Running."""
     own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
     return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
 
 
-def failing(node: NodeProgress) -> list[Text]:
+def describe_failed_node(node: NodeProgress) -> list[Text]:
     """A failed node: what the service says, what it means, the log's line, what to do."""
     ids = f" ({node.instance_id})" if node.instance_id not in ("", node.name) else ""
-    lines = [styled(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
+    lines = [style_text(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
     trouble = node.trouble
     if trouble is None:
         return lines
-    lines.append(styled(f"  means: {trouble.meaning}"))
+    lines.append(style_text(f"  means: {trouble.meaning}"))
     if trouble.line:
         unnamed = trouble.step and trouble.step not in trouble.line
         step = f"step {trouble.step}: " if unnamed else ""
-        lines.append(styled(f"  log: {step}{trouble.line}"))
+        lines.append(style_text(f"  log: {step}{trouble.line}"))
     elif trouble.unread:
-        lines.append(styled(f"  log: {trouble.unread}", DIM))
+        lines.append(style_text(f"  log: {trouble.unread}", DIM))
     if trouble.log:
         group, _, stream = trouble.log.partition(" ")
         # Two lines that a shell takes as one, for screens on which one line would be cut.
-        lines.append(styled(f"  rest: aws logs tail {group} \\", DIM))
-        lines.append(styled(f"    --log-stream-names {stream}", DIM))
-    lines.append(styled(f"  fix: {trouble.fix}"))
+        lines.append(style_text(f"  rest: aws logs tail {group} \\", DIM))
+        lines.append(style_text(f"    --log-stream-names {stream}", DIM))
+    lines.append(style_text(f"  fix: {trouble.fix}"))
     return lines
 
 
-def failures(nodes: Sequence[NodeProgress], most: int | None = None) -> list[RenderableType]:
+def describe_failures(
+    nodes: Sequence[NodeProgress], most: int | None = None
+) -> list[RenderableType]:
     """Failed nodes, those that failed alike told once; only so many ways to fail are told."""
-    ways = _alike(nodes)
+    ways = _group_by_failure(nodes)
     lines: list[RenderableType] = []
     for same in ways[:most]:
-        lines += [hanging(line) for line in failing(same[0])]
+        lines += [indent_wrapped(line) for line in describe_failed_node(same[0])]
         if others := ", ".join(node.name for node in same[1:SAME_SHOWN]):
             more = f" and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
-            lines.append(hanging(styled(f"  so did {others}{more}", BAD)))
+            lines.append(indent_wrapped(style_text(f"  so did {others}{more}", BAD)))
     if most is not None and (left := sum(map(len, ways[most:]))):
-        lines.append(styled(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
+        lines.append(style_text(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
     return lines
 
 
-def _alike(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
+def _group_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
     """Nodes by how they failed. One whose log was not read goes by the service's words alone."""
     alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
     for node in nodes:
@@ -193,15 +211,15 @@ def _alike(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
     return list(alike.values())
 
 
-def _event(event: EventLine) -> Text:
+def _render_event(event: EventLine) -> Text:
     parts = (f"{event.at:%H:%M:%S}", event.group, event.instance_id, event.text)
-    return styled(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
+    return style_text(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
 
 
-def hanging(line: Text) -> Padding:
+def indent_wrapped(line: Text) -> Padding:
     """A line whose own indent holds for its wrapped parts as well."""
     depth = len(line.plain) - len(line.plain.lstrip())
-    return indented(line[depth:], depth)
+    return indent_block(line[depth:], depth)
 
 
 class ProgressLines:
@@ -212,10 +230,11 @@ class ProgressLines:
         self._printed_at = 0.0
         self._nodes: set[tuple[str, str, str]] = set()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ClusterProgress) -> None:
         """Write what is new."""
         groups = ", ".join(
-            f"{g.name} {g.current}/{g.target}" + _in_brackets(_moving(g, progress.nodes))
+            f"{g.name} {g.current}/{g.target}"
+            + _in_brackets(_format_moving_nodes(g, progress.nodes))
             for g in progress.groups
         )
         lines = (progress.status, groups, progress.unread)
@@ -233,11 +252,11 @@ class ProgressLines:
         for event in progress.events:
             # What befalls an instance is told with the node, and with what it means.
             if event.level in _LEVELS and not event.instance_id:
-                self._write(progress, f"event: {_event(event).plain}")
+                self._write(progress, f"event: {_render_event(event).plain}")
         for node in progress.failed_nodes:
-            self._failed(progress, node)
+            self._write_failure(progress, node)
 
-    def _failed(self, progress: Progress, node: NodeProgress) -> None:
+    def _write_failure(self, progress: ClusterProgress, node: NodeProgress) -> None:
         """Whatever is new about a failed node; in short where it failed like this before."""
         line = node.trouble.line if node.trouble else ""
         if (node.key, node.instance_id, line) in self._nodes:
@@ -245,15 +264,15 @@ class ProgressLines:
         self._nodes.add((node.key, node.instance_id, line))
         again = (node.key, node.message, line) in self._nodes
         self._nodes.add((node.key, node.message, line))
-        lines = failing(node)
+        lines = describe_failed_node(node)
         if again:
             lines = [
-                styled(f"{node.group} {node.name} failed again ({node.instance_id}), as before")
+                style_text(f"{node.group} {node.name} failed again ({node.instance_id}), as before")
             ]
         for text in lines:
             self._write(progress, text.plain)
 
-    def _write(self, progress: Progress, line: str) -> None:
+    def _write(self, progress: ClusterProgress, line: str) -> None:
         output.echo(f"{progress.at:%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
 
 
@@ -279,16 +298,16 @@ PHASES = {
 ORDERS_SHOWN = 3
 
 MARKS = {
-    Kind.ADD: ("+", GOOD),
-    Kind.CHANGE: ("~", WARN),
-    Kind.DESTROY: ("-", BAD),
-    Kind.IMPOSSIBLE: ("!", BAD),
+    DiffKind.ADD: ("+", GOOD),
+    DiffKind.CHANGE: ("~", WARN),
+    DiffKind.DESTROY: ("-", BAD),
+    DiffKind.IMPOSSIBLE: ("!", BAD),
 }
 _COUNTS = {
-    Kind.ADD: "to add",
-    Kind.CHANGE: "to change",
-    Kind.DESTROY: "to destroy",
-    Kind.IMPOSSIBLE: "impossible in place",
+    DiffKind.ADD: "to add",
+    DiffKind.CHANGE: "to change",
+    DiffKind.DESTROY: "to destroy",
+    DiffKind.IMPOSSIBLE: "impossible in place",
 }
 _DONE = {
     "unchanged": ("there is nothing to do", GOOD),
@@ -301,37 +320,37 @@ _DONE = {
 }
 
 
-def _last(view: ClusterChangeView) -> Text:
+def _write_last_line(view: ClusterChangeView) -> Text:
     if view.outcome == "dry_run":
-        return styled(DRY_RUN, DIM)
+        return style_text(DRY_RUN, DIM)
     message, style = _DONE[view.outcome]
-    text = assembled((f"{view.command} {view.cluster}: ", ""), (message, style))
+    text = assemble_text((f"{view.command} {view.cluster}: ", ""), (message, style))
     if view.why:
         text.append(f": {view.why}")
     if view.status:
         groups = ", ".join(f"{g.name} {g.current}/{g.target}" for g in view.groups)
         text.append(f"; {view.status}" + (f", {groups}" if groups else ""))
     if view.waited_s:
-        text.append(f" ({duration(view.waited_s)})", DIM)
+        text.append(f" ({format_duration(view.waited_s)})", DIM)
     return text
 
 
-def _values(one: Change) -> str:
+def _format_values(one: SpecChange) -> str:
     if one.old is None:
-        return _value(one.new)
+        return _format_value(one.new)
     if one.new is None:
-        return f"{_value(one.old)} (removed)"
-    return f"{_value(one.old)} -> {_value(one.new)}"
+        return f"{_format_value(one.old)} (removed)"
+    return f"{_format_value(one.old)} -> {_format_value(one.new)}"
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _change_text(one: Change) -> Text:
+def _change_text(one: SpecChange) -> Text:
     mark, style = MARKS[one.kind]
-    line = styled(f"{mark} {one.place}: ", style)
-    return line.append(_values(one), "")
+    line = style_text(f"{mark} {one.place}: ", style)
+    return line.append(_format_values(one), "")
 
 
 def _change_counts(view: Any) -> str:
@@ -441,7 +460,7 @@ REMOVALS: Layout = (
 class ChangesText(Struct, frozen=True):
     """What a question about changes shows."""
 
-    changes: Sequence[Change]
+    changes: Sequence[SpecChange]
 
     layout: ClassVar[Layout] = CHANGES
 
@@ -468,7 +487,7 @@ class ClusterChangeView(Struct, frozen=True):
     why: str = ""
     arn: str = ""
     status: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[SpecChange, ...] = ()
     orders: tuple[CallView, ...] = ()
     removals: tuple[RemovalView, ...] = ()
     groups: tuple[GroupProgress, ...] = ()
@@ -491,8 +510,8 @@ class ClusterChangeView(Struct, frozen=True):
             when=lambda view: len(view.orders) > ORDERS_SHOWN,
         ),
         *REMOVALS,
-        Lines(lambda view: failures(view.failed_nodes, FAILING_SHOWN)),
-        Line(_last),
+        Lines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
+        Line(_write_last_line),
         Line("  {pick_up}", when="goes_on"),
     )
     json_only: ClassVar[JsonOnly] = ("arn",)
@@ -503,7 +522,7 @@ class ClusterChangeView(Struct, frozen=True):
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 
 
-def followed(p: Progress | None) -> dict[str, Any]:
+def select_followed_fields(p: ClusterProgress | None) -> dict[str, Any]:
     """The fields of a view that a wait has the last word on."""
     if p is None:
         return {"outcome": "ordered"}
@@ -518,13 +537,13 @@ def followed(p: Progress | None) -> dict[str, Any]:
     }
 
 
-def tell(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
+def exit_with_outcome(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
     """Print how a command ended, and leave with the exit code of its outcome."""
     view = ClusterChangeView(output.now(), command, cluster, **fields)
-    output.show("cluster-change", view, as_json)
+    output.show_view("cluster-change", view, as_json)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     if view.outcome == "failed":
-        output.leave(Exit.PROBLEM)
+        output.exit_with(Exit.PROBLEM)
     if view.outcome in ("deadline", "in_doubt"):
-        output.leave(Exit.CANNOT_TELL)
+        output.exit_with(Exit.CANNOT_TELL)

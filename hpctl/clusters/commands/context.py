@@ -39,7 +39,7 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 ELSEWHERE = "neither Slurm nor hpctl's daemon is reachable: they are on the cluster's head node"
 
 
-class Place(Struct, frozen=True):
+class ClusterPlace(Struct, frozen=True):
     """`config` and `resource_config` are None where this machine's are of another cluster."""
 
     cluster: str
@@ -60,7 +60,7 @@ class Place(Struct, frozen=True):
         return self.config or Config()
 
 
-class Known(Struct, frozen=True):
+class KnownNodes(Struct, frozen=True):
     """What Slurm and the daemon's journal say here; None with the reason where they say nothing."""
 
     slurm: SchedulerView | None = None
@@ -68,7 +68,7 @@ class Known(Struct, frozen=True):
     world: World | None = None
     health_error: str = ""
 
-    def join(self, rows: tuple[NodeRow, ...], place: Place) -> tuple[NodeRow, ...]:
+    def join(self, rows: tuple[NodeRow, ...], place: ClusterPlace) -> tuple[NodeRow, ...]:
         """The rows with all that is known here."""
         from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
 
@@ -104,13 +104,13 @@ def place_options(command: F) -> F:
     )(here_options(command))
 
 
-def place(
+def resolve_place(
     cluster: str | None,
     config: str,
     profile: str | None,
     region: str | None,
     endpoint_url: str | None,
-) -> Place:
+) -> ClusterPlace:
     """Where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
 
     Of its own cluster a head node's file knows where it is, and its daemon goes by it: an option
@@ -132,7 +132,7 @@ def place(
         profile = profile or loaded.cluster.profile
         region = region or loaded.cluster.region
         endpoint_url = endpoint_url or loaded.cluster.endpoint_url
-    return Place(
+    return ClusterPlace(
         cluster=named,
         aws=open_aws(profile, region, endpoint_url),
         config=loaded if ours else None,
@@ -159,7 +159,7 @@ def _resource_config() -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def known(place: Place, *, live: bool = True, placement: bool = False) -> Known:
+def read_known(place: ClusterPlace, *, live: bool = True, placement: bool = False) -> KnownNodes:
     """Ask Slurm and hpctl's daemon, where they are this cluster's.
 
     `live`: Slurm is asked now, whatever the daemon knows, because an order follows. `placement`:
@@ -186,10 +186,10 @@ def known(place: Place, *, live: bool = True, placement: bool = False) -> Known:
             slurm = make_scheduler(place.settings()).view()
         except HpctlError as error:
             slurm_error = "; ".join(filter(None, (str(error), error.hint)))
-    return Known(slurm, slurm_error, world, health_error)
+    return KnownNodes(slurm, slurm_error, world, health_error)
 
 
-def fleet_of(here: Place, *, details: bool = False) -> Fleet:
+def fleet_of(here: ClusterPlace, *, details: bool = False) -> Fleet:
     """The cluster and its nodes. Raises Absent with the nearest where it is not there."""
     from hpctl.clusters.fleet_reading import read_fleet
 
@@ -260,14 +260,14 @@ def complete_group(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def place_so_far(ctx: click.Context) -> Place:
+def place_so_far(ctx: click.Context) -> ClusterPlace:
     """The place that the options name which stand on the line already. Raises as `place` does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")
     given = {key: ctx.params.get(key) for key in keys}
     given["config"] = given["config"] or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
     named = given["cluster"] or ctx.params.get("name")
     given["cluster"] = named or os.environ.get("HPCTL_CLUSTER")
-    return place(**given)  # type: ignore[arg-type]
+    return resolve_place(**given)  # type: ignore[arg-type]
 
 
 cluster_argument = click.argument(

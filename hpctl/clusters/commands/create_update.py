@@ -15,43 +15,50 @@ from hpctl.clusters.commands.change_view import (
     ChangesText,
     RemovalsText,
     RemovalView,
-    followed,
-    tell,
+    exit_with_outcome,
+    select_followed_fields,
 )
-from hpctl.clusters.commands.context import Known, Place, here_options, known, no_cluster, place
+from hpctl.clusters.commands.context import (
+    ClusterPlace,
+    KnownNodes,
+    here_options,
+    no_cluster,
+    read_known,
+    resolve_place,
+)
 from hpctl.clusters.commands.node_orders import (
-    ended,
+    make_removal_views,
     need_slurm,
     order_for,
     removal_now_option,
-    removals,
+    summarize_removals,
     take_out,
 )
 from hpctl.clusters.commands.waiting import (
-    Waiting,
-    confirm,
+    WaitOptions,
+    confirm_or_exit,
     dry_run_option,
-    follow,
+    follow_cluster,
     wait_options,
     yes_option,
 )
-from hpctl.clusters.diff import diff, types_of
-from hpctl.clusters.node_order_plan import judged, pick
-from hpctl.clusters.order_call import key
-from hpctl.clusters.progress import in_service, migrated
+from hpctl.clusters.diff import diff_cluster, types_of
+from hpctl.clusters.node_order_plan import pick_nodes, rank_node
+from hpctl.clusters.order_call import node_key
+from hpctl.clusters.progress import in_service, judge_migration
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options, spec_argument, validate_option
 from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
 
 if TYPE_CHECKING:
-    from hpctl.clusters.apply import Plan
+    from hpctl.clusters.apply import UpdatePlan
     from hpctl.clusters.diff import Diff
     from hpctl.clusters.fleet import Fleet
     from hpctl.clusters.migration import Migration
+    from hpctl.clusters.node_order_plan import NodeOrderPlan as Order
     from hpctl.clusters.node_order_plan import Pick
-    from hpctl.clusters.node_order_plan import Plan as Order
-    from hpctl.clusters.progress import Progress
+    from hpctl.clusters.progress import ClusterProgress
 
 
 @click.command()
@@ -67,7 +74,7 @@ def create(
     validate: bool,
     dry_run: bool,
     yes: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -77,35 +84,43 @@ def create(
     there in time, 130 interrupted by Ctrl-C: the service goes on.
     """
     from hpctl.clusters import apply, spec
-    from hpctl.clusters.apply import describe
+    from hpctl.clusters.apply import describe_cluster
     from hpctl.clusters.commands.validate import before_spending
     from hpctl.clusters.request import create_request
 
-    read = spec.read(path)
+    read = spec.read_spec(path)
     request = create_request(read)
     name = str(request["ClusterName"])
     aws = open_aws(**where)
-    found = describe(aws, name)
+    found = describe_cluster(aws, name)
     if found is None and validate:
         before_spending(path, read, aws)
     if dry_run:
         if found is not None:
-            apply.adopt(request, found)
+            apply.adopt_cluster(request, found)
         orders = () if found else (CallView("CreateCluster", request),)
         outcome = "dry_run" if orders else "unchanged"
-        return tell("create", name, as_json, outcome=outcome, orders=orders)
+        return exit_with_outcome("create", name, as_json, outcome=outcome, orders=orders)
     if found is None:
-        confirm(f"Create cluster {name} with {_bill(request)}? They are paid for from now on.", yes)
-    made = apply.create(aws, request, waiting.patience)
+        confirm_or_exit(
+            f"Create cluster {name} with {_list_purchases(request)}?"
+            " They are paid for from now on.",
+            yes,
+        )
+    made = apply.create_cluster(aws, request, waiting.patience)
     if made.adopted:
         output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
-    judge = in_service(apply.counts(request), waiting.patience_s)
-    last = follow(aws, name, judge, waiting) if waiting.wait else None
-    fields = {"arn": made.arn, **followed(last), "pick_up": f"hpctl cluster wait {name}"}
-    return tell("create", name, as_json, **fields)
+    judge = in_service(apply.count_instances(request), waiting.patience_s)
+    last = follow_cluster(aws, name, judge, waiting) if waiting.wait else None
+    fields = {
+        "arn": made.arn,
+        **select_followed_fields(last),
+        "pick_up": f"hpctl cluster wait {name}",
+    }
+    return exit_with_outcome("create", name, as_json, **fields)
 
 
-def _bill(request: Mapping[str, Any]) -> str:
+def _list_purchases(request: Mapping[str, Any]) -> str:
     """What is bought, group by group."""
 
     groups = request["InstanceGroups"]
@@ -127,7 +142,7 @@ def update(
     now: bool,
     dry_run: bool,
     yes: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -140,16 +155,16 @@ def update(
     from hpctl.clusters.commands.validate import before_spending
     from hpctl.clusters.request import create_request
 
-    read = spec.read(path)
+    read = spec.read_spec(path)
     request = create_request(read)
-    here = place(cluster=str(request["ClusterName"]), **where)
+    here = resolve_place(cluster=str(request["ClusterName"]), **where)
     try:
         found = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except Absent as error:
         raise no_cluster(here.aws, here.cluster, error) from error
-    changes = diff(request, found, _tags(here, found, request))
-    run = _Run(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
-    plan = apply.plan(request, found, changes) if not changes.impossible else None
+    changes = diff_cluster(request, found, _read_tags(here, found, request))
+    run = _ClusterUpdate(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
+    plan = apply.plan_update(request, found, changes) if not changes.impossible else None
     if plan is None:
         why = "parts of this cannot be changed in place; nothing was done"
         return run.tell("failed", why=why, changes=changes.changes)
@@ -162,48 +177,53 @@ def update(
     if changes.migrates:
         run.migrates(found, request, Path(path).with_suffix(".legacy"))
     if dry_run:
-        orders, going = _orders(plan, str(found["ClusterArn"]), run.migration), removals(picks)
+        orders, going = (
+            _list_calls(plan, str(found["ClusterArn"]), run.migration),
+            make_removal_views(picks),
+        )
         return run.tell("dry_run", orders=orders, removals=going, changes=changes.changes)
     order = run.order(picks) if picks else None
     run.ask(picks, yes)
     return run.go(plan, picks, order)
 
 
-class _Run(Struct):
+class _ClusterUpdate(Struct):
     """An update under way: what is changed where, and how its end is told."""
 
-    here: Place
+    here: ClusterPlace
     changes: Diff
-    waiting: Waiting
+    waiting: WaitOptions
     now: bool
     as_json: bool
     failure: str = ""
     migration: Migration | None = None
-    known_now: Known | None = None
+    known_now: KnownNodes | None = None
     fleet: Fleet | None = None
 
-    def picks(self, plan: Plan) -> tuple[Pick, ...]:
+    def picks(self, plan: UpdatePlan) -> tuple[Pick, ...]:
         """The nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.fleet_reading import read_fleet
 
         if not plan.shrink and not plan.leaving:
             return ()
         self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
-        self.known_now = known(self.here)
+        self.known_now = read_known(self.here)
         rows = self.known_now.join(self.fleet.rows, self.here)
-        picked = [p for g in plan.shrink for p in pick(rows, g, plan.before[g], plan.final[g])]
-        return (*picked, *(judged(row) for row in rows if row.group in plan.leaving))
+        picked = [
+            p for g in plan.shrink for p in pick_nodes(rows, g, plan.before[g], plan.final[g])
+        ]
+        return (*picked, *(rank_node(row) for row in rows if row.group in plan.leaving))
 
     def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
         """Look whether the migration may be begun. Raises HpctlError where it may not."""
         from hpctl.clusters import migration
-        from hpctl.clusters.apply import busy
+        from hpctl.clusters.apply import make_busy_error
 
         if found["ClusterStatus"] != "InService":
-            raise busy(self.here.cluster, str(found["ClusterStatus"]))
-        self.migration = migration.begin(self.here.aws, found, request, backup)
+            raise make_busy_error(self.here.cluster, str(found["ClusterStatus"]))
+        self.migration = migration.begin_migration(self.here.aws, found, request, backup)
         if self.migration.strategy not in ("", "Merge"):
-            self.known_now = known(self.here)
+            self.known_now = read_known(self.here)
             view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
@@ -220,42 +240,46 @@ class _Run(Struct):
         """Show the difference on standard error, and ask."""
         output.on_stderr(output.draw_declared, ChangesText(self.changes.changes))
         if picks:
-            output.on_stderr(output.draw_declared, RemovalsText(removals(picks)))
+            output.on_stderr(output.draw_declared, RemovalsText(make_removal_views(picks)))
         jobs = {job for p in picks for job in p.row.jobs}
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:
             for file in self.migration.files:
                 text = f"{file} is removed from S3 and kept in {self.migration.backup}/."
-                output.echo(output.folded(text), err=True)
+                output.echo(output.fold_text(text), err=True)
             about = " There is no way back; submit no jobs meanwhile."
-        confirm(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
+        confirm_or_exit(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
 
-    def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
+    def go(self, plan: UpdatePlan, picks: tuple[Pick, ...], order: Order | None) -> None:
         """Grow and change, then shrink; each part is followed before the next begins."""
         from hpctl.clusters import apply
 
         aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
-        last: Progress | None = None
+        last: ClusterProgress | None = None
         if plan.update or plan.tags_set or plan.tags_gone:
             with self._legacy_away():
-                apply.update(aws, plan, patience)
+                apply.order_update(aws, plan, patience)
             if self.waiting.wait or order or plan.leaving or self.migration:
-                last = self._follow(plan.targets)
+                last = self._follow_targets(plan.targets)
                 if last.verdict.value != "reached":
-                    return self.tell(**followed(last) | self._why(last))
+                    return self.tell(
+                        **select_followed_fields(last) | self._explain_legacy_files(last)
+                    )
         going: tuple[RemovalView, ...] = ()
         if order is not None:
             floor = {group: plan.final[group] for group in plan.shrink}
             done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
-            outcome, why = ended(done, interrupted)
-            going = removals(picks, done)
+            outcome, why = summarize_removals(done, interrupted)
+            going = make_removal_views(picks, done)
             if outcome:
                 return self.tell(outcome, why=why, removals=going)
         if plan.leaving:
-            apply.drop_groups(aws, cluster, plan.leaving, patience, {key(p.row) for p in picks})
+            apply.drop_groups(
+                aws, cluster, plan.leaving, patience, {node_key(p.row) for p in picks}
+            )
         if plan.shrink or plan.leaving:
-            last = self._follow(plan.final, plan.leaving) if self.waiting.wait else None
-        return self.tell(**followed(last), removals=going)
+            last = self._follow_targets(plan.final, plan.leaving) if self.waiting.wait else None
+        return self.tell(**select_followed_fields(last), removals=going)
 
     @contextlib.contextmanager
     def _legacy_away(self) -> Iterator[None]:
@@ -284,7 +308,7 @@ class _Run(Struct):
             return f"put back to S3 by hand what is in {self.migration.backup}/: {error}"
         return "provisioning_parameters.json is back in S3"
 
-    def _why(self, last: Progress) -> dict[str, str]:
+    def _explain_legacy_files(self, last: ClusterProgress) -> dict[str, str]:
         """What becomes of the legacy files where a migration did not reach its end."""
         if self.migration is None:
             return {}
@@ -295,22 +319,24 @@ class _Run(Struct):
             f"back; until then {self.migration.backup}/ has what is away from S3"
         }
 
-    def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
+    def _follow_targets(
+        self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()
+    ) -> ClusterProgress:
 
         judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
         if self.migration:
-            judge = migrated(judge, self.failure)
-        return follow(self.here.aws, self.here.cluster, judge, self.waiting)
+            judge = judge_migration(judge, self.failure)
+        return follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
 
     def tell(self, outcome: str, **fields: Any) -> None:
         """Print the end, and leave with its exit code."""
         name = self.changes.cluster
         fields |= {"outcome": outcome, "pick_up": f"hpctl cluster wait {name}"}
-        tell("update", name, self.as_json, **fields)
+        exit_with_outcome("update", name, self.as_json, **fields)
 
 
-def _tags(
-    here: Place, found: Mapping[str, Any], request: Mapping[str, Any]
+def _read_tags(
+    here: ClusterPlace, found: Mapping[str, Any], request: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
     """The cluster's own tags; None where nobody may list them and the spec says nothing."""
     try:
@@ -325,7 +351,7 @@ def _tags(
         return None
 
 
-def _orders(plan: Plan, arn: str, migration: Migration | None) -> tuple[CallView, ...]:
+def _list_calls(plan: UpdatePlan, arn: str, migration: Migration | None) -> tuple[CallView, ...]:
     orders = [
         CallView("DeleteObject", {"Bucket": file.bucket, "Key": file.key})
         for file in (migration.files if migration else ())

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpctl.clusters.commands.change_view import CallView, followed, tell
+from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_followed_fields
 from hpctl.clusters.commands.context import (
-    Place,
+    ClusterPlace,
     complete_cluster,
     here_options,
-    known,
     no_cluster,
-    place,
+    read_known,
+    resolve_place,
 )
 from hpctl.clusters.commands.waiting import (
-    Waiting,
-    answered,
+    WaitOptions,
+    ask_confirmation,
     dry_run_option,
-    follow,
-    refused,
+    exit_unconfirmed,
+    follow_cluster,
     wait_options,
     yes_option,
 )
@@ -30,7 +30,7 @@ from hpctl.toolkit.arguments import CLUSTER
 from hpctl.toolkit.errors import Absent
 
 if TYPE_CHECKING:
-    from hpctl.clusters.progress import Progress
+    from hpctl.clusters.progress import ClusterProgress
 
 JOBS_SHOWN = 10
 
@@ -76,7 +76,7 @@ def delete(
     if_exists: bool,
     dry_run: bool,
     yes: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -88,31 +88,35 @@ def delete(
     3 not gone in time, 130 interrupted.
     """
     from hpctl.clusters import apply, progress
-    from hpctl.clusters.watch import look
+    from hpctl.clusters.watch import look_once
 
-    here = place(cluster=name, **where)
-    first = look(here.aws, here.cluster, output.now())
+    here = resolve_place(cluster=name, **where)
+    first = look_once(here.aws, here.cluster, output.now())
     if first.status == DELETED:
         absent = no_cluster(here.aws, name, Absent(f"there is no cluster {name!r}"))
         if not if_exists:
             raise absent
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
-        return tell("delete", name, as_json, outcome="unchanged", why=why)
-    for line in lost(first, here):
-        output.echo(output.folded(line), err=True)
+        return exit_with_outcome("delete", name, as_json, outcome="unchanged", why=why)
+    for line in list_losses(first, here):
+        output.echo(output.fold_text(line), err=True)
     if dry_run:
         order = CallView("DeleteCluster", {"ClusterName": here.cluster})
-        return tell("delete", name, as_json, outcome="dry_run", orders=(order,))
+        return exit_with_outcome("delete", name, as_json, outcome="dry_run", orders=(order,))
     if not yes and first.status != "Deleting":
-        _typed(first.cluster)
-    apply.delete(here.aws, here.cluster, waiting.patience)
-    last = follow(here.aws, here.cluster, progress.deleted, waiting) if waiting.wait else None
-    fields = {**followed(last), "arn": first.arn}
+        _confirm_by_name(first.cluster)
+    apply.delete_cluster(here.aws, here.cluster, waiting.patience)
+    last = (
+        follow_cluster(here.aws, here.cluster, progress.judge_deletion, waiting)
+        if waiting.wait
+        else None
+    )
+    fields = {**select_followed_fields(last), "arn": first.arn}
     fields["pick_up"] = f"hpctl cluster wait {first.cluster} --deleted"
-    return tell("delete", first.cluster, as_json, **fields)
+    return exit_with_outcome("delete", first.cluster, as_json, **fields)
 
 
-def lost(first: Progress, here: Place) -> list[str]:
+def list_losses(first: ClusterProgress, here: ClusterPlace) -> list[str]:
     """What a deletion takes with it, and what it leaves."""
     lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
     for g in first.groups:
@@ -122,7 +126,7 @@ def lost(first: Progress, here: Place) -> list[str]:
         "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
     )
     lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
-    answer = known(here)
+    answer = read_known(here)
     if answer.slurm is None:
         return [*lines, f"Running jobs: unknown ({answer.slurm_error})"]
     jobs = [job for job in answer.slurm.jobs.values() if job.running]
@@ -134,11 +138,11 @@ def lost(first: Progress, here: Place) -> list[str]:
     return lines
 
 
-def _typed(cluster: str) -> None:
+def _confirm_by_name(cluster: str) -> None:
     def ask() -> bool:
         question = "Type the cluster's name to delete it"
         typed: str = output.prompt(question, default="", show_default=False)
         return typed.strip() == cluster
 
-    if not answered(ask):
-        refused()
+    if not ask_confirmation(ask):
+        exit_unconfirmed()

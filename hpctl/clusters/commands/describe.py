@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import failures
-from hpctl.clusters.commands.context import cluster_argument, fleet_of, place, place_options
+from hpctl.clusters.commands.change_view import describe_failures
+from hpctl.clusters.commands.context import cluster_argument, fleet_of, place_options, resolve_place
 from hpctl.clusters.failures import of_rows
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.progress import NodeProgress
@@ -32,7 +32,7 @@ from hpctl.toolkit.declared_view import (
     state_column,
 )
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, STYLES, styled
+from hpctl.toolkit.tables import BAD, STYLES, style_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -83,7 +83,7 @@ class GroupView(Struct, frozen=True):
         return self.training_plan.rpartition("/")[2] or self.capacity
 
 
-def failure(node: NodeProgress) -> str:
+def describe_failure(node: NodeProgress) -> str:
     """A failed node in one line."""
     return f"{node.name}: {node.message or node.status}"
 
@@ -127,9 +127,9 @@ class ClusterDescribeView(Struct, frozen=True):
         """What is wrong; a failed node by all that is known of its failure."""
         if not self.problems:
             return []
-        told = {failure(node) for node in self.failed_nodes}
-        rest = [styled(line, BAD) for line in self.problems if line not in told]
-        return [*rest, *failures(self.failed_nodes)]
+        told = {describe_failure(node) for node in self.failed_nodes}
+        rest = [style_text(line, BAD) for line in self.problems if line not in told]
+        return [*rest, *describe_failures(self.failed_nodes)]
 
 
 def describe_view(
@@ -138,7 +138,7 @@ def describe_view(
     """The screen as a value; `failed` are the fleet's failed nodes, understood."""
     answer = fleet.description
     vpc = answer.get("VpcConfig", {})
-    groups = tuple(_group(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
+    groups = tuple(_make_group_view(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
     return ClusterDescribeView(
         as_of=now,
         name=str(answer.get("ClusterName", "")),
@@ -150,12 +150,12 @@ def describe_view(
         subnets=tuple(vpc.get("Subnets", ())),
         security_groups=tuple(vpc.get("SecurityGroupIds", ())),
         groups=groups,
-        problems=tuple(_problems(answer, groups, failed)),
+        problems=tuple(_find_problems(answer, groups, failed)),
         failed_nodes=failed,
     )
 
 
-def _group(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
+def _make_group_view(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
     name = str(answer.get("InstanceGroupName", ""))
     wanted = answer.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
     plain = answer.get("InstanceType")
@@ -178,7 +178,7 @@ def _group(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
     )
 
 
-def _problems(
+def _find_problems(
     answer: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
 ) -> list[str]:
     found = []
@@ -190,7 +190,7 @@ def _problems(
             found.append(f"group {group.name} is {group.status}: {counts}")
         if group.software_update in ("Failed", "RollbackInProgress", "RollbackComplete"):
             found.append(f"group {group.name}: the software update is {group.software_update}")
-    return [*found, *map(failure, failed)]
+    return [*found, *map(describe_failure, failed)]
 
 
 @click.command()
@@ -202,12 +202,12 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
 
     Exit code: 0, or 1 where something is wrong.
     """
-    here = place(name or cluster, **where)
+    here = resolve_place(name or cluster, **where)
     fleet = fleet_of(here)
     at = output.now()
     view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
-    output.show("cluster-describe", view, as_json)
-    output.leave(Exit.PROBLEM if view.problems else Exit.FINE)
+    output.show_view("cluster-describe", view, as_json)
+    output.exit_with(Exit.PROBLEM if view.problems else Exit.FINE)
 
 
 class ClusterLine(Struct, frozen=True):
@@ -261,5 +261,5 @@ def list_clusters(as_json: bool, **where: Any) -> None:
         for c in found
     )
     view = ClusterListView(output.now(), aws.region, lines)
-    output.show("cluster-list", view, as_json)
-    output.leave(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)
+    output.show_view("cluster-list", view, as_json)
+    output.exit_with(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)

@@ -13,25 +13,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters.commands.context import (
-    Place,
+    ClusterPlace,
     cluster_argument,
     complete_group,
     complete_node,
     fleet_of,
-    place,
     place_options,
+    resolve_place,
 )
 from hpctl.clusters.fleet import NodeRow, NoSuchNode
 from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.node_lookup import find_group, resolve
+from hpctl.clusters.node_lookup import find_group, resolve_node
 from hpctl.clusters.watch import LEVELS, ClusterEvent
-from hpctl.clusters.watch import events as read
+from hpctl.clusters.watch import read_events as read
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import SinceType
-from hpctl.toolkit.tables import BAD, DIM, WARN, moment
+from hpctl.toolkit.tables import BAD, DIM, WARN, format_moment
 
 EVERY_S = 5.0
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
@@ -39,7 +39,7 @@ OVERLAP = timedelta(minutes=2)
 """How far each look of `--follow` reaches back: events come a little late, and out of order."""
 
 
-class EventLine(Struct, frozen=True):
+class ClusterEventLine(Struct, frozen=True):
     """One event with its node's name, where the node is still there.
 
     `count` such events are told here at once, the first at `first`; `event` is the newest, and
@@ -78,7 +78,7 @@ class ClusterEventsView(Struct, frozen=True):
 
     as_of: datetime
     cluster: str
-    events: tuple[EventLine, ...]
+    events: tuple[ClusterEventLine, ...]
     total: int = 0
 
     layout: ClassVar[Layout] = (
@@ -103,7 +103,7 @@ class ClusterEventsView(Struct, frozen=True):
             last = why or last
             if line.count > 1 and line.first is not None:
                 of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
-                what.append(f"{line.count} times{of}, first at {moment(line.first)}")
+                what.append(f"{line.count} times{of}, first at {format_moment(line.first)}")
             found.append(EventText(at, level, where, "\n".join(what)))
         return found
 
@@ -157,28 +157,34 @@ def events(
 
     if follow and as_json:
         raise click.UsageError("--json prints one object: it cannot --follow")
-    here = place(name or cluster, **where)
+    here = resolve_place(name or cluster, **where)
     fleet = fleet_of(here)
     rows = fleet.rows
     if group:
         find_group(fleet.description, group)
     levels = LEVELS[LEVELS.index(level) :]
-    asked: dict[str, Any] = {"group": group, "instance": _instance(rows, node), "levels": levels}
+    asked: dict[str, Any] = {
+        "group": group,
+        "instance": _name_instance(rows, node),
+        "levels": levels,
+    }
     found = read(here.aws, here.cluster, after=since, **asked)
-    text = lines(found, rows)
-    shown = text if every else folded(text)
+    text = make_lines(found, rows)
+    shown = text if every else fold_repeats(text)
     view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
-    output.show("cluster-events", view, as_json)
+    output.show_view("cluster-events", view, as_json)
     if follow:
-        _follow(here, found, since, asked)
+        _follow_events(here, found, since, asked)
 
 
-def lines(found: Iterable[ClusterEvent], rows: Iterable[NodeRow]) -> tuple[EventLine, ...]:
+def make_lines(
+    found: Iterable[ClusterEvent], rows: Iterable[NodeRow]
+) -> tuple[ClusterEventLine, ...]:
     """The events with the names of the nodes that they are of."""
     names = {row.instance_id: row.node for row in rows if row.instance_id}
     places = {row.logical_id: row.node for row in rows if row.logical_id}
     return tuple(
-        EventLine(
+        ClusterEventLine(
             names.get(e.instance_id) or places.get(e.logical_id, ""),
             e,
             first=e.at,
@@ -188,12 +194,12 @@ def lines(found: Iterable[ClusterEvent], rows: Iterable[NodeRow]) -> tuple[Event
     )
 
 
-def folded(messages: Iterable[EventLine]) -> tuple[EventLine, ...]:
+def fold_repeats(messages: Iterable[ClusterEventLine]) -> tuple[ClusterEventLine, ...]:
     """Events that say the same of one node, or of gone instances of a group, as one: the newest.
 
     Instance ids differ from try to try and count for nothing in what an event says.
     """
-    alike: dict[tuple[str, ...], list[EventLine]] = {}
+    alike: dict[tuple[str, ...], list[ClusterEventLine]] = {}
     for line in messages:
         e = line.event
         message = (_INSTANCE.sub("", text) for text in (e.text, e.failure, e.slurm, e.lifecycle))
@@ -205,17 +211,17 @@ def folded(messages: Iterable[EventLine]) -> tuple[EventLine, ...]:
     return tuple(sorted(lines, key=lambda line: (line.event.at, line.event.id)))
 
 
-def _as_one(same: list[EventLine]) -> EventLine:
+def _as_one(same: list[ClusterEventLine]) -> ClusterEventLine:
     instances = dict.fromkeys(line.event.instance_id for line in same if line.event.instance_id)
     newest = same[-1]
     return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
 
 
-def _instance(rows: tuple[NodeRow, ...], name: str) -> str:
+def _name_instance(rows: tuple[NodeRow, ...], name: str) -> str:
     if not name:
         return ""
     try:
-        return resolve(rows, name).instance_id
+        return resolve_node(rows, name).instance_id
     except NoSuchNode:
         # The events of an instance outlive it.
         if name.startswith("i-"):
@@ -223,8 +229,11 @@ def _instance(rows: tuple[NodeRow, ...], name: str) -> str:
         raise
 
 
-def _follow(
-    here: Place, found: tuple[ClusterEvent, ...], since: datetime | None, asked: dict[str, Any]
+def _follow_events(
+    here: ClusterPlace,
+    found: tuple[ClusterEvent, ...],
+    since: datetime | None,
+    asked: dict[str, Any],
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
 
@@ -242,13 +251,13 @@ def _follow(
             fresh = [event for event in new if event.id not in text]
             text |= {event.id for event in fresh}
             after = max(after, begun)
-            for line in event_lines(lines(fresh, rows)):
+            for line in event_lines(make_lines(fresh, rows)):
                 output.echo(line)
     except KeyboardInterrupt:
         return
 
 
-def event_lines(draw: Iterable[EventLine]) -> list[str]:
+def event_lines(draw: Iterable[ClusterEventLine]) -> list[str]:
     """Events one below the other as they come, one line each."""
     return [
         f"{at}  {level:5}  {where}  {'; '.join(what)}"
@@ -256,7 +265,7 @@ def event_lines(draw: Iterable[EventLine]) -> list[str]:
     ]
 
 
-def event_cells(line: EventLine) -> tuple[str, str, str, list[str]]:
+def event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]]:
     """When, how bad, of what, and what it was with why."""
     event = line.event
     alone = event.instance_id if len(line.instances) < 2 else ""
@@ -265,4 +274,4 @@ def event_cells(line: EventLine) -> tuple[str, str, str, list[str]]:
     script = "" if "lifecycle" in event.text.lower() else event.lifecycle
     why = (event.failure, event.slurm, script and f"lifecycle script: {script}")
     what = [f"{event.text}{gone}", *(part for part in why if part)]
-    return moment(event.at), event.level, where, what
+    return format_moment(event.at), event.level, where, what

@@ -14,7 +14,7 @@ def may_write(path: Path, force: bool) -> None:
         raise HpctlError(f"{path} is there already", "give another name, or --force to replace it")
 
 
-def write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Put the text in place of what was there, by a rename. Raises HpctlError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

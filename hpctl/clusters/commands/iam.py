@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpctl.clusters.commands.context import read_daemon_config
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, usage
+from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, make_usage_error
 from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
 from hpctl.toolkit.errors import Absent, HpctlError
 from hpctl.toolkit.output import Exit
@@ -76,7 +76,7 @@ class IamCheckView(Struct, frozen=True):
         return not (self.error or self.denied or self.unsure)
 
 
-scope_options = output.together(
+scope_options = output.combine_options(
     click.option(
         "--file",
         metavar="FILE",
@@ -125,17 +125,17 @@ def policy(
         raise click.UsageError(
             "--trust: an operator is not a role of instances and has no trust policy"
         )
-    to = _scope(file=file, config=config, **names)
+    to = _read_scope(file=file, config=config, **names)
     view = IamView(
         who,
-        iam_policies.document(iam_policies.PERSONAS[who](to)),
-        iam_policies.trust() if trusted else None,
+        iam_policies.make_policy(iam_policies.PERSONAS[who](to)),
+        iam_policies.make_trust_policy() if trusted else None,
     )
     if as_json:
         output.echo(output.to_json("iam", view))
     else:
         output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
-    if open_ := [] if trust else _open(to, view.policy):
+    if open_ := [] if trust else _list_open_options(to, view.policy):
         output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
 
@@ -161,13 +161,13 @@ def check(
     Exit code: 0 it does, 1 something is denied or there is no such role, 3 IAM cannot be asked or
     cannot tell.
     """
-    from hpctl.clusters.iam_policies import PERSONAS, document
-    from hpctl.clusters.validate.role import NoRole, simulate
+    from hpctl.clusters.iam_policies import PERSONAS, make_policy
+    from hpctl.clusters.validate.role import NoRole, simulate_policy
     from hpctl.clusters.validate.wanted import Unanswered
 
     aws = open_aws(**account)
     number = principal.split(":")[4]
-    to = _scope(
+    to = _read_scope(
         file=file,
         config=config,
         cluster=cluster,
@@ -177,9 +177,9 @@ def check(
         role=role,
     )
     statements = PERSONAS[who](to)
-    if open_ := _open(to, document(statements)):
+    if open_ := _list_open_options(to, make_policy(statements)):
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
-    found = simulate(aws.service("iam"), principal, statements)
+    found = simulate_policy(aws.service("iam"), principal, statements)
     if isinstance(found, NoRole):
         raise Absent(found.why, found.fix)
     if isinstance(found, Unanswered):
@@ -188,13 +188,13 @@ def check(
         denied = tuple(DeniedView(action, why) for action, why in found.denied.items())
         unsure = tuple(UnsureView(action, keys) for action, keys in found.unsure.items())
         view = IamCheckView(who, principal, denied, unsure, "")
-    output.show("iam-check", view, as_json)
+    output.show_view("iam-check", view, as_json)
     if view.denied:
-        output.leave(Exit.PROBLEM)
-    output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
+        output.exit_with(Exit.PROBLEM)
+    output.exit_with(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
 
 
-def _scope(*, file: str | None, config: str, **names: str) -> Scope:
+def _read_scope(*, file: str | None, config: str, **names: str) -> Scope:
     """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
 
@@ -203,17 +203,17 @@ def _scope(*, file: str | None, config: str, **names: str) -> Scope:
     loaded = read_daemon_config(config)
     autoscale = loaded is not None and loaded.autoscale.enabled
     try:
-        return iam_policies.scope(**settings, autoscale=autoscale)
+        return iam_policies.make_scope(**settings, autoscale=autoscale)
     except HpctlError as error:
-        raise usage(error) from error
+        raise make_usage_error(error) from error
 
 
 def _of_file(file: str) -> dict[str, Any]:
     """Read what a cluster's file names; several buckets or roles stay `*`."""
-    from hpctl.clusters.spec import read
+    from hpctl.clusters.spec import read_spec
     from hpctl.clusters.validate.wanted import of_spec
 
-    wanted = of_spec(read(file))
+    wanted = of_spec(read_spec(file))
     roles = {group.execution_role for group in wanted.groups if group.execution_role}
     uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
     buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
@@ -227,7 +227,7 @@ def _of_file(file: str) -> dict[str, Any]:
     }
 
 
-def _open(to: Scope, policy: dict[str, Any]) -> list[str]:
+def _list_open_options(to: Scope, policy: dict[str, Any]) -> list[str]:
     """The options that would narrow a policy."""
     text = json.dumps(policy)
     options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}

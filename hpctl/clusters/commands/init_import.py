@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from hpctl.clusters.arguments import LustreType, WordType
 from hpctl.clusters.commands.context import cluster_argument, no_cluster
-from hpctl.clusters.commands.file_writing import may_write, write
+from hpctl.clusters.commands.file_writing import may_write, write_file
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ThereType, aws_options, complete_file, spec_argument
@@ -54,7 +54,7 @@ class ClusterInitView(Struct, frozen=True):
     yaml: str
 
 
-class Question(Struct, frozen=True):
+class InitQuestion(Struct, frozen=True):
     """What is asked on a terminal for an option that was not given."""
 
     option: str
@@ -65,19 +65,21 @@ class Question(Struct, frozen=True):
 
 
 NEEDED = (
-    Question("name", "Name of the cluster", NAME),
-    Question("role", "Execution role of the instances (ARN)", ROLE),
-    Question("instance_types", "Instance type of the workers (several: in order)", TYPE, many=True),
-    Question("count", "How many workers", COUNT),
+    InitQuestion("name", "Name of the cluster", NAME),
+    InitQuestion("role", "Execution role of the instances (ARN)", ROLE),
+    InitQuestion(
+        "instance_types", "Instance type of the workers (several: in order)", TYPE, many=True
+    ),
+    InitQuestion("count", "How many workers", COUNT),
 )
 
 
 ASKED = (
     *NEEDED,
-    Question("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
-    Question("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
-    Question("scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""),
-    Question("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", LustreType(), ""),
+    InitQuestion("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
+    InitQuestion("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
+    InitQuestion("scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""),
+    InitQuestion("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", LustreType(), ""),
 )
 
 
@@ -131,14 +133,14 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     On a terminal it asks for what no option says; elsewhere --name, --role, --instance-type and
     --count are needed.
     """
-    from hpctl.clusters.cluster_file import OFFERS, begun, to_yaml
+    from hpctl.clusters.cluster_file import OFFERS, build_spec_from_answers, to_yaml
 
     if not dry_run:
         may_write(path, force)
-    spec = begun(_answers(given))
-    text = to_yaml(spec, [_head(path)], OFFERS)
+    spec = build_spec_from_answers(_collect_answers(given))
+    text = to_yaml(spec, [_format_head(path)], OFFERS)
     if not dry_run:
-        write(path, text)
+        write_file(path, text)
     groups = tuple(group.name for group in spec.groups)
     view = ClusterInitView("" if dry_run else str(path), spec.name, groups, text)
     if as_json:
@@ -162,14 +164,14 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 
-def _head(path: Path) -> str:
+def _format_head(path: Path) -> str:
     return (
         "A HyperPod cluster with Slurm. Every key: docs/cluster.md. Check it with "
         f"`hpctl cluster validate {path.name}`; `hpctl cluster create {path.name}` makes it."
     )
 
 
-def _answers(given: dict[str, Any]) -> Answers:
+def _collect_answers(given: dict[str, Any]) -> Answers:
     """The options, and on a terminal what was asked beside them. Raises UsageError."""
     from hpctl.clusters.cluster_file import Answers
 
@@ -183,14 +185,14 @@ def _answers(given: dict[str, Any]) -> Answers:
     if missing:
         for question in ASKED:
             if given[question.option] in (None, ()):
-                given[question.option] = _asked(question)
+                given[question.option] = _ask_question(question)
     return Answers(**{key: value for key, value in given.items() if value not in (None, "")})
 
 
-def _asked(question: Question) -> Any:
+def _ask_question(question: InitQuestion) -> Any:
     """The answer of a person, asked again until it is one."""
 
-    def one(text: str) -> Any:
+    def parse_answer(text: str) -> Any:
         if not text.strip() and question.default == "":
             return () if question.many else None
         convert: Callable[[str], Any] = lambda word: question.type.convert(word, None, None)  # noqa: E731
@@ -200,7 +202,7 @@ def _asked(question: Question) -> Any:
 
     shown = question.default is not None and question.default != ""
     return output.prompt(
-        question.text, default=question.default, show_default=shown, value_proc=one
+        question.text, default=question.default, show_default=shown, value_proc=parse_answer
     )
 
 
@@ -248,11 +250,11 @@ def import_(
     if path:
         may_write(path, force)
     if request:
-        view = _requested(request, str(path or ""))
+        view = _import_request(request, str(path or ""))
     else:
-        view = _imported(open_aws(**where), str(name), str(path or ""))
+        view = _import_cluster(open_aws(**where), str(name), str(path or ""))
     if path:
-        write(path, view.yaml)
+        write_file(path, view.yaml)
     if as_json:
         output.echo(output.to_json("cluster-import", view))
     elif path:
@@ -263,8 +265,8 @@ def import_(
         output.echo(view.yaml, nl=False)
 
 
-def _requested(file: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.cluster_file import spec_of_json, to_yaml, unsaid
+def _import_request(file: str, path: str) -> ClusterImportView:
+    from hpctl.clusters.cluster_file import list_unknown_settings, spec_of_json, to_yaml
     from hpctl.clusters.service_model import open_model
 
     try:
@@ -273,7 +275,7 @@ def _requested(file: str, path: str) -> ClusterImportView:
     except (OSError, ValueError) as error:
         raise HpctlError(f"{file} cannot be read: {error}") from error
     spec = spec_of_json(text, file, open_model())
-    silent = unsaid(spec, "write them in", images=False)
+    silent = list_unknown_settings(spec, "write them in", images=False)
     head = [
         f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
         "with this file sends the same. Every key: docs/cluster.md.",
@@ -284,9 +286,9 @@ def _requested(file: str, path: str) -> ClusterImportView:
     return ClusterImportView(spec.name, path, groups, tuple(silent), to_yaml(spec, head))
 
 
-def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.cluster_file import images_of, spec_of, to_yaml, unsaid
-    from hpctl.clusters.request import beside
+def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
+    from hpctl.clusters.cluster_file import images_of, list_unknown_settings, spec_of, to_yaml
+    from hpctl.clusters.request import read_parameters
 
     sagemaker = aws.service("sagemaker")
     try:
@@ -300,9 +302,9 @@ def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
         tags = {tag["Key"]: tag["Value"] for tag in found}
     except HpctlError as error:
         silent.append(f"the tags: {error}")
-    parameters, why = beside(aws, describe)
+    parameters, why = read_parameters(aws, describe)
     spec = spec_of(describe, tags, parameters)
-    silent = [*unsaid(spec, why), *silent]
+    silent = [*list_unknown_settings(spec, why), *silent]
     remarks = {
         group: (
             "The AMI that it has. Without the #, the file pins it:",
@@ -338,14 +340,14 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     For clusters with `slurm_config: provisioning_parameters`; `hpctl cluster lifecycle bundle`
     takes the file along.
     """
-    from hpctl.clusters.request import render
-    from hpctl.clusters.spec import read
+    from hpctl.clusters.request import render_parameters
+    from hpctl.clusters.spec import read_spec
 
     if target:
         may_write(target, force)
-    text = json.dumps(render(read(path)), indent=2) + "\n"
+    text = json.dumps(render_parameters(read_spec(path)), indent=2) + "\n"
     if target:
-        write(target, text)
+        write_file(target, text)
     if as_json or not target:
         output.echo(text, nl=False)
 

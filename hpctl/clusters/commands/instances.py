@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import failures
+from hpctl.clusters.commands.change_view import describe_failures
 from hpctl.clusters.commands.context import (
     fleet_of,
     groups_option,
-    known,
     nodes_argument,
-    place,
     place_options,
+    read_known,
+    resolve_place,
 )
 from hpctl.clusters.failures import of_rows
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
@@ -26,7 +26,7 @@ from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Layout, Line, Lines, Section, state_column
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, DIM, WARN, joined, styled, word
+from hpctl.toolkit.tables import BAD, DIM, WARN, color_word, join_texts, style_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 JOBS_SHOWN = 3
 
 
-def _slurm(row: NodeRow) -> Text:
-    state = word(row.slurm_state)
+def _render_slurm_state(row: NodeRow) -> Text:
+    state = color_word(row.slurm_state)
     flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
-    return joined("+", [state, *(styled(flag, WARN) for flag in flags)])
+    return join_texts("+", [state, *(style_text(flag, WARN) for flag in flags)])
 
 
-def _jobs(row: NodeRow) -> str:
+def _format_jobs(row: NodeRow) -> str:
     jobs = row.jobs
     more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
     return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
@@ -58,8 +58,8 @@ NODE_COLUMNS = (
     state_column("IMAGE", "image", wide=True, when="details"),
     state_column("STATUS", "status"),
     # The one column whose words run long: states are a base and any number of flags.
-    Column("SLURM", _slurm, fold=True, when="has_slurm_states"),
-    state_column("JOBS", _jobs, when="has_slurm_states"),
+    Column("SLURM", _render_slurm_state, fold=True, when="has_slurm_states"),
+    state_column("JOBS", _format_jobs, when="has_slurm_states"),
     state_column("HEALTH", "health", when="has_health"),
 )
 
@@ -83,7 +83,7 @@ class ClusterNodesView(Struct, frozen=True):
     layout: ClassVar[Layout] = (
         Section("nodes", NODE_COLUMNS),
         Line("{counts}", style=DIM),
-        Lines(lambda view: failures(view.failed_nodes)),
+        Lines(lambda view: describe_failures(view.failed_nodes)),
         Lines("remarks"),
         Lines("errors", style=WARN),
     )
@@ -116,9 +116,9 @@ class ClusterNodesView(Struct, frozen=True):
     def remarks(self) -> list[Text]:
         """What the table has no room for, node by node."""
         return [
-            styled(f"{row.shown}: {text}", style)
+            style_text(f"{row.shown}: {text}", style)
             for row in self.nodes
-            for text, style in _remarks(row)
+            for text, style in _list_remarks(row)
         ]
 
     @property
@@ -127,7 +127,7 @@ class ClusterNodesView(Struct, frozen=True):
         return list(dict.fromkeys(filter(None, (self.slurm_error, self.health_error))))
 
 
-def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
+def matches_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
     """Whether a row is of one of these groups and in one of these states; none given is any."""
     args = {row.status, row.slurm_state, *row.slurm_flags, row.health}
     has = {word.casefold() for word in args}
@@ -167,15 +167,17 @@ def instances(
     NODE is a node name, instance id, logical id, address, <group>-<n>, or a hostlist of names.
     Exit code: 0, or 3 where something that is at hand could not be read.
     """
-    here = place(**where)
+    here = resolve_place(**where)
     fleet = fleet_of(here, details=details)
-    answer = known(here, live=False)
+    answer = read_known(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:
         find_group(fleet.description, group)
     at = output.now()
     shown = [
-        row for row in (resolve_all(rows, names) if names else rows) if matches(row, groups, states)
+        row
+        for row in (resolve_all(rows, names) if names else rows)
+        if matches_filters(row, groups, states)
     ]
     view = ClusterNodesView(
         as_of=at,
@@ -188,13 +190,13 @@ def instances(
         nodes=tuple(shown),
         failed_nodes=of_rows(here.aws, fleet.description, shown, at),
     )
-    output.show("cluster-nodes", view, as_json)
+    output.show_view("cluster-nodes", view, as_json)
     blind = here.slurm and answer.slurm is None
     unread = any(row.unread for row in view.nodes)
-    output.leave(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
+    output.exit_with(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
 
 
-def _remarks(row: NodeRow) -> list[tuple[str, str]]:
+def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:
     """What a table has no room for. What failed is told apart; Running needs no old message."""
     lines = []
     failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)

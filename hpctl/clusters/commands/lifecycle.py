@@ -20,13 +20,13 @@ from hpctl.toolkit.arguments import ThereType, aws_options
 from hpctl.toolkit.declared_view import Blank, Each, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import DRY_RUN, Exit, json_option, leave
+from hpctl.toolkit.output import DRY_RUN, Exit, exit_with, json_option
 from hpctl.toolkit.tables import BAD, GOOD
 
 if TYPE_CHECKING:
     from hpctl.clusters.bundle import Bundle, S3Prefix
-    from hpctl.clusters.bundle_checks import Problem, StepState, Trial
-    from hpctl.clusters.bundle_wheels import Target
+    from hpctl.clusters.bundle_checks import BundleProblem, StepState, Trial
+    from hpctl.clusters.bundle_wheels import WheelTarget
 
 
 @click.group(
@@ -62,7 +62,7 @@ class BundleView(Struct, frozen=True):
     files: int
     size: int
     wheels: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[BundleProblem, ...]
     notes: tuple[str, ...]
 
     # Paths and digests are copied from the screen: they are not broken into lines.
@@ -161,9 +161,9 @@ def bundle(
 
     if sum(map(bool, (wheels, installed, wheelhouse))) > 1:
         raise click.UsageError("give one of --wheels, --installed and --wheelhouse")
-    target = _target(python_version, machine, python)
+    target = _parse_target(python_version, machine, python)
     directory = directory.absolute()
-    bundles.replaceable(directory)
+    bundles.require_replaceable(directory)
     with _room_beside(directory) as room:
         made = room / "bundle"
         made.mkdir()
@@ -171,33 +171,33 @@ def bundle(
         if wheels or installed:
             house = room / "wheels"
             if wheels:
-                bundle_wheels.download(house, target)
+                bundle_wheels.download_wheels(house, target)
             else:
-                bundle_wheels.installed(house, target.python)
-        packed = bundle_wheels.given(house) if house else ()
+                bundle_wheels.copy_installed_wheels(house, target.python)
+        packed = bundle_wheels.list_wheels(house) if house else ()
         parts = bundles.BundleParts(
             config=settings, additions=add, wheels=packed, python=python, made_for=asdict(target)
         )
-        bundles.lay(made, parts)
+        bundles.lay_out_bundle(made, parts)
         note = _with_roles(made, spec_file)
-        found = bundle_checks.problems(made)
-        signed = bundles.sign(made)
+        found = bundle_checks.find_bundle_problems(made)
+        signed = bundles.write_manifest(made)
         if not found:
             made.chmod(0o755)
-            bundles.replace(made, directory)
-    view = _view(directory, signed, found, target, note)
-    toolkit_output.show("lifecycle-bundle", view, as_json)
-    leave(Exit.PROBLEM if found else Exit.FINE)
+            bundles.replace_bundle(made, directory)
+    view = _make_view(directory, signed, found, target, note)
+    toolkit_output.show_view("lifecycle-bundle", view, as_json)
+    exit_with(Exit.PROBLEM if found else Exit.FINE)
 
 
-def _target(version: str | None, machine: str, packed: Path | None) -> Target:
+def _parse_target(version: str | None, machine: str, packed: Path | None) -> WheelTarget:
     from hpctl.clusters import bundle_wheels
 
     inside = bundle_wheels.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
         raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
-    return bundle_wheels.Target(wanted, machine)
+    return bundle_wheels.WheelTarget(wanted, machine)
 
 
 @contextmanager
@@ -227,12 +227,12 @@ def _with_roles(made: Path, spec_file: Path | None) -> str:
     path = spec_file or Path(DEFAULT_SPEC)
     if not path.is_file():
         return ""
-    where = write_roles(made, spec.read(str(path)))
+    where = write_roles(made, spec.read_spec(str(path)))
     return f"{where} has the groups' roles, as {path} says them" if where else ""
 
 
-def _view(
-    output: Path, signed: Bundle, found: tuple[Problem, ...], target: Target, note: str
+def _make_view(
+    output: Path, signed: Bundle, found: tuple[BundleProblem, ...], target: WheelTarget, note: str
 ) -> BundleView:
     notes = [note] if note else []
     if not signed.wheels:
@@ -311,28 +311,28 @@ def push(
     """
     from hpctl.clusters import bundle as bundles
     from hpctl.clusters import bundle_checks
-    from hpctl.clusters.commands.waiting import confirm
+    from hpctl.clusters.commands.waiting import confirm_or_exit
 
     if prune and not target.prefix:
         raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")
-    read = bundles.read(directory)
-    found = bundle_checks.problems(directory)
+    read = bundles.read_bundle(directory)
+    found = bundle_checks.find_bundle_problems(directory)
     if found:
         raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl cluster lifecycle bundle")
     aws = open_aws(**account)
-    plan = bundles.plan(aws, read, target)
+    plan = bundles.plan_push(aws, read, target)
     deletes = prune and bool(plan.left_over)
     if deletes and not dry_run:
-        confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
+        confirm_or_exit(f"Delete {len(plan.left_over)} objects in {target}?", yes)
     if not dry_run:
 
         def report(path: str) -> None:
             if not as_json:
                 toolkit_output.echo(f"sending {path}", err=True)
 
-        bundles.push(aws, read, target, plan, report)
+        bundles.push_bundle(aws, read, target, plan, report)
         if deletes:
-            bundles.prune(aws, target, plan)
+            bundles.prune_prefix(aws, target, plan)
     view = PushView(
         source_s3_uri=str(target),
         digest=read.digest,
@@ -342,8 +342,8 @@ def push(
         left_over=plan.left_over,
         pruned=deletes and not dry_run,
     )
-    toolkit_output.show("lifecycle-push", view, as_json)
-    leave(Exit.FINE)
+    toolkit_output.show_view("lifecycle-push", view, as_json)
+    exit_with(Exit.FINE)
 
 
 def _steps_taken(trial: Trial) -> list[StepState]:
@@ -363,7 +363,7 @@ class TestView(Struct, frozen=True):
 
     digest: str
     mode: str
-    problems: tuple[Problem, ...]
+    problems: tuple[BundleProblem, ...]
     trials: tuple[Trial, ...]
     slurm: str
     passed: bool
@@ -413,22 +413,22 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
     from hpctl.clusters import bundle_checks as bundle_trial
 
     directory = directory.absolute()
-    read = bundles.read(directory)
-    found = bundle_checks.problems(directory)
+    read = bundles.read_bundle(directory)
+    found = bundle_checks.find_bundle_problems(directory)
     trials: tuple[Trial, ...] = ()
     slurm = "not tried"
     if not found:
         with tempfile.TemporaryDirectory(prefix="hpctl-lifecycle-") as room:
             trials = tuple(
                 bundle_trial.run_as(directory, role, mode, Path(room) / role)
-                for role in bundle_trial.roles(directory)
+                for role in bundle_trial.list_roles(directory)
             )
         if not no_slurm and all(trial.code == 0 for trial in trials):
             slurm = _with_slurm(directory)
     passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
     view = TestView(read.digest, mode, found, trials, slurm, passed)
-    toolkit_output.show("lifecycle-test", view, as_json)
-    leave(Exit.FINE if passed else Exit.PROBLEM)
+    toolkit_output.show_view("lifecycle-test", view, as_json)
+    exit_with(Exit.FINE if passed else Exit.PROBLEM)
 
 
 def _with_slurm(directory: Path) -> str:
@@ -459,5 +459,5 @@ def show(root: Path, as_json: bool) -> None:
             "no lifecycle script of hpctl's has run on this machine",
             "HyperPod's own log of it: /var/log/provision/provisioning.log",
         )
-    toolkit_output.show("lifecycle-show", run, as_json)
-    leave(Exit.PROBLEM if run.state == "failed" else Exit.FINE)
+    toolkit_output.show_view("lifecycle-show", run, as_json)
+    exit_with(Exit.PROBLEM if run.state == "failed" else Exit.FINE)

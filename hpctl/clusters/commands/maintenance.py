@@ -14,21 +14,21 @@ from msgspec.structs import replace
 
 from hpctl.clusters import health_verdict, maintenance, maintenance_following, maintenance_orders
 from hpctl.clusters.commands.context import (
-    Known,
-    Place,
+    ClusterPlace,
+    KnownNodes,
     cluster_argument,
     fleet_of,
     groups_option,
-    known,
     nodes_argument,
-    place,
     place_options,
+    read_known,
+    resolve_place,
 )
 from hpctl.clusters.commands.waiting import (
     FOLLOW,
     GIVE_UP,
     all_of,
-    confirm,
+    confirm_or_exit,
     duration_option,
     wait_option,
     yes_option,
@@ -157,8 +157,8 @@ def software_update(
     The root volumes are written anew and the lifecycle scripts run again; jobs are not waited for.
     Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
     """
-    here, fleet = _fleet(name or cluster, where)
-    every = _groups(fleet, groups)
+    here, fleet = _read_fleet(name or cluster, where)
+    every = _select_groups(fleet, groups)
     if release and not groups:
         raise click.UsageError("--release is for the groups named by --group")
     try:
@@ -175,24 +175,28 @@ def software_update(
     except ValueError as error:
         raise click.UsageError(f"--batch, --rollback-batch: {error}") from error
     rows = tuple(row for row in fleet.rows if row.group in every)
-    view = _view(here, "UpdateClusterSoftware", request, rows)
-    _warn(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
+    view = _make_view(here, "UpdateClusterSoftware", request, rows)
+    _warn_of_jobs(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
     if batch:
-        output.echo(output.folded(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
+        output.echo(output.fold_text(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
     if dry_run:
-        return _show(view, as_json)
-    confirm("update the software?", yes)
+        return _show_view(view, as_json)
+    confirm_or_exit("update the software?", yes)
     aws, cluster_name = here.aws, here.cluster
-    maintenance_orders.order(
+    maintenance_orders.send_order(
         aws, "update_cluster_software", request,
-        lambda: maintenance_orders.updating(aws, cluster_name), time.sleep,
+        lambda: maintenance_orders.is_updating(aws, cluster_name), time.sleep,
     )  # fmt: skip
     following = maintenance_following.Following(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
         before=fleet.description,
     )  # fmt: skip
-    view = _followed(view, following.software()) if wait else _with(view, outcome="ordered")
-    return _show(view, as_json)
+    view = (
+        _follow_maintenance(view, following.software())
+        if wait
+        else _join_slurm(view, outcome="ordered")
+    )
+    return _show_view(view, as_json)
 
 
 @click.command("health-check")
@@ -218,8 +222,8 @@ def health_check(
     """
     if not names and not groups:
         raise click.UsageError("name the nodes, or their groups with --group")
-    here, fleet = _fleet(where.pop("cluster"), where)
-    _groups(fleet, groups)
+    here, fleet = _read_fleet(where.pop("cluster"), where)
+    _select_groups(fleet, groups)
     named = resolve_all(fleet.rows, names)
     # A node that is named beside its group is one node.
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
@@ -228,31 +232,33 @@ def health_check(
         raise HpctlError(f"deep health checks are for workers: not {', '.join(heads)}")
     chosen = checks or CHECKS[:2]
     request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
-    view = _view(here, "StartClusterHealthCheck", request, rows)
-    _warn(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
+    view = _make_view(here, "StartClusterHealthCheck", request, rows)
+    _warn_of_jobs(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
     if dry_run:
-        return _show(view, as_json)
-    confirm("start the checks?", yes)
+        return _show_view(view, as_json)
+    confirm_or_exit("start the checks?", yes)
     aws, cluster_name, ordered = here.aws, here.cluster, output.now()
-    maintenance_orders.order(
+    maintenance_orders.send_order(
         aws, "start_cluster_health_check", request,
-        lambda: maintenance_orders.checking(aws, cluster_name), time.sleep,
+        lambda: maintenance_orders.is_checking(aws, cluster_name), time.sleep,
     )  # fmt: skip
     every = tuple(dict.fromkeys(row.group for row in rows))
     following = maintenance_following.Following(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
     if not wait:
-        return _show(_with(view, outcome="ordered"), as_json)
-    view = _followed(view, following.health())
+        return _show_view(_join_slurm(view, outcome="ordered"), as_json)
+    view = _follow_maintenance(view, following.health())
     if view.outcome != "interrupted":
         after = fleet_of(here)
-        became = checked(rows, after.rows)
-        view = _with(view, nodes=tuple(_checked(aws, after, node, ordered) for node in became))
-    return _show(view, as_json)
+        became = compare_nodes(rows, after.rows)
+        view = _join_slurm(
+            view, nodes=tuple(_read_check_result(aws, after, node, ordered) for node in became)
+        )
+    return _show_view(view, as_json)
 
 
-def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
+def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
     """What became of each node, by comparison: no call of the API tells a result."""
     results = []
     for old in before:
@@ -276,7 +282,7 @@ def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[Checke
     return tuple(results)
 
 
-def _checked(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
+def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
     """The node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
@@ -285,8 +291,8 @@ def _checked(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> Chec
     return replace(node, result=result, message=node.message or line)
 
 
-def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]:
-    here = place(cluster, **where)
+def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterPlace, Fleet]:
+    here = resolve_place(cluster, **where)
     fleet = fleet_of(here)
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
@@ -297,7 +303,7 @@ def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]
     return here, fleet
 
 
-def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
+def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
     """The groups named, or all. Raises Absent for one that is not there."""
     every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
@@ -305,10 +311,10 @@ def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
     return tuple(named or every)
 
 
-def _view(
-    here: Place, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
+def _make_view(
+    here: ClusterPlace, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
 ) -> MaintenanceView:
-    answer = known(here) if here.slurm else Known()
+    answer = read_known(here) if here.slurm else KnownNodes()
     jobs: tuple[int, ...] | None = None
     if answer.slurm is not None:
         joined = answer.join(tuple(rows), here)
@@ -318,11 +324,11 @@ def _view(
     )
 
 
-def _with(view: MaintenanceView, **changed: Any) -> MaintenanceView:
+def _join_slurm(view: MaintenanceView, **changed: Any) -> MaintenanceView:
     return replace(view, as_of=output.now(), **changed)
 
 
-def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
+def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
     output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
     if view.jobs is None:
@@ -332,7 +338,7 @@ def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
         output.echo(f"  jobs there: {running}", err=True)
 
 
-def _followed(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
+def _follow_maintenance(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
     """Tell of each change on standard error; the view at the end."""
     before: list[str] = []
     last = Work("", ())
@@ -343,17 +349,17 @@ def _followed(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
                 output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
             before = lines
     except KeyboardInterrupt:
-        return _with(view, outcome="interrupted", groups=last.groups)
+        return _join_slurm(view, outcome="interrupted", groups=last.groups)
     outcome = "failed" if last.failed else "done"
-    return _with(view, outcome=outcome, failed=last.failed, groups=last.groups)
+    return _join_slurm(view, outcome=outcome, failed=last.failed, groups=last.groups)
 
 
-def _show(view: MaintenanceView, as_json: bool) -> None:
-    output.show("cluster-maintenance", view, as_json)
+def _show_view(view: MaintenanceView, as_json: bool) -> None:
+    output.show_view("cluster-maintenance", view, as_json)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
-    output.leave(Exit.PROBLEM if bad else Exit.FINE)
+    output.exit_with(Exit.PROBLEM if bad else Exit.FINE)
 
 
 def work_lines(work: Work) -> list[str]:

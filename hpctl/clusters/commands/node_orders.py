@@ -18,25 +18,32 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import PHASES, RemovalView
 from hpctl.clusters.commands.context import (
-    Known,
-    Place,
+    ClusterPlace,
+    KnownNodes,
     complete_node,
     fleet_of,
-    known,
-    place,
     place_options,
+    read_known,
+    resolve_place,
 )
 from hpctl.clusters.commands.waiting import (
     all_of,
-    confirm,
+    confirm_or_exit,
     duration_option,
     wait_option,
     yes_option,
 )
 from hpctl.clusters.node_lookup import resolve_all
-from hpctl.clusters.node_order_plan import Plan, Target, plan
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, plan_order
 from hpctl.clusters.order_terms import OrderOptions, Verb
-from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, invoking_user, report
+from hpctl.engine.request_client import (
+    ANSWER_S,
+    JobHere,
+    ask_daemon,
+    describe_job_fate,
+    invoking_user,
+    report_and_exit,
+)
 from hpctl.engine.requests import NOW
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NODES, now_option
@@ -53,20 +60,20 @@ from hpctl.toolkit.declared_view import (
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import INTERRUPTED
 from hpctl.toolkit.output import DRY_RUN, Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, styled
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, style_text
+from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Mode
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hpctl.clusters.commands.waiting import Waiting
+    from hpctl.clusters.commands.waiting import WaitOptions
     from hpctl.clusters.fleet import Fleet
-    from hpctl.clusters.node_order_plan import Pick, Plan
+    from hpctl.clusters.node_order_plan import NodeOrderPlan, Pick
     from hpctl.clusters.order_follow import OrderFollow
     from hpctl.clusters.order_loop import OrderRun
-    from hpctl.clusters.order_progress import NodeProgress
+    from hpctl.clusters.order_progress import OrderNodeProgress
 
 
 HEARTBEAT_S = 60.0
@@ -78,12 +85,12 @@ removal_now_option = click.option(
 )
 
 
-def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
+def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
     """The order that removes these nodes. Raises HpctlError where one of them may not go."""
 
     alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
-    order = plan(
+    order = plan_order(
         Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
     )
     wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
@@ -93,7 +100,7 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
     return order
 
 
-def need_slurm(here: Place, answer: Known, now: bool) -> None:
+def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
     """Nobody removes nodes blindly by mistake. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
@@ -109,31 +116,35 @@ def need_slurm(here: Place, answer: Known, now: bool) -> None:
 
 
 def take_out(
-    here: Place, order: Plan, waiting: Waiting, now: bool, floor: Mapping[str, int]
-) -> tuple[dict[str, NodeProgress], bool]:
+    here: ClusterPlace,
+    order: NodeOrderPlan,
+    waiting: WaitOptions,
+    now: bool,
+    floor: Mapping[str, int],
+) -> tuple[dict[str, OrderNodeProgress], bool]:
     """Each node as soon as its jobs have ended; what became of each, and whether Ctrl-C came.
 
     `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
     """
     options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
-    return carry_out(_begin(here, order, options))
+    return carry_out(_begin_run(here, order, options))
 
 
 class Looks(Protocol):
     """An order on its way, carried out here or by the daemon."""
 
-    progress: dict[str, NodeProgress]
+    progress: dict[str, OrderNodeProgress]
     on_interrupt: str
     """What becomes of the order on a Ctrl-C."""
 
-    def looks(self) -> Iterator[tuple[NodeProgress, ...]]:
+    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, until each has ended."""
 
-    def let_go(self) -> tuple[NodeProgress, ...]:
+    def let_go(self) -> tuple[OrderNodeProgress, ...]:
         """Stop waiting."""
 
 
-def carry_out(run: Looks) -> tuple[dict[str, NodeProgress], bool]:
+def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
     """What became of each node of an order, and whether somebody pressed Ctrl-C.
 
     Told on standard error: a line for each thing that changes, and one a minute while nothing does.
@@ -141,7 +152,7 @@ def carry_out(run: Looks) -> tuple[dict[str, NodeProgress], bool]:
     """
     try:
         with _ended_by(signal.SIGTERM, signal.SIGHUP):
-            _tell(run.looks())
+            _print_looks(run.looks())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             output.echo(f"hpctl: interrupted; {run.on_interrupt} ...", err=True)
@@ -154,13 +165,13 @@ def carry_out(run: Looks) -> tuple[dict[str, NodeProgress], bool]:
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
     """Take these signals for Ctrl-C, but those that somebody has set to be ignored (nohup)."""
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def raise_ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = {n: signal.getsignal(n) for n in numbers}
     taken = {n: old for n, old in before.items() if old is not signal.SIG_IGN}
     for number in taken:
-        signal.signal(number, end)
+        signal.signal(number, raise_ended)
     try:
         yield
     finally:
@@ -168,13 +179,13 @@ def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
-    answer: dict[str, NodeProgress] = {}
+def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
+    answer: dict[str, OrderNodeProgress] = {}
     spoke = time.monotonic()
     for look in looks:
         fresh = [one for one in look if answer.get(one.instance_id) != one]
         answer |= {one.instance_id: one for one in fresh}
-        lines = [_line(one) for one in fresh]
+        lines = [_format_line(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
         for text in lines:
@@ -182,22 +193,22 @@ def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
             spoke = time.monotonic()
 
 
-def removals(
-    picks: Sequence[Pick], done: dict[str, NodeProgress] | None = None
+def make_removal_views(
+    picks: Sequence[Pick], done: dict[str, OrderNodeProgress] | None = None
 ) -> tuple[RemovalView, ...]:
     """Nodes picked, with what became of them where they were ordered away."""
     return tuple(
-        copied(
+        copy_view(
             RemovalView,
             pick.row,
             why=pick.why,
-            **_became((done or {}).get(pick.row.instance_id or pick.row.logical_id)),
+            **_describe_result((done or {}).get(pick.row.instance_id or pick.row.logical_id)),
         )
         for pick in picks
     )
 
 
-def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
+def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) -> tuple[str, str]:
     """The outcome of removals and why; ("", "") where every node is gone or going."""
     phases = [one.phase.value for one in done.values()]
     if interrupted:
@@ -213,7 +224,7 @@ def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
     return "", ""
 
 
-def _line(one: NodeProgress) -> str:
+def _format_line(one: OrderNodeProgress) -> str:
     """One node on its way, in one line."""
     text = f"{one.node}: {PHASES[one.phase]}"
     if one.jobs:
@@ -233,8 +244,8 @@ _STYLES = {
 }
 
 
-def _result(node: OrderedNode) -> Text:
-    text = styled(PHASES[node.phase], _STYLES.get(node.phase, ""))
+def _render_result(node: OrderedNode) -> Text:
+    text = style_text(PHASES[node.phase], _STYLES.get(node.phase, ""))
     if why := node.text or node.code:
         text.append(f": {why}", "")
     return text
@@ -268,7 +279,7 @@ class OrderedNode(Struct, frozen=True):
             empty="-",
             when=lambda view: any(node.new_instance_id for node in view.nodes),
         ),
-        Column("RESULT", _result, fold=True),
+        Column("RESULT", _render_result, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "group",
@@ -324,7 +335,7 @@ class PlannedNode(Struct, frozen=True):
     @property
     def fates(self) -> list[str]:
         """What becomes of each job on it."""
-        return [fate(job, now=self.now) for job in self.node.jobs]
+        return [describe_job_fate(job, now=self.now) for job in self.node.jobs]
 
 
 class OrderPlanView(NodeOrderView, frozen=True):
@@ -427,15 +438,15 @@ class OrderResultView(NodeOrderView, frozen=True):
     @property
     def going(self) -> str:
         """The nodes that are deleted and still drained, as a hostlist."""
-        return self._drained if self.verb == Verb.DELETE else ""
+        return self._list_drained if self.verb == Verb.DELETE else ""
 
     @property
     def coming(self) -> str:
         """The nodes that are to come back and still drained, as a hostlist."""
-        return "" if self.verb == Verb.DELETE else self._drained
+        return "" if self.verb == Verb.DELETE else self._list_drained
 
     @property
-    def _drained(self) -> str:
+    def _list_drained(self) -> str:
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase != "failed")
 
 
@@ -444,14 +455,14 @@ V = TypeVar("V", bound=NodeOrderView)
 
 def order_view(
     kind: type[V],
-    order: Plan,
+    order: NodeOrderPlan,
     at: datetime,
     *,
     now: bool,
     dry_run: bool = False,
     by_daemon: bool = False,
     why_not: str = "",
-    done: dict[str, NodeProgress] | None = None,
+    done: dict[str, OrderNodeProgress] | None = None,
 ) -> V:
     """The plan, and what became of it, as a value."""
     return kind(
@@ -462,28 +473,28 @@ def order_view(
         refusal=order.refusal,
         by_daemon=by_daemon,
         why_not_daemon=why_not,
-        nodes=tuple(_ordered(t, (done or {}).get(t.instance)) for t in order.targets),
+        nodes=tuple(_make_ordered_node(t, (done or {}).get(t.instance)) for t in order.targets),
         now=now,
     )
 
 
-def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
+def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> OrderedNode:
     jobs = sorted(target.jobs, key=lambda job: job.id)
-    return copied(
+    return copy_view(
         OrderedNode,
         target.row,
         node=target.row.shown,
         instance_id=target.instance,
-        jobs=tuple(copied(JobHere, job, nodes=len(job.nodes)) for job in jobs),
+        jobs=tuple(copy_view(JobHere, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
         warning=target.warning,
         under_way=target.under_way,
         new_instance_id=one.new_instance_id if one else "",
-        **_became(one),
+        **_describe_result(one),
     )
 
 
-def _became(one: NodeProgress | None) -> dict[str, str]:
+def _describe_result(one: OrderNodeProgress | None) -> dict[str, str]:
     """What became of a node, in the words of both views; nothing where it was not ordered."""
     args = ("phase", "text", "code", "fix", "left_drained")
     return {word: str(getattr(one, word, "")) for word in args}
@@ -530,7 +541,7 @@ def replace(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run(Verb.REPLACE, **options)
+    _run_order(Verb.REPLACE, **options)
 
 
 @click.command()
@@ -544,7 +555,7 @@ def reboot(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run(Verb.REBOOT, **options)
+    _run_order(Verb.REBOOT, **options)
 
 
 @click.command("delete-nodes")
@@ -555,16 +566,16 @@ def delete_nodes(**options: Any) -> None:
     NODE is any name of a node, or a hostlist. To delete a cluster: hpctl cluster delete.
     Exit code: 0 all are gone, 1 refused or failed, 3 in doubt or not gone in time, 130 interrupted.
     """
-    _run(Verb.DELETE, direct=True, **options)
+    _run_order(Verb.DELETE, direct=True, **options)
 
 
-def _run(
+def _run_order(
     verb: Verb, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
     direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
 
-    here = place(**where)
-    text, order = _planned(here, verb, names, now=now)
+    here = resolve_place(**where)
+    text, order = _plan_order(here, verb, names, now=now)
     by_daemon, why_not = (False, "") if direct else _daemon_takes(text, order)
     planned = order_view(
         OrderPlanView,
@@ -576,15 +587,15 @@ def _run(
         why_not=why_not,
     )
     if dry_run or order.refused:
-        output.show("cluster-order", planned, as_json)
-        output.leave(Exit.PROBLEM if order.refused else Exit.FINE)
+        output.show_view("cluster-order", planned, as_json)
+        output.exit_with(Exit.PROBLEM if order.refused else Exit.FINE)
         return
     output.on_stderr(output.draw_declared, planned)
-    confirm(f"{verb} {len(order.targets)} node(s)?", yes)
+    confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
     run: Looks | None = None
     if not by_daemon:
-        run = _begin(here, order, options)
+        run = _begin_run(here, order, options)
     else:
         run = _hand_over(here, order, options, as_json=as_json)
     if run is None:
@@ -599,16 +610,18 @@ def _run(
         why_not=why_not,
         done=done,
     )
-    output.show("cluster-order", view, as_json)
+    output.show_view("cluster-order", view, as_json)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
-    output.leave(_exit(view, wait=wait))
+    output.exit_with(_choose_exit(view, wait=wait))
 
 
-def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> tuple[Known, Plan]:
+def _plan_order(
+    here: ClusterPlace, verb: Verb, names: tuple[str, ...], *, now: bool
+) -> tuple[KnownNodes, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
     fleet = fleet_of(here)
-    answer = known(here)
+    answer = read_known(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(
             f"what runs on the nodes is unknown: {answer.slurm_error}",
@@ -622,10 +635,10 @@ def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> t
     rows = resolve_all(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive
     by = invoking_user()
-    return answer, plan(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
+    return answer, plan_order(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
 
 
-def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:
+def _daemon_takes(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
     """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = answer.world
     if world is None or world.daemon is None or not world.daemon_alive:
@@ -638,7 +651,7 @@ def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:
 
 
 def _hand_over(
-    here: Place, order: Plan, options: OrderOptions, *, as_json: bool
+    here: ClusterPlace, order: NodeOrderPlan, options: OrderOptions, *, as_json: bool
 ) -> OrderFollow | None:
     """Ask the daemon for each node, as `hpctl replace` does; return what follows its recoveries.
 
@@ -652,9 +665,9 @@ def _hand_over(
     settings = here.settings()
     targets = [str(NodeName(target.row.node)) for target in order.targets]
     verb = order.verb + NOW if options.now else order.verb
-    view = ask(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
+    view = ask_daemon(settings, verb, targets, wait_s=ANSWER_S if options.wait else 0.0)
     if not options.wait or not all(request.answered for request in view.requests):
-        report(view, as_json, waited=options.wait)
+        report_and_exit(view, as_json, waited=options.wait)
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
     reader = WorldReader(settings, recent=True)
@@ -667,7 +680,7 @@ def _hand_over(
     )
 
 
-def _begin(here: Place, order: Plan, options: OrderOptions) -> OrderRun:
+def _begin_run(here: ClusterPlace, order: NodeOrderPlan, options: OrderOptions) -> OrderRun:
     from hpctl.clusters.order_loop import OrderRun
     from hpctl.clusters.order_ports import OrderPorts
     from hpctl.engine import adapters
@@ -677,7 +690,7 @@ def _begin(here: Place, order: Plan, options: OrderOptions) -> OrderRun:
     return OrderRun(order, OrderPorts(here.aws, slurm, SystemClock(), time.sleep), options)
 
 
-def _exit(view: NodeOrderView, *, wait: bool) -> Exit:
+def _choose_exit(view: NodeOrderView, *, wait: bool) -> Exit:
     phases = {node.phase for node in view.nodes}
     if phases & {"refused", "failed"}:
         return Exit.PROBLEM

@@ -8,33 +8,39 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from hpctl.clusters.commands.change_view import CallView, RemovalsText, RemovalView, followed, tell
+from hpctl.clusters.commands.change_view import (
+    CallView,
+    RemovalsText,
+    RemovalView,
+    exit_with_outcome,
+    select_followed_fields,
+)
 from hpctl.clusters.commands.context import (
-    Place,
+    ClusterPlace,
     complete_group,
     fleet_of,
-    known,
-    place,
     place_options,
+    read_known,
+    resolve_place,
 )
 from hpctl.clusters.commands.node_orders import (
-    ended,
+    make_removal_views,
     need_slurm,
     order_for,
     removal_now_option,
-    removals,
+    summarize_removals,
     take_out,
 )
 from hpctl.clusters.commands.waiting import (
-    Waiting,
-    confirm,
+    WaitOptions,
+    confirm_or_exit,
     dry_run_option,
-    follow,
+    follow_cluster,
     wait_options,
     yes_option,
 )
 from hpctl.clusters.node_lookup import find_group, resolve_all
-from hpctl.clusters.node_order_plan import named, pick
+from hpctl.clusters.node_order_plan import pick_named_nodes, pick_nodes
 from hpctl.clusters.progress import in_service
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP, NODES
@@ -47,14 +53,14 @@ if TYPE_CHECKING:
 class _Scale(Struct):
     """One group's change under way, and how its end is told."""
 
-    here: Place
+    here: ClusterPlace
     fleet: Fleet
     group: str
     target: int
     now: bool
     dry_run: bool
     yes: bool
-    waiting: Waiting
+    waiting: WaitOptions
     as_json: bool
 
     @property
@@ -73,15 +79,17 @@ class _Scale(Struct):
             return self.tell("dry_run" if views else "unchanged", orders=views)
         if more:
             where = f"{self.group} of {self.name}"
-            confirm(f"Add {more} instance(s) to {where}, paid for from now on?", self.yes)
-            apply.grow(self.here.aws, self.here.cluster, self.group, count, self.waiting.patience)
+            confirm_or_exit(f"Add {more} instance(s) to {where}, paid for from now on?", self.yes)
+            apply.grow_group(
+                self.here.aws, self.here.cluster, self.group, count, self.waiting.patience
+            )
         return self.end(count, changed=bool(more))
 
     def down(self, count: int | None, names: str | None) -> None:
         """Fewer, by name."""
-        answer = known(self.here)
+        answer = read_known(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
-        going = removals(picks)
+        going = make_removal_views(picks)
         order = order_for(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
@@ -89,8 +97,8 @@ class _Scale(Struct):
         self.ask(going)
         floor = {} if count is None else {self.group: count}
         done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
-        outcome, why = ended(done, interrupted)
-        going = removals(picks, done)
+        outcome, why = summarize_removals(done, interrupted)
+        going = make_removal_views(picks, done)
         if outcome:
             pick_up = f"hpctl cluster wait {self.name}"
             return self.tell(outcome, why=why, removals=going, pick_up=pick_up)
@@ -103,8 +111,8 @@ class _Scale(Struct):
 
         if names is None:
             assert count is not None
-            return pick(rows, self.group, self.target, count)
-        chosen = named(resolve_all(rows, [names]), self.group)
+            return pick_nodes(rows, self.group, self.target, count)
+        chosen = pick_named_nodes(resolve_all(rows, [names]), self.group)
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
@@ -120,7 +128,7 @@ class _Scale(Struct):
         output.on_stderr(output.draw_declared, RemovalsText(going))
         jobs = {job for r in going for job in r.jobs}
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
-        confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
+        confirm_or_exit(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
 
     def end(self, count: int, *, changed: bool = True, going: tuple[RemovalView, ...] = ()) -> None:
         """Follow the group to its count, and tell."""
@@ -129,15 +137,19 @@ class _Scale(Struct):
         if self.waiting.wait:
             # Of this group alone: others may be scaled by others meanwhile.
             judge = in_service({self.group: count}, self.waiting.patience_s)
-            last = follow(self.here.aws, self.here.cluster, judge, self.waiting)
-        fields = {**followed(last), "removals": going, "pick_up": f"hpctl cluster wait {self.name}"}
+            last = follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
+        fields = {
+            **select_followed_fields(last),
+            "removals": going,
+            "pick_up": f"hpctl cluster wait {self.name}",
+        }
         if not changed and fields["outcome"] in ("ordered", "reached"):
             fields["outcome"] = "unchanged"
         self.tell(**fields)
 
     def tell(self, outcome: str, **fields: Any) -> None:
         """Print the end, and leave with its exit code."""
-        tell("scale", self.name, self.as_json, outcome=outcome, **fields)
+        exit_with_outcome("scale", self.name, self.as_json, outcome=outcome, **fields)
 
 
 @click.command()
@@ -163,7 +175,7 @@ def scale(
     now: bool,
     dry_run: bool,
     yes: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -174,7 +186,7 @@ def scale(
     done in time, 130 interrupted by Ctrl-C.
     """
 
-    here = place(**where)
+    here = resolve_place(**where)
     fleet = fleet_of(here)
     target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:

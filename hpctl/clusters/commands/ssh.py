@@ -9,9 +9,15 @@ from typing import Any
 
 import click
 
-from hpctl.clusters.commands.context import Place, complete_node, fleet_of, place, place_options
+from hpctl.clusters.commands.context import (
+    ClusterPlace,
+    complete_node,
+    fleet_of,
+    place_options,
+    resolve_place,
+)
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.node_lookup import resolve
+from hpctl.clusters.node_lookup import resolve_node
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NODES
 from hpctl.toolkit.errors import HpctlError
@@ -33,11 +39,11 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     group whose role allows Systems Manager. You are root there.
     """
     options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
-    here = place(**where)
+    here = resolve_place(**where)
     fleet = fleet_of(here)
-    row = resolve(_named(fleet.rows, here), node)
+    row = resolve_node(_find_rows(fleet.rows, here), node)
     args = session_command(
-        target(str(fleet.description["ClusterArn"]), row),
+        make_ssm_target(str(fleet.description["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
         command=command,
@@ -45,12 +51,12 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     if show:
         output.echo(shlex.join(args))
         return
-    _installed()
+    _require_programs()
     # The session owns the terminal from here on: its signals, its exit code.
     os.execvp(args[0], args)  # noqa: S606 -- a list of words, and no shell
 
 
-def target(arn: str, row: NodeRow) -> str:
+def make_ssm_target(arn: str, row: NodeRow) -> str:
     """What Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(f"{row.shown} has no instance yet", "`hpctl cluster instances` shows when")
@@ -70,13 +76,13 @@ def session_command(
     return args
 
 
-def _named(rows: tuple[NodeRow, ...], here: Place) -> tuple[NodeRow, ...]:
+def _find_rows(rows: tuple[NodeRow, ...], here: ClusterPlace) -> tuple[NodeRow, ...]:
     from hpctl.clusters.fleet_joining import with_instance_names
 
     return rows if here.resource_config is None else with_instance_names(rows, here.resource_config)
 
 
-def _installed() -> None:
+def _require_programs() -> None:
     """Raise with what to install where something is missing."""
     missing = [name for name in ("aws", PLUGIN) if shutil.which(name) is None]
     if missing:

@@ -20,15 +20,21 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.clusters.storage import Link, Wanted, links, looked_up, wait
-from hpctl.clusters.storage import link as make
+from hpctl.clusters.storage import Link, WantedLink, list_links, looked_up, wait_for_link
+from hpctl.clusters.storage import create_link as make
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import FILE_SYSTEM, DurationType, ThereType, aws_options, usage
+from hpctl.toolkit.arguments import (
+    FILE_SYSTEM,
+    DurationType,
+    ThereType,
+    aws_options,
+    make_usage_error,
+)
 from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import DRY_RUN, console
+from hpctl.toolkit.output import DRY_RUN, make_console
 
 
 @click.group(
@@ -132,27 +138,29 @@ def link(
     loads them ahead.
     """
     try:
-        wanted = Wanted.of(file_system, s3, path, auto_import=auto_import, auto_export=auto_export)
+        wanted = WantedLink.of(
+            file_system, s3, path, auto_import=auto_import, auto_export=auto_export
+        )
     except HpctlError as error:
-        raise usage(error) from error
+        raise make_usage_error(error) from error
     aws = open_aws(**account)
     if dry_run:
         there = looked_up(aws, wanted)
         planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
         view = LinkView(planned, False, True)
-        output.show("storage-link", view, as_json)
+        output.show_view("storage-link", view, as_json)
         return
     known, made = make(aws, wanted)
     if waits:
-        known = _follow(wait(aws, known, timeout_s=timeout_s), quiet=as_json)
-    output.show("storage-link", LinkView(known, made), as_json)
+        known = _follow_link(wait_for_link(aws, known, timeout_s=timeout_s), quiet=as_json)
+    output.show_view("storage-link", LinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
-        output.leave(output.Exit.PROBLEM)
+        output.exit_with(output.Exit.PROBLEM)
     if waits and not known.settled:
-        output.leave(output.Exit.CANNOT_TELL)
+        output.exit_with(output.Exit.CANNOT_TELL)
 
 
-def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
+def _follow_link(looks: Iterator[Link], *, quiet: bool) -> Link:
     """The last look; each new state is printed on standard error."""
     shown, known = "", None
     for known in looks:
@@ -163,7 +171,7 @@ def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
     return known
 
 
-def _events(events: tuple[str, ...]) -> str:
+def _format_events(events: tuple[str, ...]) -> str:
     return ",".join(event.lower() for event in events) or "-"
 
 
@@ -172,8 +180,8 @@ LINK_COLUMNS = (
     Column("PATH", "path"),
     Column("S3", "s3", fold=True),
     Column("STATE", "lifecycle"),
-    Column("IMPORT", lambda link: _events(link.auto_import), wide=True),
-    Column("EXPORT", lambda link: _events(link.auto_export), wide=True),
+    Column("IMPORT", lambda link: _format_events(link.auto_import), wide=True),
+    Column("EXPORT", lambda link: _format_events(link.auto_export), wide=True),
     Column("ID", "id", wide=True),
 )
 
@@ -211,10 +219,10 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
 
     Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
     """
-    found = links(open_aws(**account), file_system)
-    output.show("storage-ls", LinksView(found, file_system or ""), as_json)
+    found = list_links(open_aws(**account), file_system)
+    output.show_view("storage-ls", LinksView(found, file_system or ""), as_json)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
-        output.leave(output.Exit.PROBLEM)
+        output.exit_with(output.Exit.PROBLEM)
 
 
 @storage.command()
@@ -227,13 +235,13 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
     asked for goes on; called again, it loads what is left.
     """
-    looks = load(path, Lfs())
-    last = next(looks) if dry_run else follow(looks, quiet=as_json)
-    output.show("storage-preload", last, as_json)
+    looks = preload_files(path, Lfs())
+    last = next(looks) if dry_run else show_preload(looks, quiet=as_json)
+    output.show_view("storage-preload", last, as_json)
     if dry_run and not as_json:
         output.echo(output.DRY_RUN)
     if last.failed:
-        output.leave(output.Exit.PROBLEM)
+        output.exit_with(output.Exit.PROBLEM)
 
 
 BATCH: Final = 200
@@ -283,7 +291,7 @@ class Preload(Struct, frozen=True):
     @property
     def loaded_size(self) -> str:
         """`1.5 GiB`."""
-        return size(self.loaded_bytes)
+        return format_size(self.loaded_bytes)
 
     @property
     def done(self) -> bool:
@@ -310,27 +318,29 @@ class Lfs(Struct):
         One that is deleted meanwhile, by somebody here or in S3, is none of them.
         """
         found = set[str]()
-        for batch in _batches(files):
-            done = self._run("hsm_state", batch)
+        for batch in _split_batches(files):
+            done = self._run_lfs("hsm_state", batch)
             if done.returncode != 0:
                 if len(left := [name for name in batch if os.path.lexists(name)]) < len(batch):
                     found |= self.released(left)
                     continue
-                raise HpctlError(f"lfs hsm_state: {_error(done)}", _hint(_error(done)))
-            found |= _released(batch, done.stdout)
+                raise HpctlError(
+                    f"lfs hsm_state: {_format_error(done)}", _format_hint(_format_error(done))
+                )
+            found |= _parse_released(batch, done.stdout)
         return found
 
     def restore(self, files: Sequence[str]) -> dict[str, str]:
         """Ask for the contents of some files; the error of lfs for those that it would not load."""
-        done = self._run("hsm_restore", files)
+        done = self._run_lfs("hsm_restore", files)
         if done.returncode == 0:
             return {}
         if len(files) == 1:
-            return {files[0]: _error(done)}
+            return {files[0]: _format_error(done)}
         # One bad file fails the call: ask for each alone.
         return {name: why for one in files for name, why in self.restore([one]).items()}
 
-    def _run(self, verb: str, files: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _run_lfs(self, verb: str, files: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 [self.program, verb, *files],
@@ -350,7 +360,7 @@ class Lfs(Struct):
             raise HpctlError(f"cannot run {self.program}: {error.strerror}") from error
 
 
-def load(
+def preload_files(
     path: Path,
     lfs: Lfs,
     *,
@@ -363,7 +373,7 @@ def load(
 
     Interrupted, what was asked for goes on, and a second call finds what is left.
     """
-    files = list(_files(path))
+    files = list(_walk_files(path))
     todo = sorted(lfs.released(files))
     state = Preload(str(path), len(files), len(todo))
     yield state
@@ -383,7 +393,7 @@ def load(
         state = replace(
             state,
             loaded=state.loaded + len(arrived),
-            loaded_bytes=state.loaded_bytes + sum(map(_size, arrived)),
+            loaded_bytes=state.loaded_bytes + sum(map(_read_size, arrived)),
             under_way=len(under_way),
         )
         yield state
@@ -397,7 +407,7 @@ def load(
             sleep(poll_s)
 
 
-def _files(path: Path) -> Iterator[str]:
+def _walk_files(path: Path) -> Iterator[str]:
     """The regular files below a path, or the path itself. Raises HpctlError."""
     if path.is_file():
         yield str(path)
@@ -405,17 +415,17 @@ def _files(path: Path) -> Iterator[str]:
     if not path.is_dir():
         raise HpctlError(f"there is no {path}", "name a file or a directory of the mount")
 
-    def failed(error: OSError) -> None:
+    def raise_walk_error(error: OSError) -> None:
         raise HpctlError(f"{error.filename} cannot be listed: {error.strerror}") from error
 
-    for directory, _, names in os.walk(path, onerror=failed):
+    for directory, _, names in os.walk(path, onerror=raise_walk_error):
         for name in names:
             full = os.path.join(directory, name)
             if os.path.isfile(full) and not os.path.islink(full):
                 yield full
 
 
-def _batches(files: Sequence[str]) -> Iterator[list[str]]:
+def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
     """Bounded batches; a name with a newline goes alone, so that its answer can be told apart."""
     batch: list[str] = []
     for name in files:
@@ -430,7 +440,7 @@ def _batches(files: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _released(batch: Sequence[str], text: str) -> set[str]:
+def _parse_released(batch: Sequence[str], text: str) -> set[str]:
     """Which files `hsm_state` calls released. Raises HpctlError where it is silent about one."""
     rest = {name: text if len(batch) == 1 else "" for name in batch}
     if len(batch) > 1:
@@ -451,19 +461,19 @@ def _released(batch: Sequence[str], text: str) -> set[str]:
     return released
 
 
-def _size(name: str) -> int:
+def _read_size(name: str) -> int:
     try:
         return os.stat(name).st_size
     except OSError:
         return 0  # deleted meanwhile: nothing was loaded
 
 
-def _error(done: subprocess.CompletedProcess[str]) -> str:
+def _format_error(done: subprocess.CompletedProcess[str]) -> str:
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-def _hint(shown: str) -> str:
+def _format_hint(shown: str) -> str:
     if "ermission denied" in shown or "not permitted" in shown:
         return "run it as root: only root may ask for a restore"
     if "Inappropriate ioctl" in shown or "not supported" in shown:
@@ -471,11 +481,11 @@ def _hint(shown: str) -> str:
     return "`lfs hsm_state FILE` shows the same"
 
 
-def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
+def show_preload(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     """Go through the looks under a bar on standard error; the last one."""
     from rich import progress as bars
 
-    err = console(err=True)
+    err = make_console(err=True)
     bar = bars.Progress(
         bars.TextColumn("loading"),
         bars.BarColumn(),
@@ -490,11 +500,11 @@ def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
         task = bar.add_task("", total=last.released, loaded="")
         for last in looks:
             done = last.loaded + len(last.failed)
-            bar.update(task, completed=done, loaded=size(last.loaded_bytes))
+            bar.update(task, completed=done, loaded=format_size(last.loaded_bytes))
     return last
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """`3 B`, `1.5 GiB`."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

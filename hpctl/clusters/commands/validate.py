@@ -17,7 +17,14 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import ThereType, aws_options
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import DIM, assembled, indented, joined, styled, word
+from hpctl.toolkit.tables import (
+    DIM,
+    assemble_text,
+    color_word,
+    indent_block,
+    join_texts,
+    style_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,25 +117,27 @@ def validate(
     FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
     failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
     """
-    from hpctl.clusters.spec import SpecError, read
+    from hpctl.clusters.spec import SpecError, read_spec
 
     try:
-        spec = read(file)
+        spec = read_spec(file)
     except SpecError as error:
-        view = _unreadable(file, error, offline)
+        view = _report_unreadable(file, error, offline)
         if error.rest is not None:
             try:
                 aws = None if offline else open_aws(**where)
-                view = _with_rest(view, _checked(file, error.rest, aws, scripts, only), error)
+                view = _with_rest(view, _check_spec(file, error.rest, aws, scripts, only), error)
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
                 output.echo(f"hpctl: nothing else was checked: {why}", err=True)
     else:
         aws = None if offline else open_aws(**where)
-        view = _checked(file, spec, aws, scripts, only)
+        view = _check_spec(file, spec, aws, scripts, only)
     # By hand: verdicts that follow one another share a reason and a fix.
-    output.show("cluster-validate", view, as_json, lambda out, v: draw(out, v, verbose))
-    output.leave(exit_of(view, strict))
+    output.show_view(
+        "cluster-validate", view, as_json, lambda out, v: draw_verdicts(out, v, verbose)
+    )
+    output.exit_with(exit_of(view, strict))
 
 
 def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
@@ -137,9 +146,9 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
     """
 
-    view = _checked(file, spec, aws, None, ())
+    view = _check_spec(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
-        output.on_stderr(lambda out, v: draw(out, v, verbose=False), view)
+        output.on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
     if failed := view.counts["FAIL"]:
         raise HpctlError(
             f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
@@ -154,26 +163,28 @@ def exit_of(view: ValidateView, strict: bool) -> Exit:
     return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
 
 
-def shown(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
+def make_verdict_views(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
     """Verdicts with their places in the file whose text this is."""
-    from hpctl.clusters.validate.wanted import Lines, spoken
+    from hpctl.clusters.validate.wanted import SpecLines, format_place
 
-    lines = Lines(text)
+    lines = SpecLines(text)
     return tuple(
-        VerdictView(v.family, v.check, v.level, spoken(v.place), lines.of(v.place), v.what, v.fix)
+        VerdictView(
+            v.family, v.check, v.level, format_place(v.place), lines.of(v.place), v.what, v.fix
+        )
         for v in verdicts
     )
 
 
-def _checked(
+def _check_spec(
     file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
 ) -> ValidateView:
     from hpctl.clusters.service_model import open_model
-    from hpctl.clusters.validate import validate as checks
+    from hpctl.clusters.validate import validate_spec as checks
 
     folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
     # One line on a terminal that says what is awaited; nothing anywhere else.
-    with output.console(err=True).status("asking AWS ...") as status:
+    with output.make_console(err=True).status("asking AWS ...") as status:
         verdicts = checks(
             aws,
             spec,
@@ -182,14 +193,14 @@ def _checked(
             only=only,
             report=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
         )
-    views = shown(verdicts, Path(file).read_text())
-    return ValidateView(file, spec.name, aws is None, _counts(views), views)
+    views = make_verdict_views(verdicts, Path(file).read_text())
+    return ValidateView(file, spec.name, aws is None, _count_results(views), views)
 
 
-def _unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
+def _report_unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
     """The problems of a file that cannot be read whole."""
-    views = tuple(_problem(text, error.hint) for text in error.problems)
-    return ValidateView(file, "", offline, _counts(views), views)
+    views = tuple(_make_problem(text, error.hint) for text in error.problems)
+    return ValidateView(file, "", offline, _count_results(views), views)
 
 
 RESTS_ON = {
@@ -208,7 +219,7 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
     more = tuple(
         v
         for v in rest.verdicts
-        if v.level != "OK" and v.family not in blind and not _touches(v.place, places)
+        if v.level != "OK" and v.family not in blind and not _touches_unread(v.place, places)
     )
     verdicts = (*wrong.verdicts, *more)
     known = not any(place[:1] == ("name",) for place in error.unread)
@@ -216,24 +227,24 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
         wrong.file,
         error.rest.name * known,
         wrong.offline,
-        _counts(verdicts),
+        _count_results(verdicts),
         verdicts,
         partial=True,
     )
 
 
-def _touches(place: str, unread: Sequence[str]) -> bool:
+def _touches_unread(place: str, unread: Sequence[str]) -> bool:
     """Whether a place is one of these, is in one of them, or holds one."""
     return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
 
 
-def _problem(text: str, fix: str) -> VerdictView:
+def _make_problem(text: str, fix: str) -> VerdictView:
     found = _PROBLEM.fullmatch(text)
     place, line, what = found.groups() if found else ("", None, text)
     return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)
 
 
-def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
+def _count_results(views: Sequence[VerdictView]) -> dict[str, int]:
     counted = Counter(view.level for view in views)
     return {level: counted[level] for level in ("OK", "UNKNOWN", "WARN", "FAIL")}
 
@@ -242,54 +253,60 @@ _COLOURS = {"OK": "ok", "UNKNOWN": "unknown", "WARN": "warn", "FAIL": "fail"}
 _SHOWN = {"OK": "ok", "UNKNOWN": "CANNOT TELL", "WARN": "WARN", "FAIL": "FAIL"}
 
 
-def draw(out: Console, view: ValidateView, verbose: bool) -> None:
+def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
     """A paragraph for each family that has something to say, then the sum."""
     reasons: set[tuple[str, str]] = set()
     for family, group in groupby(view.verdicts, key=lambda v: v.family):
         found = list(group)
         worth = found if verbose else [v for v in found if v.level != "OK"]
-        out.print(assembled((family, "bold"), "  ", _sum(Counter(v.level for v in found))))
+        out.print(
+            assemble_text((family, "bold"), "  ", _render_sum(Counter(v.level for v in found)))
+        )
         for verdict, after in zip_longest(worth, worth[1:]):
             # One fix for several in a row stands below the last of them.
             fixed = after is None or after.fix != verdict.fix
-            _verdict(out, verdict, reasons, fixed=fixed)
+            _draw_verdict(out, verdict, reasons, fixed=fixed)
     if view.verdicts:
         out.print()
     name = f"{view.file} ({view.cluster})" if view.cluster else view.file
-    out.print(assembled(f"{name}: ", _sum(Counter(view.counts)) or "nothing was checked"))
+    out.print(
+        assemble_text(f"{name}: ", _render_sum(Counter(view.counts)) or "nothing was checked")
+    )
     if view.partial:
-        out.print(styled("The rest was checked as far as the file can be read.", DIM))
+        out.print(style_text("The rest was checked as far as the file can be read.", DIM))
     elif not view.cluster:
-        out.print(styled("Everything else is checked once the file can be read.", DIM))
+        out.print(style_text("Everything else is checked once the file can be read.", DIM))
     elif view.offline:
-        out.print(styled("Only what needs no credentials was checked (--offline).", DIM))
+        out.print(style_text("Only what needs no credentials was checked (--offline).", DIM))
 
 
-def _verdict(
+def _draw_verdict(
     out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
 ) -> None:
     """`reasons`: why checks before this one could not tell; each is told once."""
-    head = assembled(word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}")
+    head = assemble_text(
+        color_word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}"
+    )
     if verdict.place:
         head.append(f"  {verdict.place}")
     if verdict.line:
         head.append(f" (line {verdict.line})")
-    out.print(indented(head))
+    out.print(indent_block(head))
     reason = (verdict.what.rpartition(": ")[2], verdict.fix)
     if verdict.level == "UNKNOWN" and reason in reasons:
-        out.print(indented(styled("for the same reason as above", DIM), 6))
+        out.print(indent_block(style_text("for the same reason as above", DIM), 6))
         return
     reasons |= {reason} if verdict.level == "UNKNOWN" else set()
-    out.print(indented(verdict.what, 6))
+    out.print(indent_block(verdict.what, 6))
     shown = fixed or verdict.level == "UNKNOWN"
     if shown and verdict.fix and verdict.level != "OK":
-        out.print(indented(styled(f"fix: {verdict.fix}", DIM), 6))
+        out.print(indent_block(style_text(f"fix: {verdict.fix}", DIM), 6))
 
 
-def _sum(counts: Counter[str]) -> Text:
+def _render_sum(counts: Counter[str]) -> Text:
     parts = [
-        assembled(f"{counts[level]} ", word(_COLOURS[level], _SHOWN[level]))
+        assemble_text(f"{counts[level]} ", color_word(_COLOURS[level], _SHOWN[level]))
         for level in ("FAIL", "UNKNOWN", "WARN", "OK")
         if counts[level]
     ]
-    return joined(", ", parts)
+    return join_texts(", ", parts)

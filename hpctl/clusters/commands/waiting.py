@@ -16,8 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters import progress
-from hpctl.clusters.commands.change_view import followed, shown, tell
-from hpctl.clusters.commands.context import cluster_argument, no_cluster, place, place_options
+from hpctl.clusters.commands.change_view import (
+    exit_with_outcome,
+    select_followed_fields,
+    show_progress,
+)
+from hpctl.clusters.commands.context import (
+    cluster_argument,
+    no_cluster,
+    place_options,
+    resolve_place,
+)
 from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
@@ -28,14 +37,14 @@ from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
     from hpctl.clusters.apply import Patience
-    from hpctl.clusters.progress import Progress, Until
+    from hpctl.clusters.progress import ClusterProgress, Until
     from hpctl.vocabulary.ports import Aws
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Waiting(Struct, frozen=True):
+class WaitOptions(Struct, frozen=True):
     """How a command waits, as its options say."""
 
     wait: bool = True
@@ -98,13 +107,13 @@ def looking_options(command: F) -> F:
         timeout_s: float, patience_s: float, every_s: float, wait: bool = True, **others: Any
     ) -> Any:
         try:
-            return command(waiting=Waiting(wait, timeout_s, patience_s, every_s), **others)
+            return command(waiting=WaitOptions(wait, timeout_s, patience_s, every_s), **others)
         except KeyboardInterrupt:
             text = (
                 "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
                 "`hpctl cluster wait`."
             )
-            output.echo(output.folded(text), err=True)
+            output.echo(output.fold_text(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     patience = "How long to wait for failed nodes when only these are missing."
@@ -115,14 +124,14 @@ def looking_options(command: F) -> F:
     )(with_waiting)  # type: ignore[return-value]
 
 
-def confirm(question: str, yes: bool) -> None:
+def confirm_or_exit(question: str, yes: bool) -> None:
     """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
-    asked = output.folded(question, len(" [y/N]: "))
-    if not yes and not answered(lambda: output.confirm(asked)):
-        refused()
+    asked = output.fold_text(question, len(" [y/N]: "))
+    if not yes and not ask_confirmation(lambda: output.confirm(asked)):
+        exit_unconfirmed()
 
 
-def answered(ask: Callable[[], bool]) -> bool:
+def ask_confirmation(ask: Callable[[], bool]) -> bool:
     """What the answer to a question is; no where the input has ended. Ctrl-C goes through."""
     try:
         return ask()
@@ -133,20 +142,20 @@ def answered(ask: Callable[[], bool]) -> bool:
         return False
 
 
-def refused() -> None:
+def exit_unconfirmed() -> None:
     """Leave: nothing was confirmed."""
-    output.echo(output.folded(output.NOT_CONFIRMED), err=True)
-    output.leave(Exit.PROBLEM)
+    output.echo(output.fold_text(output.NOT_CONFIRMED), err=True)
+    output.exit_with(Exit.PROBLEM)
 
 
-def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
+def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -> ClusterProgress:
     """Draw looks at the cluster on standard error until the wait is over; the last one.
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.clusters.watch import look, watch
+    from hpctl.clusters.watch import look_once, watch_cluster
 
-    looks = watch(
+    looks = watch_cluster(
         aws,
         cluster,
         until,
@@ -155,13 +164,13 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
         every_s=waiting.every_s,
         timeout_s=waiting.timeout_s,
     )
-    last: Progress | None = None
+    last: ClusterProgress | None = None
     try:
-        with shown() as screen:
+        with show_progress() as screen:
             for last in looks:
                 screen.show(last)
     except KeyboardInterrupt:
-        last = last or look(aws, cluster, output.now())
+        last = last or look_once(aws, cluster, output.now())
     assert last is not None
     return last
 
@@ -175,7 +184,7 @@ def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
 def wait(
     name: str | None,
     deleted: bool,
-    waiting: Waiting,
+    waiting: WaitOptions,
     as_json: bool,
     cluster: str | None,
     **where: Any,
@@ -185,21 +194,21 @@ def wait(
     A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
     there in time, 130 interrupted by Ctrl-C.
     """
-    from hpctl.clusters.watch import look
+    from hpctl.clusters.watch import look_once
 
-    here = place(cluster=name or cluster, **where)
-    first = look(here.aws, here.cluster, output.now())
+    here = resolve_place(cluster=name or cluster, **where)
+    first = look_once(here.aws, here.cluster, output.now())
     if first.status == DELETED and not deleted:
         absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
         raise no_cluster(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
-    judge = progress.deleted if going else progress.in_service(None, waiting.patience_s)
-    last = follow(here.aws, here.cluster, judge, waiting)
+    judge = progress.judge_deletion if going else progress.in_service(None, waiting.patience_s)
+    last = follow_cluster(here.aws, here.cluster, judge, waiting)
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]
     if first.status == DELETED:
         gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
         last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
-    fields = followed(last)
+    fields = select_followed_fields(last)
     fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going
-    tell("wait", last.cluster or short, as_json, **fields)
+    exit_with_outcome("wait", last.cluster or short, as_json, **fields)

@@ -6,7 +6,14 @@ them, `reading` the rules between keys, `schema` the JSON schema for editors.
 """
 
 from hpctl.clusters.spec.cluster import ClusterSpec, GroupSpec, Settings
-from hpctl.clusters.spec.reading import DEFAULT_PATH, SpecError, build_spec, checked, parse, read
+from hpctl.clusters.spec.reading import (
+    DEFAULT_PATH,
+    SpecError,
+    build_spec,
+    check_spec,
+    parse_spec,
+    read_spec,
+)
 
 __all__ = [
     "DEFAULT_PATH",
@@ -15,7 +22,7 @@ __all__ = [
     "Settings",
     "SpecError",
     "build_spec",
-    "checked",
-    "parse",
-    "read",
+    "check_spec",
+    "parse_spec",
+    "read_spec",
 ]

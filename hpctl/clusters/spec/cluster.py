@@ -28,13 +28,13 @@ from hpctl.clusters.spec.field_types import (
     RoleArn,
     S3Uri,
     SecretArn,
-    Section,
     SecurityGroupId,
+    SpecSection,
     SubnetId,
     TagKey,
     TagValue,
     TrainingPlanArn,
-    between,
+    make_bounds,
 )
 from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.yaml_files import Reads
@@ -64,7 +64,7 @@ class Ebs(ApiSection, frozen=True):
 
     API_NAMES: ClassVar[Mapping[str, str]] = {"volume_size_in_gb": "VolumeSizeInGB"}
 
-    volume_size_in_gb: Annotated[int, between(1, 16384)] | None = None
+    volume_size_in_gb: Annotated[int, make_bounds(1, 16384)] | None = None
     """Size of the second volume in GB. The root volume's cannot be chosen."""
     volume_kms_key_id: KmsKeyId | None = None
     """The key that encrypts it."""
@@ -114,7 +114,7 @@ class BatchSize(ApiSection, frozen=True):
 
     type: Literal["INSTANCE_COUNT", "CAPACITY_PERCENTAGE"]
     """Whether `value` counts instances or per cent of the group."""
-    value: Annotated[int, between(1, 6758)]
+    value: Annotated[int, make_bounds(1, 6758)]
     """How many, or how many per cent."""
 
 
@@ -139,7 +139,7 @@ class Deployment(ApiSection, frozen=True):
 
     rolling_update_policy: RollingUpdate | None = None
     """In batches; all at once where it is left out."""
-    wait_interval_in_seconds: Annotated[int, between(0, 3600)] | None = None
+    wait_interval_in_seconds: Annotated[int, make_bounds(0, 3600)] | None = None
     """How long is waited after a batch."""
     auto_rollback_configuration: (
         Annotated[tuple[Alarm, ...], Meta(min_length=1, max_length=10)] | None
@@ -178,7 +178,7 @@ class PatchSchedule(ApiSection, frozen=True):
 class Drain(ApiSection, frozen=True):
     """How an instance is emptied before it is patched."""
 
-    drain_timeout_in_seconds: Annotated[int, between(0, 5400)] | None = None
+    drain_timeout_in_seconds: Annotated[int, make_bounds(0, 5400)] | None = None
     """How long; 3600 where nothing is said."""
     on_drain_timeout: Literal["Force", "Skip"] | None = None
     """What happens then: `Force` patches, `Skip` (the default) does not."""
@@ -193,13 +193,13 @@ class AutoPatch(ApiSection, frozen=True):
     """When the next one comes."""
     deployment_config: Deployment | None = None
     """How, where it comes in batches."""
-    idle_wait_window_in_seconds: Annotated[int, between(3600, 2_160_000)] | None = None
+    idle_wait_window_in_seconds: Annotated[int, make_bounds(3600, 2_160_000)] | None = None
     """How long is waited for idle instances; 86400 where nothing is said."""
     drain_policy: Drain | None = None
     """For `DrainFirst` alone."""
 
 
-class GroupSpec(Section, frozen=True, kw_only=True):
+class GroupSpec(SpecSection, frozen=True, kw_only=True):
     """Instances of one kind, with one role."""
 
     name: GroupName
@@ -224,7 +224,7 @@ class GroupSpec(Section, frozen=True, kw_only=True):
     """What runs on a node at birth; left out, the AMI alone sets Slurm up."""
     execution_role: RoleArn
     """The role that the instances have."""
-    threads_per_core: Annotated[int, between(1, 2)] | None = None
+    threads_per_core: Annotated[int, make_bounds(1, 2)] | None = None
     """1 turns multithreading off, 2 on."""
     storage: Annotated[tuple[Storage, ...], Meta(max_length=4)] = ()
     """Volumes and file systems."""
@@ -259,7 +259,7 @@ class GroupSpec(Section, frozen=True, kw_only=True):
         return self.instance_types or ((self.instance_type,) if self.instance_type else ())
 
 
-class Vpc(Section, frozen=True):
+class Vpc(SpecSection, frozen=True):
     """Where the nodes are in the network. It cannot be changed once the cluster is there."""
 
     subnets: Subnets
@@ -273,7 +273,7 @@ class TieredStorage(ApiSection, frozen=True):
 
     mode: Literal["Enable", "Disable"]
     """Whether it is there."""
-    instance_memory_allocation_percentage: Annotated[int, between(0, 100)] | None = None
+    instance_memory_allocation_percentage: Annotated[int, make_bounds(0, 100)] | None = None
     """Per cent of each instance's memory that it may have."""
 
 
@@ -282,7 +282,7 @@ class AccountingDatabase(ApiSection, frozen=True, kw_only=True):
 
     endpoint: DatabaseHost
     """Its host."""
-    port: Annotated[int, between(1, 65535)] | None = None
+    port: Annotated[int, make_bounds(1, 65535)] | None = None
     """Its port; 3306 where nothing is said."""
     name: DatabaseName | None = None
     """Its schema; `slurm_acct_db_<cluster id>` where nothing is said."""
@@ -290,7 +290,7 @@ class AccountingDatabase(ApiSection, frozen=True, kw_only=True):
     """The secret with the user's name and password."""
 
 
-class LegacyLustre(Section, frozen=True):
+class LegacyLustre(SpecSection, frozen=True):
     """The FSx for Lustre file system that the lifecycle scripts mount."""
 
     dns_name: FsxDnsName
@@ -299,14 +299,14 @@ class LegacyLustre(Section, frozen=True):
     """The file system's mount name."""
 
 
-class LegacyOpenZfs(Section, frozen=True):
+class LegacyOpenZfs(SpecSection, frozen=True):
     """The FSx for OpenZFS file system that the lifecycle scripts mount."""
 
     dns_name: FsxDnsName
     """The file system's DNS name."""
 
 
-class HeadNodes(Section, frozen=True, kw_only=True):
+class HeadNodes(SpecSection, frozen=True, kw_only=True):
     """What several head nodes share: `slurm_configurations` of provisioning_parameters.json."""
 
     database_secret_arn: SecretArn
@@ -321,7 +321,7 @@ class HeadNodes(Section, frozen=True, kw_only=True):
     """The SNS topic that is told when another head node takes over."""
 
 
-class ProvisioningParameters(Section, frozen=True):
+class ProvisioningParameters(SpecSection, frozen=True):
     """What provisioning_parameters.json says beside the groups."""
 
     fsx_lustre: LegacyLustre | None = None
@@ -334,16 +334,16 @@ class ProvisioningParameters(Section, frozen=True):
     """Merged into the file as it stands."""
 
 
-class Settings(Section, frozen=True):
+class Settings(SpecSection, frozen=True):
     """hpctl's own settings: nothing of it reaches the service."""
 
     mode: Literal["observe", "assist", "own"] = "observe"
     """What hpctl's daemon may do: look, drain and requeue, or replace nodes as well."""
-    spares: Mapping[GroupName, Annotated[int, between(0, 6758)]] = field(default_factory=dict)
+    spares: Mapping[GroupName, Annotated[int, make_bounds(0, 6758)]] = field(default_factory=dict)
     """How many idle healthy nodes are kept back in each group for the victims of a fault."""
 
 
-class ClusterSpec(Section, frozen=True):
+class ClusterSpec(SpecSection, frozen=True):
     """A HyperPod cluster with Slurm."""
 
     name: ClusterName

@@ -127,21 +127,21 @@ TagKey = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's key", 128, 1)]
 TagValue = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's value", 256)]
 
 
-def between(least: int, most: int) -> Meta:
+def make_bounds(least: int, most: int) -> Meta:
     """Return the bounds of a whole number, both included."""
     return Meta(ge=least, le=most)
 
 
-InstanceCount = Annotated[int, between(0, 6758)]
+InstanceCount = Annotated[int, make_bounds(0, 6758)]
 Raw = Mapping[str, Any]
 """Merged into the request as it stands: the API's own words."""
 
 
-class Section(Struct, frozen=True):
+class SpecSection(Struct, frozen=True):
     """A part of the file. Its fields' docstrings are the reference that people read."""
 
 
-class ApiSection(Section, frozen=True):
+class ApiSection(SpecSection, frozen=True):
     """A part that the API has as well, in its own spelling: one field for one field.
 
     People write `volume_kms_key_id`; `request` says VolumeKmsKeyId.

@@ -16,7 +16,7 @@ from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, 
 from hpctl.clusters.spec.field_types import API_PARTITION
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.errors import FileProblems
-from hpctl.toolkit.yaml_files import Place, near
+from hpctl.toolkit.yaml_files import Place, suggest_word
 
 
 class Broken(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Broken(Struct, frozen=True):
     absent: bool = False
 
 
-def broken(spec: ClusterSpec) -> Iterator[Broken]:
+def find_broken_rules(spec: ClusterSpec) -> Iterator[Broken]:
     """Every rule that a spec breaks, none for one that the service takes."""
     seen: set[str] = set()
     for index, group in enumerate(spec.groups):
@@ -38,24 +38,24 @@ def broken(spec: ClusterSpec) -> Iterator[Broken]:
         if group.name in seen:
             yield Broken((*here, "name"), f"another group has the name {group.name!r} already")
         seen.add(group.name)
-        yield from _types(group, here)
-        yield from _counts(spec, group, here)
-        yield from _role(spec, group, here)
-        yield from _network(spec, group, here)
-        yield from _lifecycle(group, here)
-        yield from _storage(group.storage, (*here, "storage"))
+        yield from _check_types(group, here)
+        yield from _check_counts(spec, group, here)
+        yield from _check_role(spec, group, here)
+        yield from _check_network(spec, group, here)
+        yield from _check_lifecycle(group, here)
+        yield from _check_storage(group.storage, (*here, "storage"))
         if group.auto_patch:
             yield from _auto_patch(group.auto_patch, (*here, "auto_patch"))
-    yield from _roles(spec)
-    yield from _style(spec)
-    yield from _continuous(spec)
-    yield from _settings(spec)
+    yield from _check_roles(spec)
+    yield from _check_style(spec)
+    yield from _check_continuous(spec)
+    yield from _check_settings(spec)
     for key in spec.tags:
         if key.lower().startswith("aws:") or not key:
             yield Broken(("tags", key), "is no key of yours: aws: is reserved")
 
 
-def _types(group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_types(group: GroupSpec, here: Place) -> Iterator[Broken]:
     if group.instance_type and group.instance_types:
         yield Broken((*here, "instance_types"), "say instance_type or instance_types, not both")
     elif not group.types:
@@ -64,7 +64,7 @@ def _types(group: GroupSpec, here: Place) -> Iterator[Broken]:
         yield Broken((*here, "instance_types"), "names a type twice")
 
 
-def _counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
     least, most = group.min_count, group.max_count
     if least is not None and least > group.count:
         yield Broken((*here, "min_count"), f"is {least}, over count, which is {group.count}")
@@ -77,7 +77,7 @@ def _counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken
         yield Broken((*here, "capacity"), "a training plan holds no spot capacity")
 
 
-def _role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
     """In the API's style each group has a role; in the file's all have, or the file has them."""
     if group.role is None:
         if spec.slurm_config == "api" or any(g.role for g in spec.groups):
@@ -94,7 +94,7 @@ def _role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
         yield Broken((*here, "partition"), f"is for role compute alone, not for {group.role}")
 
 
-def _roles(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_roles(spec: ClusterSpec) -> Iterator[Broken]:
     roles = [(index, group) for index, group in enumerate(spec.groups)]
     controllers = [(i, g) for i, g in roles if g.role == "controller"]
     logins = [i for i, g in roles if g.role == "login"]
@@ -119,7 +119,7 @@ def _roles(spec: ClusterSpec) -> Iterator[Broken]:
             yield Broken(place, text, absent=True)
 
 
-def _network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
     if spec.vpc or bool(group.subnets) == bool(group.security_groups):
         return
     given, other = ("subnets", "security_groups")
@@ -128,7 +128,7 @@ def _network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broke
     yield Broken((*here, given), f"{other} are needed as well: there is no vpc", absent=True)
 
 
-def _lifecycle(group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_lifecycle(group: GroupSpec, here: Place) -> Iterator[Broken]:
     lifecycle = group.lifecycle
     if lifecycle is None:
         return
@@ -142,7 +142,7 @@ def _lifecycle(group: GroupSpec, here: Place) -> Iterator[Broken]:
         yield Broken((*here, "lifecycle"), text, absent=True)
 
 
-def _storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
+def _check_storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
     paths: set[str] = set()
     volumes: set[bool] = set()
     for index, one in enumerate(storage):
@@ -152,7 +152,7 @@ def _storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
             text = "is one of ebs, fsx_lustre and fsx_openzfs"
             yield Broken(place, text, absent=not lines)
         if one.ebs:
-            yield from _ebs(one.ebs, (*place, "ebs"))
+            yield from _check_ebs(one.ebs, (*place, "ebs"))
             if bool(one.ebs.root_volume) in volumes:
                 which = "root" if one.ebs.root_volume else "second"
                 yield Broken((*place, "ebs"), f"the {which} volume is described already")
@@ -164,7 +164,7 @@ def _storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
             paths |= {path} if path else set()
 
 
-def _ebs(ebs: Ebs, place: Place) -> Iterator[Broken]:
+def _check_ebs(ebs: Ebs, place: Place) -> Iterator[Broken]:
     if ebs.root_volume and ebs.volume_size_in_gb is not None:
         text = "the root volume's size cannot be chosen"
         yield Broken((*place, "volume_size_in_gb"), text)
@@ -182,7 +182,7 @@ def _auto_patch(patch: AutoPatch, place: Place) -> Iterator[Broken]:
         yield Broken((*place, "idle_wait_window_in_seconds"), "is not for DrainFirst")
 
 
-def _style(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_style(spec: ClusterSpec) -> Iterator[Broken]:
     if spec.slurm_config == "api":
         if spec.provisioning_parameters:
             text = "needs slurm_config: provisioning_parameters; the two cannot be mixed"
@@ -193,7 +193,7 @@ def _style(spec: ClusterSpec) -> Iterator[Broken]:
             yield Broken((key,), "needs slurm_config: api")
 
 
-def _continuous(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_continuous(spec: ClusterSpec) -> Iterator[Broken]:
     if spec.slurm_config != "api":
         return
     if spec.node_provisioning_mode == "Continuous":
@@ -205,13 +205,13 @@ def _continuous(spec: ClusterSpec) -> Iterator[Broken]:
         yield Broken(("accounting_database",), text, absent=True)
 
 
-def _settings(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_settings(spec: ClusterSpec) -> Iterator[Broken]:
     groups: Mapping[str, GroupSpec] = {group.name: group for group in spec.groups}
     for name, spares in spec.hpctl.spares.items():
         place = ("hpctl", "spares", name)
         group = groups.get(name)
         if group is None:
-            yield Broken(place, f"no such group{near(name, list(groups))}", absent=True)
+            yield Broken(place, f"no such group{suggest_word(name, list(groups))}", absent=True)
         elif group.role not in (None, "compute"):
             yield Broken(place, f"spares are of compute groups, not of a {group.role}")
         elif spares > group.count:
@@ -239,24 +239,24 @@ class SpecError(FileProblems):
     hint_text = "docs/cluster.md names every key; `hpctl cluster init` writes a file to begin with"
 
 
-def read(path: str | Path) -> ClusterSpec:
+def read_spec(path: str | Path) -> ClusterSpec:
     """The spec of a file. Raises SpecError with all that is wrong with it."""
-    return parse(yaml_files.read(path, SpecError), str(path))
+    return parse_spec(yaml_files.read_text(path, SpecError), str(path))
 
 
-def parse(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
+def parse_spec(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     """The spec of a YAML text; `path` names it in errors. Raises SpecError."""
-    data = yaml_files.mapping(text, path, SpecError)
-    spec, found = yaml_files.build(ClusterSpec, data)
+    data = yaml_files.load_mapping(text, path, SpecError)
+    spec, found = yaml_files.build_struct(ClusterSpec, data)
     unread: set[Place] = set()
     rest = spec
     if spec is None:
         rest, unread = _what_can_be_read(data, found)
-    rules = [one for one in broken(rest) if spec or not one.absent] if rest else []
+    rules = [one for one in find_broken_rules(rest) if spec or not one.absent] if rest else []
     if found or rules:
         unread |= {rule.place for rule in rules}
         found += [(rule.place, rule.text) for rule in rules]
-        wrong = SpecError(path, yaml_files.placed(found, text))
+        wrong = SpecError(path, yaml_files.format_problems(found, text))
         wrong.rest, wrong.unread = rest, frozenset(unread)
         raise wrong
     assert spec is not None
@@ -268,15 +268,15 @@ def build_spec(data: Mapping[str, Any], path: str) -> ClusterSpec:
 
     The rules between keys are not looked at: see `checked`. Raises SpecError.
     """
-    spec, found = yaml_files.build(ClusterSpec, data)
+    spec, found = yaml_files.build_struct(ClusterSpec, data)
     if spec is None:
         raise SpecError(path, [f"{'.'.join(map(str, place))}: {text}" for place, text in found])
     return spec
 
 
-def checked(spec: ClusterSpec, path: str) -> ClusterSpec:
+def check_spec(spec: ClusterSpec, path: str) -> ClusterSpec:
     """A spec that was not read from a file. Raises SpecError where it breaks a rule."""
-    problems = [f"{'.'.join(map(str, one.place))}: {one.text}" for one in broken(spec)]
+    problems = [f"{'.'.join(map(str, one.place))}: {one.text}" for one in find_broken_rules(spec)]
     if problems:
         raise SpecError(path, problems)
     return spec
@@ -300,7 +300,7 @@ def _what_can_be_read(
         rest.setdefault("name", "x")
         for index, group in enumerate(rest["instance_groups"]):
             _stand_in(group, index)
-        spec, found = yaml_files.build(ClusterSpec, rest)
+        spec, found = yaml_files.build_struct(ClusterSpec, rest)
         if spec is not None:
             return spec, unread
     return None, unread

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
 from hpctl.clusters.spec.cluster import ClusterSpec
-from hpctl.clusters.spec.field_types import Like, Section
+from hpctl.clusters.spec.field_types import Like, SpecSection
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -34,13 +34,13 @@ def schema_text() -> str:
 def json_schema() -> dict[str, Any]:
     """Return the schema. The rules between keys are not in it: `cluster validate` has them."""
     parts: dict[str, Any] = {}
-    body = _section(ClusterSpec, parts)
+    body = _make_section(ClusterSpec, parts)
     head = {"$schema": DRAFT, "title": "hpctl's cluster.yaml"}
     return {**head, "$defs": dict(sorted(parts.items())), **body}
 
 
 @cache
-def field_docs(kind: type[Section]) -> Mapping[str, str]:
+def field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
     """Return what a section's source says below each field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
@@ -53,15 +53,15 @@ def field_docs(kind: type[Section]) -> Mapping[str, str]:
     return found
 
 
-def _section(kind: type[Section], parts: dict[str, Any]) -> dict[str, Any]:
+def _make_section(kind: type[SpecSection], parts: dict[str, Any]) -> dict[str, Any]:
     docs, properties, required = field_docs(kind), {}, []
     for field in msgspec.structs.fields(kind):
-        entry = _value(field.type, parts)
+        entry = _make_value_schema(field.type, parts)
         if field.required:
             required.append(field.name)
         if field.name in docs:
             entry["description"] = docs[field.name]
-        entry |= _default(field)
+        entry |= _format_default(field)
         properties[field.name] = dict(sorted(entry.items()))
     found: dict[str, Any] = {
         "additionalProperties": False,
@@ -73,56 +73,58 @@ def _section(kind: type[Section], parts: dict[str, Any]) -> dict[str, Any]:
     return {**found, "type": "object"}
 
 
-def _default(field: FieldInfo) -> dict[str, Any]:
+def _format_default(field: FieldInfo) -> dict[str, Any]:
     if field.default is not msgspec.NODEFAULT:
         return {"default": msgspec.to_builtins(field.default)}
     made = None if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return {"default": msgspec.to_builtins(made)} if isinstance(made, Struct) else {}
 
 
-def _value(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _make_value_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; of a section it is a reference to its part."""
     if get_origin(kind) in (Union, UnionType):
         inner = [one for one in get_args(kind) if one is not type(None)]
-        return {"anyOf": [*(_value(one, parts) for one in inner), {"type": "null"}]}
+        return {"anyOf": [*(_make_value_schema(one, parts) for one in inner), {"type": "null"}]}
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    found = _bare(base, parts)
+    found = _make_bare_schema(base, parts)
     for one in meta:
-        found |= _like(one) if isinstance(one, Like) else _bounds(one, found["type"])
+        found |= (
+            _make_like_schema(one) if isinstance(one, Like) else _make_bounds(one, found["type"])
+        )
     return dict(sorted(found.items()))
 
 
-def _bare(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _make_bare_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         choice = {"enum": list(inner)} if inner[1:] else {"const": inner[0]}
         return {**choice, "type": "string"}
     if origin is tuple:
-        return {"items": _value(inner[0], parts), "type": "array"}
+        return {"items": _make_value_schema(inner[0], parts), "type": "array"}
     if origin is Mapping:
-        return _mapping(inner[0], inner[1], parts)
+        return _make_mapping_schema(inner[0], inner[1], parts)
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if kind.__name__ not in parts:
         parts[kind.__name__] = {}
-        parts[kind.__name__] = _section(kind, parts)
+        parts[kind.__name__] = _make_section(kind, parts)
     return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
-def _mapping(key: Any, value: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _make_mapping_schema(key: Any, value: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if value is Any:
         return {"additionalProperties": True, "type": "object"}
     like = next(one for one in get_args(key) if isinstance(one, Like))
-    names = _like(like)
+    names = _make_like_schema(like)
     pattern = names.pop("pattern")
     return {
-        "patternProperties": {pattern: _value(value, parts)},
+        "patternProperties": {pattern: _make_value_schema(value, parts)},
         "propertyNames": dict(sorted(names.items())),
         "type": "object",
     }
 
 
-def _like(like: Like) -> dict[str, Any]:
+def _make_like_schema(like: Like) -> dict[str, Any]:
     example = like.means.partition(" such as ")[2].removesuffix(" (quote it)")
     return {
         **({"examples": [example]} if example else {}),
@@ -132,7 +134,7 @@ def _like(like: Like) -> dict[str, Any]:
     }
 
 
-def _bounds(meta: Meta, kind: str) -> dict[str, Any]:
+def _make_bounds(meta: Meta, kind: str) -> dict[str, Any]:
     size = {"array": "Items", "object": "Properties", "string": "Length", "integer": ""}[kind]
     bounds = {
         "minimum": meta.ge,

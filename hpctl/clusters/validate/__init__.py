@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
-from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
-from hpctl.clusters.validate.wanted import CheckedFinding, Level, Wanted, of_spec
+from hpctl.clusters.validate.facts import Family, ServiceModel, SpecFacts
+from hpctl.clusters.validate.wanted import CheckedFinding, Level, WantedCluster, of_spec
 from hpctl.vocabulary.ports import Aws
 
-__all__ = ["FAMILIES", "CheckedFinding", "Level", "validate"]
+__all__ = ["FAMILIES", "CheckedFinding", "Level", "validate_spec"]
 
 FAMILIES: tuple[Family, ...] = (
     spec_rules.FAMILY,
@@ -35,14 +35,14 @@ FAMILIES: tuple[Family, ...] = (
 )
 """In the order in which they are shown."""
 
-GATHERS: Mapping[str, Callable[[Aws, Wanted], Any]] = {
-    "network": network.gather,
-    "storage": storage.gather,
+GATHERS: Mapping[str, Callable[[Aws, WantedCluster], Any]] = {
+    "network": network.gather_facts,
+    "storage": storage.gather_facts,
     "bucket": scripts.gather_bucket,
-    "role": role.gather,
+    "role": role.gather_facts,
     "quota": capacity.gather_quotas,
-    "capacity": capacity.gather,
-    "living": living.gather,
+    "capacity": capacity.gather_facts,
+    "living": living.gather_facts,
 }
 """Who fills which part of the facts. `scripts` is read from disk, `model` from the SDK."""
 
@@ -53,7 +53,7 @@ Report = Callable[[str, int, int], None]
 """Called after each part: its name, how many are done, how many there are."""
 
 
-def validate(  # noqa: PLR0913 -- each source of facts may be missing by itself
+def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing by itself
     aws: Aws | None,
     spec: ClusterSpec,
     *,
@@ -72,17 +72,19 @@ def validate(  # noqa: PLR0913 -- each source of facts may be missing by itself
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
     needs = {part for family in chosen for part in family.needs}
     wants = of_spec(spec)
-    facts = Facts(region=aws.region if aws else "")
+    facts = SpecFacts(region=aws.region if aws else "")
     if model and "model" in needs:
-        facts = replace(facts, model=spec_rules.gather(model, wants.request))
+        facts = replace(facts, model=spec_rules.gather_facts(model, wants.request))
     if directory and "scripts" in needs:
-        facts = replace(facts, scripts=scripts.gather(directory))
+        facts = replace(facts, scripts=scripts.gather_facts(directory))
     if aws:
-        facts = _gathered(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
+        facts = _gather_facts(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
     return tuple(v for family in chosen for v in family.verdicts(wants, facts))
 
 
-def _gathered(aws: Aws, wants: Wanted, facts: Facts, parts: Sequence[str], report: Report) -> Facts:
+def _gather_facts(
+    aws: Aws, wants: WantedCluster, facts: SpecFacts, parts: Sequence[str], report: Report
+) -> SpecFacts:
     found = {}
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="validate") as pool:
         asked = {pool.submit(GATHERS[part], aws, wants): part for part in parts}

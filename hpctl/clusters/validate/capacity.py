@@ -8,25 +8,25 @@ from typing import Any
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
     Ec2Listing,
-    Facts,
     Family,
     Listed,
     QuotaFacts,
-    ask,
-    listed,
-    rows,
+    SpecFacts,
+    ask_service,
+    list_entries,
+    read_rows,
 )
 from hpctl.clusters.validate.wanted import (
-    Finding,
     Place,
+    SpecFinding,
     Unanswered,
-    Wanted,
+    WantedCluster,
     WantedGroup,
-    fail,
-    ok,
-    settled,
-    unknown,
-    warn,
+    default_to_ok,
+    make_failure,
+    make_ok,
+    make_unknown,
+    make_warning,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.ports import Aws, Service
@@ -35,35 +35,39 @@ CAPACITY = Family("capacity", "Training plans and zones.", ("capacity", "network
 QUOTAS = Family("quotas", "Service quotas of the account.", ("quota",))
 
 
-def gather(aws: Aws, wanted: Wanted) -> CapacityFacts:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> CapacityFacts:
     """A call for each plan and one for all types."""
     sagemaker = aws.service("sagemaker")
     arns = sorted({group.training_plan for group in wanted.groups if group.training_plan})
     plans = {
-        arn: ask(sagemaker.read, "describe_training_plan", TrainingPlanName=arn.rpartition("/")[2])
+        arn: ask_service(
+            sagemaker.read, "describe_training_plan", TrainingPlanName=arn.rpartition("/")[2]
+        )
         for arn in arns
     }
-    return CapacityFacts(plans, _zones(aws, wanted), _images(aws, wanted), datetime.now(UTC))
+    return CapacityFacts(
+        plans, _read_zones(aws, wanted), _read_images(aws, wanted), datetime.now(UTC)
+    )
 
 
-def _images(aws: Aws, wanted: Wanted) -> Listed:
+def _read_images(aws: Aws, wanted: WantedCluster) -> Listed:
     named = {str(group.raw.get("ImageId") or "default") for group in wanted.groups} - {"default"}
     if not named:
         return {}
     ec2 = aws.service("ec2")
-    return listed(
+    return list_entries(
         ec2, Ec2Listing("describe_images", "Images", "ImageId", "image-id"), sorted(named)
     )
 
 
-def _zones(aws: Aws, wanted: Wanted) -> Mapping[str, frozenset[str]] | Unanswered:
+def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]] | Unanswered:
     """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
     types = sorted({kind.removeprefix("ml.") for group in wanted.groups for kind in group.types})
     if not types:
         return {}
     ec2 = aws.service("ec2")
     filters = [{"Name": "instance-type", "Values": types}]
-    found = rows(
+    found = read_rows(
         ec2,
         "describe_instance_type_offerings",
         "InstanceTypeOfferings",
@@ -87,7 +91,7 @@ Plan = Mapping[str, Any]
 
 
 @CAPACITY.check("plan")
-def plan_usable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The training plan is there, for HyperPod, and not over."""
     for group in wanted.groups:
         if not group.training_plan:
@@ -95,31 +99,33 @@ def plan_usable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         place = group.at("TrainingPlanArn")
         plan = facts.capacity.plans.get(group.training_plan)
         if isinstance(plan, Unanswered):
-            yield unknown(place, plan)
+            yield make_unknown(place, plan)
         elif plan is None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no training plan {group.training_plan}",
                 "`aws sagemaker list-training-plans` lists yours",
             )
         else:
-            found = _usable(group, plan, facts)
-            yield from settled(found, f"{group.name}: plan {_name(plan)} is Active", place)
+            found = _check_plan(group, plan, facts)
+            yield from default_to_ok(
+                found, f"{group.name}: plan {_format_plan(plan)} is Active", place
+            )
 
 
 @CAPACITY.check("plan-fits")
-def plan_fits(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def plan_fits(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The plan has the group's type, and instances left for it."""
     needed: Counter[str] = Counter()
     for group in wanted.groups:
         needed[group.training_plan] += facts.new_nodes(group)
-    for group, plan in _plans(wanted, facts):
+    for group, plan in _find_plans(wanted, facts):
         place = group.at("TrainingPlanArn")
         types = {str(r.get("InstanceType")) for r in plan.get("ReservedCapacitySummaries") or ()}
         if types and not types & set(group.types):
-            yield fail(
+            yield make_failure(
                 group.at_types,
-                f"{group.name} is of {', '.join(group.types)}; plan {_name(plan)} has "
+                f"{group.name} is of {', '.join(group.types)}; plan {_format_plan(plan)} has "
                 f"{', '.join(sorted(types))}",
                 "use the plan's type, or another plan",
             )
@@ -127,22 +133,23 @@ def plan_fits(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         free = plan.get("AvailableInstanceCount")
         new = needed[group.training_plan]
         if free is not None and new > free:
-            yield fail(
+            yield make_failure(
                 place,
-                f"plan {_name(plan)} has {free} instances left, and the file wants {new} new ones",
+                f"plan {_format_plan(plan)} has {free} instances left, and the file wants"
+                f" {new} new ones",
                 "lower the count, or extend the plan",
             )
         else:
-            yield ok(f"{group.name}: plan {_name(plan)} has room", place)
+            yield make_ok(f"{group.name}: plan {_format_plan(plan)} has room", place)
 
 
 @CAPACITY.check("plan-zone")
-def plan_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def plan_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The group's subnets are in the zone of the plan's capacity.
 
     Else the service says `insufficient capacity`.
     """
-    for group, plan in _plans(wanted, facts):
+    for group, plan in _find_plans(wanted, facts):
         place = (*group.network.place, "Subnets")
         zones = facts.network.zones(group.network.subnets)
         reserved = plan.get("ReservedCapacitySummaries") or ()
@@ -154,24 +161,25 @@ def plan_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         shown = ", ".join(sorted(names or ids))
         have = ", ".join(sorted(name for name, _ in zones))
         if not agreeing:
-            yield fail(
+            yield make_failure(
                 place,
-                f"{group.name} has subnets in {have}, and plan {_name(plan)} is in {shown}: the "
-                "service would call it insufficient capacity",
+                f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} is in {shown}: "
+                "the service would call it insufficient capacity",
                 f"name a subnet in {shown}",
             )
         elif len(agreeing) < len(zones):
-            yield warn(
+            yield make_warning(
                 place,
-                f"{group.name} has subnets in {have}, and plan {_name(plan)} only in {shown}",
+                f"{group.name} has subnets in {have}, and plan {_format_plan(plan)} only in"
+                f" {shown}",
                 f"name only subnets in {shown} for {group.name}",
             )
         else:
-            yield ok(f"{group.name} is in the plan's zone, {shown}", place)
+            yield make_ok(f"{group.name} is in the plan's zone, {shown}", place)
 
 
 @CAPACITY.check("image")
-def images(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_images(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """An AMI of your own is there."""
     found = facts.capacity.images
     for group in wanted.groups:
@@ -180,25 +188,25 @@ def images(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         if image == "default":
             continue
         if isinstance(found, Unanswered):
-            yield unknown(place, found)
+            yield make_unknown(place, found)
         elif image not in found:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no AMI {image} in {facts.region} that you may use",
                 "check the id and --region; an AMI is of one region",
             )
         elif found[image].get("State") != "available":
-            yield fail(place, f"{image} is {found[image].get('State')}", "wait for it")
+            yield make_failure(place, f"{image} is {found[image].get('State')}", "wait for it")
         else:
-            yield ok(f"{group.name}: {image} is there", place)
+            yield make_ok(f"{group.name}: {image} is there", place)
 
 
 @CAPACITY.check("offered")
-def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """EC2 offers the type in the zone of the group's subnets."""
     zones = facts.capacity.zones
     if isinstance(zones, Unanswered):
-        yield unknown(("InstanceGroups",), zones)
+        yield make_unknown(("InstanceGroups",), zones)
         return
     for group in wanted.groups:
         here = {name for name, _ in facts.network.zones(group.network.subnets)}
@@ -207,10 +215,12 @@ def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         for kind in group.types:
             there = zones.get(kind, frozenset())
             if here & there:
-                yield ok(f"{kind} is offered in {', '.join(sorted(here & there))}", group.place)
+                yield make_ok(
+                    f"{kind} is offered in {', '.join(sorted(here & there))}", group.place
+                )
                 continue
             offer = ", ".join(sorted(there))
-            yield warn(
+            yield make_warning(
                 group.at_types,
                 f"{group.name} has subnets in {', '.join(sorted(here))}, and EC2 offers {kind} in "
                 f"{offer or f'no zone of {facts.region}'}",
@@ -220,40 +230,42 @@ def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _usable(group: WantedGroup, plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _check_plan(group: WantedGroup, plan: Plan, facts: SpecFacts) -> Iterator[SpecFinding]:
     place = group.at("TrainingPlanArn")
-    status, name = str(plan.get("Status", "")), _name(plan)
+    status, name = str(plan.get("Status", "")), _format_plan(plan)
     if TARGET not in (plan.get("TargetResources") or (TARGET,)):
         targets = ", ".join(plan["TargetResources"])
-        yield fail(place, f"plan {name} is for {targets}", "buy one for HyperPod clusters")
+        yield make_failure(place, f"plan {name} is for {targets}", "buy one for HyperPod clusters")
     if status in ("Expired", "Failed"):
         why = plan.get("StatusMessage")
-        yield fail(place, f"plan {name} is {status}{f': {why}' if why else ''}", "name another")
+        yield make_failure(
+            place, f"plan {name} is {status}{f': {why}' if why else ''}", "name another"
+        )
     elif status in ("Pending", "Scheduled"):
         start = plan.get("StartTime")
         begins = f" and begins {start:%Y-%m-%d %H:%M} UTC" if start else ""
-        yield warn(
+        yield make_warning(
             place,
             f"plan {name} is {status}{begins}: until then {group.name} gets no instances",
             "wait for it, or begin with count 0",
         )
     end = plan.get("EndTime")
     if status == "Active" and end is not None and end - facts.capacity.now < SOON:
-        yield warn(
+        yield make_warning(
             place,
             f"plan {name} ends {end:%Y-%m-%d %H:%M} UTC, and takes {group.name}'s instances along",
             "extend it, or use another plan",
         )
 
 
-def _plans(wanted: Wanted, facts: Facts) -> Iterator[tuple[WantedGroup, Plan]]:
+def _find_plans(wanted: WantedCluster, facts: SpecFacts) -> Iterator[tuple[WantedGroup, Plan]]:
     for group in wanted.groups:
         plan = facts.capacity.plans.get(group.training_plan)
         if plan is not None and not isinstance(plan, Unanswered):
             yield group, plan
 
 
-def _name(plan: Plan) -> str:
+def _format_plan(plan: Plan) -> str:
     return str(plan.get("TrainingPlanName", ""))
 
 
@@ -266,19 +278,23 @@ IN_ALL = "Total number of instances allowed across SageMaker HyperPod clusters"
 EBS_SIZE = "Maximum size of EBS volume in GB for a SageMaker HyperPod cluster instance"
 
 
-def usage(kind: str, *, spot: bool) -> str:
+def name_usage_quota(kind: str, *, spot: bool) -> str:
     """The name of the quota for an instance type, as Service Quotas has it."""
     return f"{kind} for cluster {'spot instance ' if spot else ''}usage"
 
 
-def gather_quotas(aws: Aws, wanted: Wanted) -> QuotaFacts:
+def gather_quotas(aws: Aws, wanted: WantedCluster) -> QuotaFacts:
     """The quotas that matter (some pages out of many), and a call for each other cluster."""
-    names = {usage(kind, spot=group.spot) for group in wanted.groups for kind in group.types}
+    names = {
+        name_usage_quota(kind, spot=group.spot) for group in wanted.groups for kind in group.types
+    }
     names |= {PER_CLUSTER, IN_ALL, EBS_SIZE}
-    return QuotaFacts(_limits(aws.service("service-quotas"), names), _elsewhere(aws, wanted.name))
+    return QuotaFacts(
+        _read_limits(aws.service("service-quotas"), names), _count_elsewhere(aws, wanted.name)
+    )
 
 
-def _limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unanswered:
+def _read_limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unanswered:
     """SageMaker has thousands of quotas: what is not asked for is passed over.
 
     What the account was given comes first; the defaults fill in what that does not list.
@@ -287,14 +303,14 @@ def _limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unanswere
     for operation in ("list_service_quotas", "list_aws_default_service_quotas"):
         if names <= limits.keys():
             break
-        found = ask(_named, quotas, operation, names - limits.keys())
+        found = ask_service(_read_named_quotas, quotas, operation, names - limits.keys())
         if isinstance(found, Unanswered):
             return found
         limits |= found or {}
     return limits
 
 
-def _named(quotas: Service, operation: str, names: Set[str]) -> dict[str, float]:
+def _read_named_quotas(quotas: Service, operation: str, names: Set[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for quota in quotas.pages(operation, "Quotas", ServiceCode="sagemaker"):
         if quota["QuotaName"] in names:
@@ -304,25 +320,25 @@ def _named(quotas: Service, operation: str, names: Set[str]) -> dict[str, float]
     return found
 
 
-def _elsewhere(aws: Aws, name: str) -> Mapping[str, int] | Unanswered:
+def _count_elsewhere(aws: Aws, name: str) -> Mapping[str, int] | Unanswered:
     sagemaker = aws.service("sagemaker")
 
-    def counted() -> Mapping[str, int]:
+    def count_instances() -> Mapping[str, int]:
         total: Counter[str] = Counter()
         listed = sagemaker.pages("list_clusters", "ClusterSummaries")
         others = [str(c["ClusterName"]) for c in listed if c["ClusterName"] != name]
         for other in others[:CLUSTERS]:
-            for group in _groups(sagemaker, other):
+            for group in _read_groups(sagemaker, other):
                 total[str(group.get("InstanceType", ""))] += int(group.get("CurrentCount") or 0)
         return total
 
-    answer = ask(counted)
+    answer = ask_service(count_instances)
     return {} if answer is None else answer
 
 
-def _groups(sagemaker: Service, cluster: str) -> tuple[Any, ...]:
+def _read_groups(sagemaker: Service, cluster: str) -> tuple[Any, ...]:
     """A cluster's groups; none where it went away meanwhile."""
-    found = ask(sagemaker.read, "describe_cluster", ClusterName=cluster)
+    found = ask_service(sagemaker.read, "describe_cluster", ClusterName=cluster)
     if found is None or isinstance(found, Unanswered):
         return ()
     return tuple(found.get("InstanceGroups") or ())
@@ -332,11 +348,11 @@ GROUPS: Place = ("InstanceGroups",)
 
 
 @QUOTAS.check("types")
-def of_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def of_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`<type> for cluster usage` covers what is wanted of each type."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, Unanswered):
-        yield unknown(GROUPS, limits)
+        yield make_unknown(GROUPS, limits)
         return
     counts: Counter[tuple[str, bool]] = Counter()
     places: dict[tuple[str, bool], Place] = {}
@@ -348,27 +364,27 @@ def of_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         counts[key] += group.count
         places.setdefault(key, group.at_types)
     if isinstance(elsewhere, Unanswered):
-        yield unknown(GROUPS, elsewhere)
+        yield make_unknown(GROUPS, elsewhere)
     for (kind, spot), count in counts.items():
-        name = usage(kind, spot=spot)
+        name = name_usage_quota(kind, spot=spot)
         others = 0 if isinstance(elsewhere, Unanswered) or spot else elsewhere.get(kind, 0)
-        yield _held(name, limits.get(name), count, others, places[kind, spot])
+        yield _judge_quota(name, limits.get(name), count, others, places[kind, spot])
 
 
 @QUOTAS.check("instances")
-def in_all(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def in_all(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The quotas of instances in a cluster, and in all, cover it."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
     if isinstance(limits, Unanswered):
         return
     count = sum(group.count for group in wanted.groups)
     others = 0 if isinstance(elsewhere, Unanswered) else sum(elsewhere.values())
-    yield _held(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
-    yield _held(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
+    yield _judge_quota(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
+    yield _judge_quota(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
 
 
 @QUOTAS.check("volumes")
-def volumes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_volumes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """No EBS volume is larger than the quota."""
     limits = facts.quota.limits
     if isinstance(limits, Unanswered) or EBS_SIZE not in limits:
@@ -378,21 +394,23 @@ def volumes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             size = config.get("EbsVolumeConfig", {}).get("VolumeSizeInGB")
             if size is not None:
                 place = group.at("InstanceStorageConfigs", at, "EbsVolumeConfig", "VolumeSizeInGB")
-                yield _held(EBS_SIZE, limits[EBS_SIZE], int(size), 0, place)
+                yield _judge_quota(EBS_SIZE, limits[EBS_SIZE], int(size), 0, place)
 
 
-def _held(name: str, limit: float | None, count: int, others: int, place: Place) -> Finding:
+def _judge_quota(
+    name: str, limit: float | None, count: int, others: int, place: Place
+) -> SpecFinding:
     beside = f" beside {others} in other clusters" if others else ""
     if limit is None:
-        return warn(
+        return make_warning(
             place,
             f"there is no quota {name!r}: the type may not be offered in this region",
             "check the type and the region",
         )
     if count + others > limit:
-        return fail(
+        return make_failure(
             place,
             f"the quota {name!r} is {limit:g}, and the file wants {count}{beside}",
             "ask for more in the Service Quotas console (it takes days), or want less",
         )
-    return ok(f"{name}: {count}{beside} of {limit:g}", place)
+    return make_ok(f"{name}: {count}{beside} of {limit:g}", place)

@@ -13,10 +13,10 @@ from msgspec import Struct, field
 
 from hpctl.clusters.validate.wanted import (
     CheckedFinding,
-    Finding,
     Place,
+    SpecFinding,
     Unanswered,
-    Wanted,
+    WantedCluster,
     WantedGroup,
 )
 from hpctl.toolkit.compat import UTC
@@ -74,10 +74,10 @@ class NetworkFacts(Struct, frozen=True):
         """The IPv4 blocks of these subnets, as far as they are known."""
         if isinstance(self.subnets, Unanswered):
             return ()
-        return blocks(self.subnets[s] for s in subnets if s in self.subnets)
+        return list_blocks(self.subnets[s] for s in subnets if s in self.subnets)
 
 
-def blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def list_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The blocks of subnets: IPv4, else IPv6 for those that have no other."""
     found = []
     for subnet in subnets:
@@ -224,7 +224,7 @@ class ModelFacts(Struct, frozen=True):
     problems: tuple[tuple[Place, str], ...] = ()
 
 
-class Facts(Struct, frozen=True):
+class SpecFacts(Struct, frozen=True):
     """Everything that a judge may look at."""
 
     region: str = ""
@@ -250,10 +250,10 @@ class Facts(Struct, frozen=True):
         return any(self.network.efa(kind) for kind in group.types)
 
 
-Judge = Callable[[Wanted, Facts], Iterable[Finding]]
+Judge = Callable[[WantedCluster, SpecFacts], Iterable[SpecFinding]]
 
 
-class Check(Struct, frozen=True):
+class SpecCheck(Struct, frozen=True):
     """One question. `asks` is its line in the documentation."""
 
     id: str
@@ -267,24 +267,24 @@ class Family(Struct, frozen=True):
     name: str
     about: str
     needs: tuple[str, ...]
-    checks: list[Check] = field(default_factory=list)
+    checks: list[SpecCheck] = field(default_factory=list)
 
     def check(self, name: str) -> Callable[[Judge], Judge]:
         """Add a judge. The first paragraph of its docstring is its line in the documentation."""
 
-        def added(judge: Judge) -> Judge:
+        def add_check(judge: Judge) -> Judge:
             asks = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
-            self.checks.append(Check(name, asks, judge))
+            self.checks.append(SpecCheck(name, asks, judge))
             return judge
 
-        return added
+        return add_check
 
     @property
     def offline(self) -> bool:
         """Whether no credentials are needed."""
         return not set(self.needs) - {"model", "scripts"}
 
-    def verdicts(self, wanted: Wanted, facts: Facts) -> Iterator[CheckedFinding]:
+    def verdicts(self, wanted: WantedCluster, facts: SpecFacts) -> Iterator[CheckedFinding]:
         """What every check says, in the order of the checks."""
         for check in self.checks:
             for found in check.judge(wanted, facts):
@@ -297,7 +297,9 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
 
-def ask(call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer | Unanswered | None:
+def ask_service(
+    call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
+) -> Answer | Unanswered | None:
     """The answer; None where what is asked for is not there; Unanswered where nobody can say."""
     try:
         return call(*args, **kwargs)
@@ -307,15 +309,15 @@ def ask(call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer 
         return Unanswered(str(error), error.hint)
 
 
-def rows(service: Service, operation: str, key: str, **request: Any) -> list[Any] | Unanswered:
+def read_rows(service: Service, operation: str, key: str, **request: Any) -> list[Any] | Unanswered:
     """Every entry of a list; none where what it is about is not there."""
-    found = ask(lambda: list(service.pages(operation, key, **request)))
+    found = ask_service(lambda: list(service.pages(operation, key, **request)))
     return [] if found is None else found
 
 
 def find_security_groups(ec2: Service, ids: Iterable[str]) -> Listed:
     """The security groups of these ids that there are."""
-    return listed(ec2, _SECURITY_GROUPS, list(ids))
+    return list_entries(ec2, _SECURITY_GROUPS, list(ids))
 
 
 class Ec2Listing(Struct, frozen=True):
@@ -332,11 +334,11 @@ class Ec2Listing(Struct, frozen=True):
 _SECURITY_GROUPS = Ec2Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
 
 
-def listed(ec2: Service, of: Ec2Listing, ids: list[str]) -> Listed:
+def list_entries(ec2: Service, of: Ec2Listing, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
     if not ids:
         return {}
-    found = rows(ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}])
+    found = read_rows(ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}])
     if isinstance(found, Unanswered):
         return found
     return {str(entry[of.id_key]): entry for entry in found}

@@ -2,20 +2,28 @@
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import Facts, Family, LivingFacts, ask
-from hpctl.clusters.validate.wanted import Finding, Unanswered, Wanted, fail, ok, unknown, warn
+from hpctl.clusters.validate.facts import Family, LivingFacts, SpecFacts, ask_service
+from hpctl.clusters.validate.wanted import (
+    SpecFinding,
+    Unanswered,
+    WantedCluster,
+    make_failure,
+    make_ok,
+    make_unknown,
+    make_warning,
+)
 from hpctl.vocabulary.ports import Aws
 
 FAMILY = Family("cluster", "The cluster's name and what it stands for already.", ("living",))
 
 
-def gather(aws: Aws, wanted: Wanted) -> LivingFacts:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> LivingFacts:
     """One call, two with a database."""
     sagemaker = aws.service("sagemaker")
     arn = wanted.secret
     return LivingFacts(
-        cluster=ask(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
-        secret=ask(aws.service("secretsmanager").read, "describe_secret", SecretId=arn)
+        cluster=ask_service(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
+        secret=ask_service(aws.service("secretsmanager").read, "describe_secret", SecretId=arn)
         if arn
         else None,
     )
@@ -26,54 +34,56 @@ NAME = ("ClusterName",)
 
 
 @FAMILY.check("name")
-def name(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_name(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The name is free, or names a cluster that can be updated."""
     living = facts.living.cluster
     if isinstance(living, Unanswered):
-        yield unknown(NAME, living)
+        yield make_unknown(NAME, living)
         return
     if living is None:
-        yield ok(f"the name {wanted.name} is free", NAME)
+        yield make_ok(f"the name {wanted.name} is free", NAME)
         return
     status = str(living.get("ClusterStatus", ""))
     if "Eks" in living.get("Orchestrator", {}):
-        yield fail(
+        yield make_failure(
             NAME,
             f"{wanted.name} is a cluster of Amazon EKS in {facts.region}",
             "choose another name: hpctl is for clusters with Slurm",
         )
     elif status == "Deleting":
-        yield fail(
+        yield make_failure(
             NAME,
             f"a cluster {wanted.name} is being deleted",
             f"wait for it (`hpctl cluster wait {wanted.name}`) or choose another name",
         )
     elif status == "Failed":
         why = living.get("FailureMessage")
-        yield warn(
+        yield make_warning(
             NAME,
             f"cluster {wanted.name} is there and has failed{f': {why}' if why else ''}",
             "fix the cause and update it, or delete it first",
         )
     elif status in BUSY:
-        yield warn(
+        yield make_warning(
             NAME,
             f"cluster {wanted.name} is {status}: the service refuses updates meanwhile",
             f"wait for it: `hpctl cluster wait {wanted.name}`",
         )
     else:
-        yield ok(f"{wanted.name} is a living cluster ({status}): the file is held against it", NAME)
+        yield make_ok(
+            f"{wanted.name} is a living cluster ({status}): the file is held against it", NAME
+        )
 
 
 @FAMILY.check("fixed")
-def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_fixed_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What the service cannot change is as the living cluster has it."""
     living = facts.living.cluster
     if living is None or isinstance(living, Unanswered):
         return
     had, wants = living.get("VpcConfig"), wanted.request.get("VpcConfig")
-    if _network(had) != _network(wants):
-        yield fail(
+    if _read_network(had) != _read_network(wants):
+        yield make_failure(
             ("VpcConfig",),
             f"the network differs from that of the living cluster {wanted.name}, which the service "
             "cannot change",
@@ -81,24 +91,24 @@ def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         )
     mode, wish = living.get("NodeProvisioningMode"), wanted.request.get("NodeProvisioningMode")
     if mode and mode != wish:
-        yield fail(
+        yield make_failure(
             ("NodeProvisioningMode",),
             f"the living cluster {wanted.name} has node_provisioning_mode {mode}, which cannot be "
             "given up again",
             "write what it has, or make a new cluster",
         )
     elif wish and mode != wish and facts.living.legacy:
-        yield fail(
+        yield make_failure(
             ("NodeProvisioningMode",),
             f"{wish} needs groups with roles in the API, which the living cluster {wanted.name} "
             "has not yet",
             "leave node_provisioning_mode out, migrate with `hpctl cluster update`, then add it",
         )
-    roles = {str(g["InstanceGroupName"]): _role(g) for g in facts.living.groups}
+    roles = {str(g["InstanceGroupName"]): _read_role(g) for g in facts.living.groups}
     for group in wanted.groups:
         had_role = roles.get(group.name)
         if had_role and wanted.by_api and had_role != group.role:
-            yield fail(
+            yield make_failure(
                 group.at("SlurmConfig", "NodeType"),
                 f"{group.name} has role {had_role.lower()} in the living cluster, which the "
                 "service cannot change",
@@ -107,35 +117,35 @@ def fixed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("accounting-secret")
-def secret(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_secret(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The accounting database's secret is there."""
     if not wanted.secret:
         return
     place = wanted.secret_place
     found = facts.living.secret
     if isinstance(found, Unanswered):
-        yield unknown(place, found)
+        yield make_unknown(place, found)
     elif found is None:
-        yield fail(
+        yield make_failure(
             place,
             f"there is no secret {wanted.secret}",
             "make it in AWS Secrets Manager, with the database user's username and password",
         )
     elif found.get("DeletedDate"):
-        yield fail(
+        yield make_failure(
             place,
             f"the secret {found.get('Name')} is scheduled for deletion",
             "restore it (aws secretsmanager restore-secret) or name another one",
         )
     else:
-        yield ok(f"the secret {found.get('Name')} is there", place)
+        yield make_ok(f"the secret {found.get('Name')} is there", place)
 
 
-def _network(config: object) -> tuple[frozenset[str], frozenset[str]]:
+def _read_network(config: object) -> tuple[frozenset[str], frozenset[str]]:
     if not isinstance(config, dict):
         return frozenset(), frozenset()
     return frozenset(config.get("Subnets", ())), frozenset(config.get("SecurityGroupIds", ()))
 
 
-def _role(group: object) -> str:
+def _read_role(group: object) -> str:
     return str(group.get("SlurmConfig", {}).get("NodeType", "")) if isinstance(group, dict) else ""

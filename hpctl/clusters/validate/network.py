@@ -10,33 +10,33 @@ from msgspec import Struct
 
 from hpctl.clusters.validate.facts import (
     Ec2Listing,
-    Facts,
     Family,
     Listed,
     NetworkFacts,
-    ask,
+    SpecFacts,
+    ask_service,
     find_security_groups,
-    listed,
+    list_entries,
 )
 from hpctl.clusters.validate.wanted import (
-    Finding,
     Network,
     Place,
+    SpecFinding,
     Unanswered,
-    Wanted,
+    WantedCluster,
     WantedGroup,
-    fail,
-    ok,
-    settled,
-    unknown,
-    warn,
+    default_to_ok,
+    make_failure,
+    make_ok,
+    make_unknown,
+    make_warning,
 )
 from hpctl.vocabulary.ports import Aws, Service
 
 FAMILY = Family("network", "Subnets, routes and names.", ("network", "living"))
 
 
-def gather(aws: Aws, wanted: Wanted) -> NetworkFacts:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
     """A handful of calls, whatever the number of groups."""
     networks = {group.network for group in wanted.groups}
     types = sorted({kind for group in wanted.groups for kind in group.types})
@@ -45,28 +45,30 @@ def gather(aws: Aws, wanted: Wanted) -> NetworkFacts:
     if not subnets and not groups:
         return NetworkFacts()
     ec2 = aws.service("ec2")
-    found = listed(ec2, Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets)
+    found = list_entries(
+        ec2, Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets
+    )
     vpcs = [] if isinstance(found, Unanswered) else sorted({s["VpcId"] for s in found.values()})
     return NetworkFacts(
         subnets=found,
         security_groups=find_security_groups(ec2, groups),
-        route_tables=listed(
+        route_tables=list_entries(
             ec2, Ec2Listing("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"), vpcs
         ),
-        endpoints=listed(
+        endpoints=list_entries(
             ec2,
             Ec2Listing("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
             vpcs,
         ),
-        dns={vpc: _dns(ec2, vpc) for vpc in vpcs},
-        types=_types(ec2, types),
+        dns={vpc: _read_dns(ec2, vpc) for vpc in vpcs},
+        types=_read_types(ec2, types),
     )
 
 
-def _types(ec2: Service, types: list[str]) -> Listed:
+def _read_types(ec2: Service, types: list[str]) -> Listed:
     """SageMaker's `ml.p5.48xlarge` is EC2's `p5.48xlarge`."""
     names = [kind.removeprefix("ml.") for kind in types]
-    found = listed(
+    found = list_entries(
         ec2,
         Ec2Listing("describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"),
         names,
@@ -76,8 +78,8 @@ def _types(ec2: Service, types: list[str]) -> Listed:
     return {f"ml.{name}": entry for name, entry in found.items()}
 
 
-def _dns(ec2: Service, vpc: str) -> bool | Unanswered:
-    def both() -> bool:
+def _read_dns(ec2: Service, vpc: str) -> bool | Unanswered:
+    def read_dns_settings() -> bool:
         return all(
             ec2.read("describe_vpc_attribute", VpcId=vpc, Attribute=name)[key]["Value"]
             for name, key in (
@@ -86,11 +88,11 @@ def _dns(ec2: Service, vpc: str) -> bool | Unanswered:
             )
         )
 
-    answer = ask(both)
+    answer = ask_service(read_dns_settings)
     return answer if isinstance(answer, Unanswered) else bool(answer)
 
 
-def networks(wanted: Wanted) -> dict[Network, list[WantedGroup]]:
+def group_by_network(wanted: WantedCluster) -> dict[Network, list[WantedGroup]]:
     """Each network of the customer's with its groups. Groups in SageMaker's own are left out."""
     found: dict[Network, list[WantedGroup]] = defaultdict(list)
     for group in wanted.groups:
@@ -100,9 +102,9 @@ def networks(wanted: Wanted) -> dict[Network, list[WantedGroup]]:
 
 
 @FAMILY.check("subnets-exist")
-def subnets_exist(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def subnets_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every subnet is there."""
-    ids = {network: network.subnets for network in networks(wanted)}
+    ids = {network: network.subnets for network in group_by_network(wanted)}
     yield from all_there("subnet", "Subnets", facts.network.subnets, ids, facts.region)
 
 
@@ -112,17 +114,17 @@ def all_there(
     found: Mapping[str, Any] | Unanswered,
     ids: Mapping[Network, Sequence[str]],
     region: str,
-) -> Iterator[Finding]:
+) -> Iterator[SpecFinding]:
     """Whether everything of a `kind` that networks name in `field` was found."""
     if isinstance(found, Unanswered):
-        yield unknown(("VpcConfig", field), found)
+        yield make_unknown(("VpcConfig", field), found)
         return
     named = {one: network for network, ones in ids.items() for one in ones}
     if not named:
         return
-    yield from settled(
+    yield from default_to_ok(
         (
-            fail(
+            make_failure(
                 (*network.place, field, ids[network].index(one)),
                 f"there is no {kind} {one} in {region}",
                 "check the id and --region",
@@ -135,7 +137,7 @@ def all_there(
 
 
 @FAMILY.check("one-vpc")
-def one_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def one_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """All subnets and security groups are of one VPC."""
     network = facts.network
     subnets, groups = network.subnets, network.security_groups
@@ -148,68 +150,70 @@ def one_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         by_vpc[str(entry["VpcId"])].add(str(entry["GroupId"]))
     if len(by_vpc) > 1:
         text = "; ".join(f"{vpc} has {', '.join(sorted(ids))}" for vpc, ids in by_vpc.items())
-        yield fail(
+        yield make_failure(
             ("VpcConfig",),
             f"the network is spread over {len(by_vpc)} VPCs: {text}",
             "name subnets and security groups of one VPC: nodes of different ones cannot meet",
         )
     elif by_vpc:
-        yield ok(f"everything is in {next(iter(by_vpc))}")
+        yield make_ok(f"everything is in {next(iter(by_vpc))}")
 
 
 @FAMILY.check("one-zone")
-def one_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def one_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets of a group are in one availability zone.
 
     EFA traffic does not leave it.
     """
-    for network, groups in networks(wanted).items():
+    for network, groups in group_by_network(wanted).items():
         zones = sorted(name for name, _ in facts.network.zones(network.subnets))
         names = ", ".join(group.name for group in groups)
         if len(zones) > 1:
-            yield warn(
+            yield make_warning(
                 (*network.place, "Subnets"),
                 f"the subnets of {names} are in {len(zones)} zones ({', '.join(zones)}): "
                 "the service takes one of them, and you cannot say which",
                 "name subnets of one zone; give other zones to other groups",
             )
         elif zones:
-            yield ok(f"{names}: {zones[0]}", (*network.place, "Subnets"))
+            yield make_ok(f"{names}: {zones[0]}", (*network.place, "Subnets"))
 
 
 @FAMILY.check("room")
-def room(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_addresses(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets have addresses for the new nodes and their cards."""
     subnets = facts.network.subnets
     if isinstance(subnets, Unanswered):
         return
-    for network, groups in networks(wanted).items():
+    for network, groups in group_by_network(wanted).items():
         known = [subnets[s] for s in network.subnets if s in subnets]
         if not known:
             continue
         free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in known)
         nodes = sum(facts.new_nodes(group) for group in groups)
-        cards = sum(facts.new_nodes(group) * _addresses(group, facts.network) for group in groups)
-        yield _room(network, groups, free, nodes, cards)
+        cards = sum(
+            facts.new_nodes(group) * _count_addresses(group, facts.network) for group in groups
+        )
+        yield _judge_addresses(network, groups, free, nodes, cards)
 
 
-def _room(
+def _judge_addresses(
     network: Network, groups: list[WantedGroup], free: int, nodes: int, cards: int
-) -> Finding:
+) -> SpecFinding:
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
     have = f"the subnets of {names} have {free} free addresses"
     fix = "name larger subnets: the size of one cannot be changed later"
     if free < nodes:
-        return fail(place, f"{have}, and {nodes} new nodes need one each", fix)
+        return make_failure(place, f"{have}, and {nodes} new nodes need one each", fix)
     if free < cards:
-        return warn(
+        return make_warning(
             place, f"{have}: enough for {nodes} new nodes, but not for all their {cards} cards", fix
         )
-    return ok(f"{names}: {free} free addresses for {nodes} new nodes", place)
+    return make_ok(f"{names}: {free} free addresses for {nodes} new nodes", place)
 
 
-def _addresses(group: WantedGroup, facts: NetworkFacts) -> int:
+def _count_addresses(group: WantedGroup, facts: NetworkFacts) -> int:
     """What a node of a group takes: one for each network card (HyperPod: 32 for a P5)."""
     if group.raw.get("NetworkInterface", {}).get("InterfaceType") == "efa-only":
         return 1
@@ -224,37 +228,37 @@ SERVICES: Mapping[str, str] = {
 
 
 @FAMILY.check("ways-out")
-def endpoints(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_endpoints(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The nodes reach S3 and SageMaker: by NAT or VPC endpoints."""
     network = facts.network
     if isinstance(network.subnets, Unanswered):
         return
     for part in (network.route_tables, network.endpoints):
         if isinstance(part, Unanswered):
-            yield unknown(("VpcConfig", "Subnets"), part)
+            yield make_unknown(("VpcConfig", "Subnets"), part)
             return
-    for subnet, place in sorted(_places(wanted).items()):
+    for subnet, place in sorted(_find_places(wanted).items()):
         if subnet in network.subnets:
-            yield from settled(
-                _lacking(subnet, place, network, facts.region),
+            yield from default_to_ok(
+                _find_lacking_services(subnet, place, network, facts.region),
                 f"{subnet} has a way to S3 and SageMaker",
                 place,
             )
 
 
 @FAMILY.check("names")
-def names_resolve(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def names_resolve(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The VPC resolves the names of file systems."""
     mounts = [fs for group in wanted.groups for fs in group.file_systems]
     if not mounts:
         return
     for vpc, on in facts.network.dns.items():
         if isinstance(on, Unanswered):
-            yield unknown(("VpcConfig",), on)
+            yield make_unknown(("VpcConfig",), on)
         elif on:
-            yield ok(f"{vpc} resolves names")
+            yield make_ok(f"{vpc} resolves names")
         else:
-            yield fail(
+            yield make_failure(
                 ("VpcConfig",),
                 f"{vpc} has DNS resolution or DNS hostnames turned off, so nodes do not find "
                 f"{mounts[0].dns_name}",
@@ -262,7 +266,7 @@ def names_resolve(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _places(wanted: Wanted) -> dict[str, Place]:
+def _find_places(wanted: WantedCluster) -> dict[str, Place]:
     return {
         subnet: (*group.network.place, "Subnets", at)
         for group in wanted.groups
@@ -270,7 +274,9 @@ def _places(wanted: Wanted) -> dict[str, Place]:
     }
 
 
-def _lacking(subnet: str, place: Place, network: NetworkFacts, region: str) -> Iterator[Finding]:
+def _find_lacking_services(
+    subnet: str, place: Place, network: NetworkFacts, region: str
+) -> Iterator[SpecFinding]:
     table = _table_of(subnet, network)
     routes = table.get("Routes") or ()
     default = [
@@ -281,7 +287,7 @@ def _lacking(subnet: str, place: Place, network: NetworkFacts, region: str) -> I
     ways = [r for r in default if not str(r.get("GatewayId", "")).startswith("igw-")]
     if ways:
         return
-    served = _served(subnet, table, network, region)
+    served = _find_served(subnet, table, network, region)
     without = [name for name in SERVICES if name not in served]
     if not without:
         return
@@ -291,7 +297,7 @@ def _lacking(subnet: str, place: Place, network: NetworkFacts, region: str) -> I
         else "it has no default route"
     )
     harm = "; ".join(f"without {name}, {SERVICES[name]}" for name in without)
-    yield warn(
+    yield make_warning(
         place,
         f"{subnet} has no way to {' and '.join(without)}: {why}; {harm}",
         "use a private subnet with a NAT gateway, or add VPC endpoints for "
@@ -314,7 +320,9 @@ def _table_of(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     return main
 
 
-def _served(subnet: str, table: Mapping[str, Any], network: NetworkFacts, region: str) -> set[str]:
+def _find_served(
+    subnet: str, table: Mapping[str, Any], network: NetworkFacts, region: str
+) -> set[str]:
     """Names of the services that the subnet reaches by endpoints."""
     assert not isinstance(network.endpoints, Unanswered)
     assert not isinstance(network.subnets, Unanswered)
@@ -339,14 +347,16 @@ ALL = "-1"
 """EC2's word for every protocol."""
 
 
-class Peers(Struct, frozen=True):
+class RulePeers(Struct, frozen=True):
     """Who is at the other end: the security groups that they carry, and their networks."""
 
     groups: Collection[str]
     cidrs: Sequence[str] = ()
 
 
-def everything(permissions: Iterable[Permission], peers: Peers, *, by_group: bool = False) -> bool:
+def allows_everything(
+    permissions: Iterable[Permission], peers: RulePeers, *, by_group: bool = False
+) -> bool:
     """Whether some rule lets all traffic of these peers through.
 
     `by_group`: only a rule that names a security group counts. That is what EFA needs: its
@@ -354,18 +364,19 @@ def everything(permissions: Iterable[Permission], peers: Peers, *, by_group: boo
     EFA": all traffic to and from the security group itself).
     """
     return any(
-        rule["IpProtocol"] == ALL and _names(rule, peers, by_group=by_group) for rule in permissions
+        rule["IpProtocol"] == ALL and _names_peers(rule, peers, by_group=by_group)
+        for rule in permissions
     )
 
 
 def ports_open_to(
-    permissions: Iterable[Permission], protocol: str, wanted: range, peers: Peers
+    permissions: Iterable[Permission], protocol: str, wanted: range, peers: RulePeers
 ) -> bool:
     """Whether every one of these ports is open to these peers, by one rule or several."""
     open_spans = sorted(
         span
         for rule in permissions
-        if _names(rule, peers, by_group=False) and (span := _span(rule, protocol))
+        if _names_peers(rule, peers, by_group=False) and (span := _find_ports(rule, protocol))
     )
     reached = wanted.start
     for first, last in open_spans:
@@ -374,7 +385,7 @@ def ports_open_to(
     return reached >= wanted.stop
 
 
-def _span(rule: Permission, protocol: str) -> tuple[int, int] | None:
+def _find_ports(rule: Permission, protocol: str) -> tuple[int, int] | None:
     """The ports that a rule opens, both ends included."""
     if rule["IpProtocol"] == ALL:
         return 0, 65535
@@ -384,7 +395,7 @@ def _span(rule: Permission, protocol: str) -> tuple[int, int] | None:
     return int(rule.get("FromPort", 0)), int(rule.get("ToPort", 65535))
 
 
-def _names(rule: Permission, peers: Peers, *, by_group: bool) -> bool:
+def _names_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
     """Whether a rule is for all of these peers: for a group they carry, or for their networks."""
     if any(pair.get("GroupId") in peers.groups for pair in rule.get("UserIdGroupPairs") or ()):
         return True
@@ -398,12 +409,12 @@ def _names(rule: Permission, peers: Peers, *, by_group: bool) -> bool:
         )
     ]
     return all(
-        any(_inside(ipaddress.ip_network(cidr, strict=False), block) for block in blocks)
+        any(_is_inside(ipaddress.ip_network(cidr, strict=False), block) for block in blocks)
         for cidr in peers.cidrs
     )
 
 
-def _inside(inner: Any, outer: Any) -> bool:
+def _is_inside(inner: Any, outer: Any) -> bool:
     return inner.version == outer.version and bool(inner.subnet_of(outer))
 
 
@@ -414,32 +425,32 @@ Entries = Mapping[str, Mapping[str, Any]]
 
 
 @GROUPS.check("groups-exist")
-def exist(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_groups_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every security group is there."""
-    ids = {network: network.security_groups for network in networks(wanted)}
+    ids = {network: network.security_groups for network in group_by_network(wanted)}
     found = facts.network.security_groups
     yield from all_there("security group", "SecurityGroupIds", found, ids, facts.region)
 
 
 @GROUPS.check("themselves")
-def themselves(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_mutual_access(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Nodes of one network reach each other both ways; with EFA by a rule for all traffic that
     names the security group itself.
     """
     found = facts.network.security_groups
     if isinstance(found, Unanswered):
         return
-    for network, groups in networks(wanted).items():
-        entries = _entries(network, found)
+    for network, groups in group_by_network(wanted).items():
+        entries = _find_entries(network, found)
         if not entries:
             continue
         efa = [group.name for group in groups if facts.has_efa(group)]
-        peers = Peers(set(entries), facts.network.cidrs(network.subnets))
+        peers = RulePeers(set(entries), facts.network.cidrs(network.subnets))
         if not efa and not peers.cidrs:
             # Subnets that nobody knows: whether a rule for addresses covers them is open.
             continue
         names = ", ".join(group.name for group in groups)
-        yield from settled(
+        yield from default_to_ok(
             _both_ways(network, entries, peers, efa),
             f"{names}: {', '.join(entries)} allow each other both ways",
             (*network.place, "SecurityGroupIds"),
@@ -447,7 +458,7 @@ def themselves(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @GROUPS.check("each-other")
-def each_other(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def each_other(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Groups in different networks reach each other.
 
     Head nodes and workers must.
@@ -455,34 +466,34 @@ def each_other(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     found = facts.network.security_groups
     if isinstance(found, Unanswered):
         return
-    by_network = networks(wanted)
+    by_network = group_by_network(wanted)
     for here, there in permutations(by_network, 2):
         if set(here.security_groups) == set(there.security_groups):
             continue
-        ours, theirs = _entries(here, found), _entries(there, found)
+        ours, theirs = _find_entries(here, found), _find_entries(there, found)
         if not ours or not theirs:
             continue
-        them = Peers(set(theirs), facts.network.cidrs(there.subnets))
-        us = Peers(set(ours), facts.network.cidrs(here.subnets))
+        them = RulePeers(set(theirs), facts.network.cidrs(there.subnets))
+        us = RulePeers(set(ours), facts.network.cidrs(here.subnets))
         if not them.cidrs or not us.cidrs:
             continue
         closed = [
             way
             for way, entries, peers in (("in", ours, them), ("out", theirs, us))
-            if not _tcp(entries, INGRESS if way == "in" else EGRESS, peers)
+            if not _allows_tcp(entries, INGRESS if way == "in" else EGRESS, peers)
         ]
-        yield _verdict(by_network[here], by_network[there], here, there, closed)
+        yield _judge_access(by_network[here], by_network[there], here, there, closed)
 
 
 def _both_ways(
-    network: Network, entries: Entries, peers: Peers, efa: Sequence[str]
-) -> Iterator[Finding]:
+    network: Network, entries: Entries, peers: RulePeers, efa: Sequence[str]
+) -> Iterator[SpecFinding]:
     place = (*network.place, "SecurityGroupIds")
     ids = ", ".join(entries)
     for key, way, word in ((INGRESS, "in", "inbound"), (EGRESS, "out", "outbound")):
-        permissions = _permissions(entries, key)
-        if efa and not everything(permissions, peers, by_group=True):
-            yield fail(
+        permissions = _list_permissions(entries, key)
+        if efa and not allows_everything(permissions, peers, by_group=True):
+            yield make_failure(
                 place,
                 f"{ids}: no {word} rule lets all traffic of the security group itself {way}; EFA "
                 f"({', '.join(efa)}) needs one that names the group, a block of addresses will "
@@ -490,8 +501,8 @@ def _both_ways(
                 f"add an {word} rule: all traffic, {'from' if way == 'in' else 'to'} the security "
                 "group itself",
             )
-        elif not efa and not _tcp(entries, key, peers):
-            yield fail(
+        elif not efa and not _allows_tcp(entries, key, peers):
+            yield make_failure(
                 place,
                 f"{ids}: no {word} rule lets the nodes' own traffic {way}; slurmctld, slurmd and "
                 "srun talk on ports of their choice",
@@ -500,24 +511,24 @@ def _both_ways(
             )
 
 
-def _verdict(
+def _judge_access(
     ours: list[WantedGroup],
     theirs: list[WantedGroup],
     here: Network,
     there: Network,
     closed: list[str],
-) -> Finding:
+) -> SpecFinding:
     us, them = (", ".join(group.name for group in groups) for groups in (ours, theirs))
     place = (*here.place, "SecurityGroupIds")
     if not closed:
-        return ok(f"{them} reach {us}", place)
+        return make_ok(f"{them} reach {us}", place)
     sides = " and ".join(
         f"{', '.join(here.security_groups)} do not let them in"
         if way == "in"
         else f"{', '.join(there.security_groups)} do not let them out"
         for way in closed
     )
-    return fail(
+    return make_failure(
         place,
         f"{them} cannot reach {us}: {sides}",
         "allow all TCP between the security groups of the two, inbound on one and outbound on "
@@ -525,13 +536,13 @@ def _verdict(
     )
 
 
-def _tcp(entries: Entries, key: str, peers: Peers) -> bool:
-    return ports_open_to(_permissions(entries, key), "tcp", ALL_TCP, peers)
+def _allows_tcp(entries: Entries, key: str, peers: RulePeers) -> bool:
+    return ports_open_to(_list_permissions(entries, key), "tcp", ALL_TCP, peers)
 
 
-def _permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
+def _list_permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
     return [rule for entry in entries.values() for rule in entry.get(key) or ()]
 
 
-def _entries(network: Network, found: Entries) -> dict[str, Mapping[str, Any]]:
+def _find_entries(network: Network, found: Entries) -> dict[str, Mapping[str, Any]]:
     return {g: found[g] for g in network.security_groups if g in found}

@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from hpctl.clusters import iam_policies
 from hpctl.clusters.iam_policies import SERVICE
-from hpctl.clusters.validate.facts import Facts, Family, Role, Simulated, ask
-from hpctl.clusters.validate.scripts import parsed
+from hpctl.clusters.validate.facts import Family, Role, Simulated, SpecFacts, ask_service
+from hpctl.clusters.validate.scripts import parse_s3_uri
 from hpctl.clusters.validate.wanted import (
-    Finding,
     Place,
+    SpecFinding,
     Unanswered,
-    Wanted,
-    fail,
-    ok,
-    settled,
-    unknown,
+    WantedCluster,
+    default_to_ok,
+    make_failure,
+    make_ok,
+    make_unknown,
 )
 from hpctl.vocabulary.ports import Aws, Service
 
@@ -29,21 +29,21 @@ class NoRole(Unanswered, frozen=True):
     """The role itself is not there."""
 
 
-def gather(aws: Aws, wanted: Wanted) -> dict[str, Role]:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Role]:
     """Two calls or more a role."""
     iam = aws.service("iam")
     arns = {group.execution_role for group in wanted.groups if group.execution_role}
-    return {arn: _role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
+    return {arn: _read_role(iam, wanted, arn, aws.region) for arn in sorted(arns)}
 
 
-def simulate(
+def simulate_policy(
     iam: Service, role: str, statements: tuple[iam_policies.Statement, ...]
 ) -> Simulated | Unanswered:
     """What a principal is not allowed of these statements, and what depends on the request."""
     refused: dict[str, str] = {}
     unsure: dict[str, str] = {}
     for statement in statements:
-        answer = ask(_results, iam, role, statement)
+        answer = ask_service(_read_results, iam, role, statement)
         if answer is None:
             # Silence about a role that is not there is no permission.
             return NoRole(f"there is no role {role}", "check the account and the name")
@@ -59,7 +59,7 @@ def simulate(
     return Simulated(refused, unsure)
 
 
-def _results(iam: Service, role: str, statement: iam_policies.Statement) -> list[Any]:
+def _read_results(iam: Service, role: str, statement: iam_policies.Statement) -> list[Any]:
     account = role.split(":")[4]
     known = {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}
     for keys in statement.condition.values():
@@ -73,34 +73,36 @@ def _results(iam: Service, role: str, statement: iam_policies.Statement) -> list
         "EvaluationResults",
         PolicySourceArn=role,
         ActionNames=list(statement.actions),
-        ResourceArns=[_example(arn) for arn in statement.resources],
+        ResourceArns=[_make_example(arn) for arn in statement.resources],
         ContextEntries=context,
     )
     return list(found)
 
 
-def _example(arn: str) -> str:
+def _make_example(arn: str) -> str:
     """A resource that a pattern is about: what may do everything may do this."""
     return arn if arn == "*" else arn.replace("*", "hpctl-example")
 
 
-def _role(iam: Service, wanted: Wanted, arn: str, region: str) -> Role:
+def _read_role(iam: Service, wanted: WantedCluster, arn: str, region: str) -> Role:
     name = arn.rpartition("/")[2]
-    entry = ask(_entry, iam, name)
+    entry = ask_service(_read_entry, iam, name)
     if entry is None or isinstance(entry, Unanswered):
         return Role(entry)
-    return Role(entry, simulate(iam, arn, needed(wanted, arn, region)))
+    return Role(entry, simulate_policy(iam, arn, list_statements(wanted, arn, region)))
 
 
-def _entry(iam: Service, name: str) -> Mapping[str, Any]:
+def _read_entry(iam: Service, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = iam.read("get_role", RoleName=name)["Role"]
     return found
 
 
-def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statement, ...]:
+def list_statements(
+    wanted: WantedCluster, arn: str, region: str
+) -> tuple[iam_policies.Statement, ...]:
     """What the nodes of the groups that have this role do."""
     groups = [group for group in wanted.groups if group.execution_role == arn]
-    to = iam_policies.scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
+    to = iam_policies.make_scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
     statements = []
     for one in iam_policies.execution_role(to):
         if one.sid.startswith("Lifecycle"):
@@ -113,7 +115,7 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statemen
     if wanted.secret and any(group.role == "Controller" for group in groups):
         statements += iam_policies.accounting_secret(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):
-        place = parsed(uri)
+        place = parse_s3_uri(uri)
         if place is None:
             continue
         bucket, prefix = place
@@ -139,51 +141,53 @@ FIX = "`hpctl cluster iam policy execution-role` prints the policy"
 
 
 @FAMILY.check("role")
-def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_role_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The execution role is there."""
-    for arn, place, role in _roles(wanted, facts):
+    for arn, place, role in _find_roles(wanted, facts):
         if isinstance(role.entry, Unanswered):
-            yield unknown(place, role.entry)
+            yield make_unknown(place, role.entry)
         elif role.entry is None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no role {arn}",
                 f"make it; {FIX}, and with --trust whom it must trust",
             )
         elif role.entry.get("Arn") != arn:
-            yield fail(
+            yield make_failure(
                 place,
                 f"the role's ARN is {role.entry.get('Arn')}, not {arn}",
                 "write the ARN as IAM has it, path and account included",
             )
         else:
-            yield ok(f"{arn} is there", place)
+            yield make_ok(f"{arn} is there", place)
 
 
 @FAMILY.check("trust")
-def trusted(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_trust(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """sagemaker.amazonaws.com may take it on."""
-    for arn, place, role in _roles(wanted, facts):
+    for arn, place, role in _find_roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, Unanswered):
             continue
         policy = role.entry.get("AssumeRolePolicyDocument") or {}
         policy = json.loads(policy) if isinstance(policy, str) else policy
-        yield from settled(
-            [] if _trusts(policy) else [_untrusted(arn, place)], f"{arn} trusts {SERVICE}", place
+        yield from default_to_ok(
+            [] if _trusts_service(policy) else [_report_untrusted(arn, place)],
+            f"{arn} trusts {SERVICE}",
+            place,
         )
 
 
 @FAMILY.check("allowed")
-def allowed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It allows what HyperPod's agents and the lifecycle scripts do on a node
     (iam:SimulatePrincipalPolicy).
     """
-    for arn, place, role in _roles(wanted, facts):
+    for arn, place, role in _find_roles(wanted, facts):
         if role.entry is None or isinstance(role.entry, Unanswered):
             continue
         if isinstance(role.simulated, Unanswered):
             fix = role.simulated.fix or f"allow iam:SimulatePrincipalPolicy on it; {FIX}"
-            yield unknown(
+            yield make_unknown(
                 place,
                 Unanswered(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
             )
@@ -191,10 +195,10 @@ def allowed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         denied, unsure = role.simulated.denied, role.simulated.unsure
         if denied:
             text = ", ".join(f"{name} on {on}" for name, on in sorted(denied.items()))
-            yield fail(place, f"{arn} does not allow {text}", f"allow it; {FIX}")
+            yield make_failure(place, f"{arn} does not allow {text}", f"allow it; {FIX}")
         if unsure:
             text = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
-            yield unknown(
+            yield make_unknown(
                 place,
                 Unanswered(
                     f"{arn} has conditions on what only a node's own request has: {text}",
@@ -202,33 +206,33 @@ def allowed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 ),
             )
         if not denied and not unsure:
-            yield ok(f"{arn} allows what a node does", place)
+            yield make_ok(f"{arn} allows what a node does", place)
 
 
-def _untrusted(arn: str, place: Place) -> Finding:
-    return fail(
+def _report_untrusted(arn: str, place: Place) -> SpecFinding:
+    return make_failure(
         place,
         f"{arn} does not let {SERVICE} take it on",
         "`hpctl cluster iam policy execution-role --trust` prints the trust policy",
     )
 
 
-def _trusts(policy: Mapping[str, Any]) -> bool:
+def _trusts_service(policy: Mapping[str, Any]) -> bool:
     return any(
         one.get("Effect") == "Allow"
-        and "sts:AssumeRole" in _list(one.get("Action"))
-        and SERVICE in _list((one.get("Principal") or {}).get("Service"))
-        for one in _list(policy.get("Statement"))
+        and "sts:AssumeRole" in _to_list(one.get("Action"))
+        and SERVICE in _to_list((one.get("Principal") or {}).get("Service"))
+        for one in _to_list(policy.get("Statement"))
     )
 
 
-def _list(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _roles(wanted: Wanted, facts: Facts) -> Iterator[tuple[str, Place, Role]]:
+def _find_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[tuple[str, Place, Role]]:
     """Each role once, with the place that names it first."""
     places: dict[str, Place] = {}
     for group in wanted.groups:

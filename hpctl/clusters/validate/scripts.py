@@ -18,24 +18,24 @@ from hpctl.clusters.request import LARGEST, read_object
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
-    Facts,
     Family,
     Prefix,
     Script,
     ScriptFacts,
-    ask,
+    SpecFacts,
+    ask_service,
 )
 from hpctl.clusters.validate.wanted import (
-    Finding,
     Place,
+    SpecFinding,
     Unanswered,
-    Wanted,
+    WantedCluster,
     WantedGroup,
-    fail,
-    ok,
-    settled,
-    unknown,
-    warn,
+    default_to_ok,
+    make_failure,
+    make_ok,
+    make_unknown,
+    make_warning,
 )
 from hpctl.vocabulary.ports import Aws, Service
 
@@ -48,27 +48,29 @@ _SHELL = re.compile(rb"#!\s*\S*/(?:env\s+)?(sh|bash|dash)\b")
 _PYTHON = re.compile(rb"#!\s*\S*/(?:env\s+)?python")
 
 
-def gather(directory: Path) -> ScriptFacts:
+def gather_facts(directory: Path) -> ScriptFacts:
     """Every file below a directory. Raises OSError."""
     found: dict[str, Script] = {}
     unfit: tuple[str, ...] = ()
     if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
-        unfit = tuple(f"{place}: {why}" for place, why in bundle_wheels.problems(directory))
-    for at, path in enumerate(_below(directory)):
+        unfit = tuple(
+            f"{place}: {why}" for place, why in bundle_wheels.find_wheel_problems(directory)
+        )
+    for at, path in enumerate(_walk_files(directory)):
         if at >= MOST:
             return ScriptFacts(str(directory), found, True, unfit)
         name = path.relative_to(directory).as_posix()
-        found[name] = _script(path, name)
+        found[name] = _read_script(path, name)
     return ScriptFacts(str(directory), found, unfit=unfit)
 
 
-def _below(directory: Path) -> Iterator[Path]:
+def _walk_files(directory: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(directory):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__pycache__")
         yield from (Path(where, name) for name in sorted(names))
 
 
-def _script(path: Path, name: str) -> Script:
+def _read_script(path: Path, name: str) -> Script:
     size = path.stat().st_size
     if size > LARGEST:
         return Script(name, size, None, os.access(path, os.X_OK))
@@ -111,49 +113,51 @@ LONGEST_KEY = 1024
 """Bytes of an S3 key (S3 User Guide, "Naming objects")."""
 
 
-def of_entry(script: Script, where: str, place: Place) -> Iterator[Finding]:
+def of_entry(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
     """The entry point: the service runs it, so the kernel must be able to."""
     name = f"{where}/{script.name}"
     if script.size == 0:
-        yield fail(place, f"{name} is empty", "write the script, or upload it again")
+        yield make_failure(place, f"{name} is empty", "write the script, or upload it again")
     elif script.data is None:
-        yield fail(place, f"{name} has {script.size} bytes: that is no script", "name the script")
+        yield make_failure(
+            place, f"{name} has {script.size} bytes: that is no script", "name the script"
+        )
     elif not script.first_line.startswith(b"#!"):
         start = script.first_line[:40].decode(errors="replace")
-        yield fail(
+        yield make_failure(
             place,
             f"{name} does not say what runs it: it begins with {start!r}",
             "begin it with #!/bin/sh, #!/bin/bash or #!/usr/bin/env python3",
         )
     if script.executable is False:
-        yield fail(place, f"{name} is not executable", f"chmod +x {name}")
+        yield make_failure(place, f"{name} is not executable", f"chmod +x {name}")
 
 
-def of_any(script: Script, where: str, place: Place) -> Iterator[Finding]:
+def of_any(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
     """A script or module that the entry point may call."""
     name = f"{where}/{script.name}"
     if script.is_text and script.data is not None and b"\r\n" in script.data:
         line = script.data[: script.data.index(b"\r\n")].count(b"\n") + 1
-        yield fail(
+        yield make_failure(
             place,
             f"{name} has Windows line ends (first on line {line}): the kernel looks for an "
             "interpreter whose name ends in a carriage return",
             f"sed -i 's/\\r$//' {name}",
         )
     if script.syntax_error:
-        yield fail(place, f"{name}: {script.syntax_error}", "fix the script")
+        yield make_failure(place, f"{name}: {script.syntax_error}", "fix the script")
     if script.data is not None and script.data.startswith(b"\xef\xbb\xbf"):
-        yield fail(
+        yield make_failure(
             place,
             f"{name} begins with a byte order mark, so its first line is not read as #!",
             f"sed -i '1s/^\\xef\\xbb\\xbf//' {name}",
         )
 
 
-def of_modes(script: Script, where: str, place: Place) -> Iterator[Finding]:
+def of_modes(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
     """A file that says what runs it is meant to be run."""
     if script.executable is False and script.first_line.startswith(b"#!"):
-        yield warn(
+        yield make_warning(
             place,
             f"{where}/{script.name} has a #! line and is not executable",
             f"chmod +x {where}/{script.name}, or always call it by its interpreter",
@@ -162,7 +166,7 @@ def of_modes(script: Script, where: str, place: Place) -> Iterator[Finding]:
 
 def of_roles(
     config: Script | None, names: Collection[str], where: str, groups: Sequence[WantedGroup]
-) -> Iterator[Finding]:
+) -> Iterator[SpecFinding]:
     """A bundle of ours knows who is a login node: on the node nothing else says it."""
     if not {MANIFEST, "lifecycle/node.py"} <= set(names):
         return
@@ -176,7 +180,7 @@ def of_roles(
         role, text = group.role.lower(), str(roles.get(group.name, ""))
         if (not text and role != "login") or text == role:
             continue
-        yield warn(
+        yield make_warning(
             group.at("LifeCycleConfig", "SourceS3Uri"),
             f"{where}/{CONFIG}: roles gives {group.name} {text or 'no role'}, so the scripts take "
             f"its {role} nodes for {text or 'compute'} nodes",
@@ -186,21 +190,21 @@ def of_roles(
 
 
 def of_parameters(
-    script: Script | None, where: str, place: Place, wanted: Wanted, legacy: bool = False
-) -> Iterator[Finding]:
+    script: Script | None, where: str, place: Place, wanted: WantedCluster, legacy: bool = False
+) -> Iterator[SpecFinding]:
     """provisioning_parameters.json: there where scripts set Slurm up, and of one mind with us.
 
     `legacy`: a cluster of this name lives, and has its roles in that file.
     """
     if wanted.by_api:
         if script is not None and legacy:
-            yield warn(
+            yield make_warning(
                 place,
                 f"{where} holds {PARAMETERS}, which the migration to the API's configuration ends",
                 "`hpctl cluster update` keeps a copy, removes it, and puts it back if need be",
             )
         elif script is not None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"{where} holds {PARAMETERS}, and the groups have roles of their own: the service "
                 "refuses a mixture",
@@ -208,7 +212,7 @@ def of_parameters(
             )
         return
     if script is None:
-        yield fail(
+        yield make_failure(
             place,
             f"{where} has no {PARAMETERS}: the scripts would leave plain instances behind",
             "`hpctl cluster lifecycle bundle --spec FILE` writes it from the cluster's file",
@@ -217,17 +221,17 @@ def of_parameters(
     try:
         text = json.loads(script.data or b"")
     except ValueError as error:
-        yield fail(place, f"{where}/{PARAMETERS} is not JSON: {error}", "fix the file")
+        yield make_failure(place, f"{where}/{PARAMETERS} is not JSON: {error}", "fix the file")
         return
     if not isinstance(text, dict):
-        yield fail(place, f"{where}/{PARAMETERS} holds no object", "fix the file")
+        yield make_failure(place, f"{where}/{PARAMETERS} holds no object", "fix the file")
         return
     yield from _of_one_mind(text, f"{where}/{PARAMETERS}", place, wanted)
 
 
 def _of_one_mind(
-    answer: Mapping[str, Any], name: str, place: Place, wanted: Wanted
-) -> Iterator[Finding]:
+    answer: Mapping[str, Any], name: str, place: Place, wanted: WantedCluster
+) -> Iterator[SpecFinding]:
     groups = {group.name for group in wanted.groups}
     workers = [w for w in answer.get("worker_groups") or () if isinstance(w, dict)]
     named = {
@@ -236,10 +240,12 @@ def _of_one_mind(
         **{f"worker_groups.{at}": w.get("instance_group_name") for at, w in enumerate(workers)},
     }
     if not named["controller_group"]:
-        yield fail(place, f"{name} names no controller_group", "name the controller's group in it")
+        yield make_failure(
+            place, f"{name} names no controller_group", "name the controller's group in it"
+        )
     for key, group in named.items():
         if group and group not in groups:
-            yield fail(
+            yield make_failure(
                 place,
                 f"{name}: {key} is {group}, and there is no such group: the agent on the node ends "
                 "in a KeyError",
@@ -247,14 +253,14 @@ def _of_one_mind(
             )
     left = groups - {str(group) for group in named.values()}
     for group in sorted(left):
-        yield warn(
+        yield make_warning(
             place,
             f"{name} does not name {group}: its nodes stay outside Slurm",
             f"add {group} to worker_groups",
         )
 
 
-def entries(wanted: Wanted) -> dict[str, Place]:
+def find_entry_points(wanted: WantedCluster) -> dict[str, Place]:
     """Each entry point that a group names, with the first place that names it."""
     found: dict[str, Place] = {}
     for group in wanted.groups:
@@ -264,36 +270,36 @@ def entries(wanted: Wanted) -> dict[str, Place]:
 
 
 @FAMILY.check("entry-point")
-def entry_point(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def entry_point(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The entry points are there, executable, and begin with a `#!` line."""
     here = facts.scripts
-    for name, place in entries(wanted).items() if here.directory else ():
+    for name, place in find_entry_points(wanted).items() if here.directory else ():
         script = here.files.get(name)
         if script is None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no {name} in {here.directory}",
                 "check the name, or name another directory in --scripts",
             )
             continue
         found = of_entry(script, here.directory, place)
-        yield from settled(found, f"{here.directory}/{name} can be run", place)
+        yield from default_to_ok(found, f"{here.directory}/{name} can be run", place)
 
 
 @FAMILY.check("readable")
-def readable(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_readable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
-    yield from _all(wanted, facts, of_any, "scripts have LF line ends and parse")
+    yield from _check_scripts(wanted, facts, of_any, "scripts have LF line ends and parse")
 
 
 @FAMILY.check("modes")
-def modes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_modes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What has a `#!` line is executable."""
-    yield from _all(wanted, facts, of_modes, "")
+    yield from _check_scripts(wanted, facts, of_modes, "")
 
 
 @FAMILY.check("parameters")
-def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_parameters(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` names groups that there are, and stands beside no roles of the
     API.
     """
@@ -302,7 +308,7 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     # Where the API sets Slurm up a bundle is made without the file; it matters in the bucket.
     if not here.directory or not places or PARAMETERS not in here.files:
         return
-    yield from settled(
+    yield from default_to_ok(
         of_parameters(here.files[PARAMETERS], here.directory, places[0], wanted),
         f"{PARAMETERS} agrees with the groups",
         places[0],
@@ -310,7 +316,7 @@ def parameters(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("roles")
-def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are."""
     here = facts.scripts
     groups = [group for group in wanted.groups if group.lifecycle] if wanted.by_api else []
@@ -318,33 +324,39 @@ def roles(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("wheels")
-def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_wheels(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """hpctl can be installed from a bundle's wheels with the Python that it is for."""
-    place = next(iter(entries(wanted).values()), ())
+    place = next(iter(find_entry_points(wanted).values()), ())
     for why in facts.scripts.unfit:
         fix = "make the bundle again: hpctl cluster lifecycle bundle --wheels --python-version 3.10"
-        yield fail(place, f"{facts.scripts.directory}/{why}", fix)
+        yield make_failure(place, f"{facts.scripts.directory}/{why}", fix)
 
 
-def _all(wanted: Wanted, facts: Facts, rule: object, content: str) -> Iterator[Finding]:
+def _check_scripts(
+    wanted: WantedCluster, facts: SpecFacts, rule: object, content: str
+) -> Iterator[SpecFinding]:
     assert callable(rule)
     here = facts.scripts
     if not here.files:
         return
-    place = next(iter(entries(wanted).values()), ())
-    own = entries(wanted)
+    place = next(iter(find_entry_points(wanted).values()), ())
+    own = find_entry_points(wanted)
 
-    def found() -> Iterator[Finding]:
+    def find_problems() -> Iterator[SpecFinding]:
         for name, script in here.files.items():
             if rule is of_modes and name in own:
                 continue
             yield from rule(script, here.directory, own.get(name, place))
         if here.truncated:
-            yield warn(
+            yield make_warning(
                 place, f"{here.directory} has very many files: some were not looked at", "tidy it"
             )
 
-    yield from settled(found(), f"{len(here.files)} {content}", place) if content else found()
+    yield from (
+        default_to_ok(find_problems(), f"{len(here.files)} {content}", place)
+        if content
+        else find_problems()
+    )
 
 
 BUCKET = Family("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
@@ -358,32 +370,32 @@ LISTED = 5000
 AT_ONCE = 8
 
 
-def parsed(uri: str) -> tuple[str, str] | None:
+def parse_s3_uri(uri: str) -> tuple[str, str] | None:
     """(bucket, prefix) of `s3://bucket/prefix`; None for the https form, which names neither."""
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     return (bucket, prefix.strip("/")) if scheme == "s3" and bucket else None
 
 
-def gather_bucket(aws: Aws, wanted: Wanted) -> dict[str, Prefix]:
+def gather_bucket(aws: Aws, wanted: WantedCluster) -> dict[str, Prefix]:
     """A listing for each prefix, and a read for each script below it."""
     entries: dict[str, set[str]] = {}
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
-        if parsed(uri):
+        if parse_s3_uri(uri):
             entries.setdefault(uri, set()).update(name for _, name in group.scripts)
-    return {uri: _prefix(aws.service("s3"), uri, names) for uri, names in entries.items()}
+    return {uri: _read_prefix(aws.service("s3"), uri, names) for uri, names in entries.items()}
 
 
-def _prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
-    place = parsed(uri)
+def _read_prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
+    place = parse_s3_uri(uri)
     assert place is not None
     bucket, prefix = place
-    region = ask(_region, s3, bucket)
+    region = ask_service(_find_region, s3, bucket)
     if region is None or isinstance(region, Unanswered):
         return Prefix(bucket, prefix, region)
     below = f"{prefix}/" if prefix else ""
-    listed = ask(_listed, s3, bucket, below)
+    listed = ask_service(_list_objects, s3, bucket, below)
     if listed is None or isinstance(listed, Unanswered):
         return Prefix(bucket, prefix, region, listed or frozenset())
     sizes = {str(o["Key"])[len(below) :]: int(o["Size"]) for o in listed}
@@ -393,20 +405,22 @@ def _prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
     )
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="scripts") as pool:
         asked = {
-            name: pool.submit(ask, _read, s3, bucket, below + name, name, sizes[name])
+            name: pool.submit(
+                ask_service, _read_object, s3, bucket, below + name, name, sizes[name]
+            )
             for name in wanted[:READ]
         }
     scripts = {name: answer.result() for name, answer in asked.items()}
     return Prefix(bucket, prefix, region, frozenset(sizes), scripts)
 
 
-def _listed(s3: Service, bucket: str, prefix: str) -> list[Any]:
+def _list_objects(s3: Service, bucket: str, prefix: str) -> list[Any]:
     return list(
         islice(s3.pages("list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix), LISTED)
     )
 
 
-def _region(s3: Service, bucket: str) -> str:
+def _find_region(s3: Service, bucket: str) -> str:
     """Where a bucket is. S3's word for us-east-1 is none."""
     answer = s3.read("get_bucket_location", Bucket=bucket)
     return str(answer.get("LocationConstraint") or "us-east-1")
@@ -418,7 +432,7 @@ def _is_script(name: str, entries: set[str]) -> bool:
     )
 
 
-def _read(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
+def _read_object(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
     if size > LARGEST:
         return Script(name, size, None)
     data = read_object(s3, bucket, key)
@@ -429,41 +443,41 @@ Named = tuple[Prefix, Place, list[WantedGroup]]
 
 
 @BUCKET.check("bucket")
-def bucket_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def bucket_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The bucket is there, and in the cluster's region."""
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
-        if uri and not parsed(uri):
-            yield unknown(
+        if uri and not parse_s3_uri(uri):
+            yield make_unknown(
                 group.at("LifeCycleConfig", "SourceS3Uri"),
                 Unanswered(f"{uri} is not read here", "write it as s3://bucket/prefix"),
             )
-    for prefix, place, _ in _named(wanted, facts):
+    for prefix, place, _ in _find_prefixes(wanted, facts):
         if isinstance(prefix.region, Unanswered):
-            yield unknown(place, prefix.region)
+            yield make_unknown(place, prefix.region)
         elif prefix.region is None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no bucket {prefix.bucket}",
                 "check its name; `hpctl cluster lifecycle push` uploads the scripts",
             )
         elif prefix.region != facts.region:
-            yield warn(
+            yield make_warning(
                 place,
                 f"{prefix.bucket} is in {prefix.region}, the cluster in {facts.region}: a gateway "
                 "endpoint does not reach it, and a node that is born needs it",
                 f"use a bucket in {facts.region}",
             )
         else:
-            yield ok(f"{prefix.bucket} is in {prefix.region}", place)
+            yield make_ok(f"{prefix.bucket} is in {prefix.region}", place)
 
 
 @BUCKET.check("entry")
-def entry_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def entry_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Each entry point lies under its prefix and can be run."""
-    for prefix, place, groups in _named(wanted, facts):
+    for prefix, place, groups in _find_prefixes(wanted, facts):
         if isinstance(prefix.names, Unanswered):
-            yield unknown(place, prefix.names)
+            yield make_unknown(place, prefix.names)
             continue
         if not isinstance(prefix.region, str):
             continue
@@ -472,28 +486,28 @@ def entry_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             for key, name in group.scripts:
                 entries.setdefault(name, group.at("LifeCycleConfig", key))
         for name, at in entries.items():
-            yield from _entry(prefix, name, at)
+            yield from _check_entry(prefix, name, at)
 
 
 @BUCKET.check("scripts")
-def readable_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def readable_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
-    for prefix, place, _ in _named(wanted, facts):
+    for prefix, place, _ in _find_prefixes(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
         found = (f for script in read for f in of_any(script, prefix.url, place))
         if read:
-            yield from settled(
+            yield from default_to_ok(
                 found, f"{len(read)} scripts under {prefix.url} have LF line ends and parse", place
             )
 
 
 @BUCKET.check("manifest")
-def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What lies there is what its `MANIFEST` vouches for."""
-    for prefix, place, _ in _named(wanted, facts):
+    for prefix, place, _ in _find_prefixes(wanted, facts):
         manifest = prefix.scripts.get(MANIFEST)
         if isinstance(manifest, Unanswered):
-            yield unknown(place, manifest)
+            yield make_unknown(place, manifest)
         if not isinstance(manifest, Script) or not isinstance(prefix.names, frozenset):
             continue
         lines = [line.partition("  ") for line in (manifest.data or b"").decode().splitlines()]
@@ -507,9 +521,9 @@ def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             and name in digests
             and hashlib.sha256(script.data).hexdigest() != digests[name]
         ]
-        yield from settled(
+        yield from default_to_ok(
             (
-                fail(
+                make_failure(
                     place,
                     f"{prefix.url}/{name} {what}: nodes that are born would refuse the bundle",
                     "`hpctl cluster lifecycle push` sends what is missing",
@@ -526,20 +540,20 @@ def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @BUCKET.check("who-sets-slurm-up")
-def parameters_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def parameters_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, and
     stands beside no roles of the API.
     """
-    for prefix, place, groups in _named(wanted, facts):
+    for prefix, place, groups in _find_prefixes(wanted, facts):
         if not isinstance(prefix.region, str) or isinstance(prefix.names, Unanswered):
             continue
         if not wanted.by_api and not any("OnCreate" in group.lifecycle for group in groups):
             continue
         script = prefix.scripts.get(PARAMETERS)
         if isinstance(script, Unanswered):
-            yield unknown(place, script)
+            yield make_unknown(place, script)
             continue
-        yield from settled(
+        yield from default_to_ok(
             of_parameters(script, prefix.url, place, wanted, facts.living.legacy),
             f"{prefix.url} agrees with the groups on who sets Slurm up",
             place,
@@ -547,41 +561,41 @@ def parameters_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @BUCKET.check("roles")
-def roles_there(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def roles_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which group's
     nodes are login nodes: on a node nothing else does.
     """
-    for prefix, _, groups in _named(wanted, facts) if wanted.by_api else ():
+    for prefix, _, groups in _find_prefixes(wanted, facts) if wanted.by_api else ():
         config = prefix.scripts.get(CONFIG)
         if isinstance(prefix.names, Unanswered) or isinstance(config, Unanswered):
             continue
         yield from of_roles(config, prefix.names, prefix.url, groups)
 
 
-def _entry(prefix: Prefix, name: str, place: Place) -> Iterator[Finding]:
+def _check_entry(prefix: Prefix, name: str, place: Place) -> Iterator[SpecFinding]:
     key = f"{prefix.prefix}/{name}"
     script = prefix.scripts.get(name)
     if len(key.encode()) > LONGEST_KEY:
-        yield fail(
+        yield make_failure(
             place,
             f"{key[:60]}... has {len(key.encode())} bytes; a key of S3 has at most {LONGEST_KEY}",
             "use a shorter prefix",
         )
     elif isinstance(script, Unanswered):
-        yield unknown(place, script)
+        yield make_unknown(place, script)
     elif script is None:
-        yield fail(
+        yield make_failure(
             place,
             f"there is no {prefix.url}/{name}",
-            f"`hpctl cluster lifecycle push` uploads the scripts; {_has(prefix)}",
+            f"`hpctl cluster lifecycle push` uploads the scripts; {_list_contents(prefix)}",
         )
     else:
-        yield from settled(
+        yield from default_to_ok(
             of_entry(script, prefix.url, place), f"{prefix.url}/{name} can be run", place
         )
 
 
-def _has(prefix: Prefix) -> str:
+def _list_contents(prefix: Prefix) -> str:
     names = sorted(prefix.names) if isinstance(prefix.names, frozenset) else []
     if not names:
         return "nothing lies under the prefix"
@@ -589,7 +603,7 @@ def _has(prefix: Prefix) -> str:
     return f"there are {', '.join(names[:3])}{more}"
 
 
-def _named(wanted: Wanted, facts: Facts) -> Iterator[Named]:
+def _find_prefixes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Named]:
     """Each prefix once, with the place that names it first and the groups that do."""
     groups: dict[str, list[WantedGroup]] = {}
     for group in wanted.groups:

@@ -5,14 +5,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.maintenance_orders import NO_BATCHES
-from hpctl.clusters.validate.facts import Facts, Family, ModelFacts, ServiceModel
-from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
-from hpctl.toolkit.yaml_files import near
+from hpctl.clusters.validate.facts import Family, ModelFacts, ServiceModel, SpecFacts
+from hpctl.clusters.validate.wanted import (
+    Place,
+    SpecFinding,
+    WantedCluster,
+    default_to_ok,
+    make_failure,
+    make_ok,
+    make_warning,
+)
+from hpctl.toolkit.yaml_files import suggest_word
 
 FAMILY = Family("spec", "The file itself.", ("model",))
 
 
-def gather(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
+def gather_facts(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
     """Loading the model takes about a third of a second."""
     return ModelFacts(model.instance_types(), tuple(model.problems(request)))
 
@@ -23,14 +31,16 @@ _TYPE_KEYS = ("InstanceType", "InstanceTypes")
 
 
 @FAMILY.check("service-model")
-def model(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_model(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service's model knows every field and value."""
     if not facts.model.types:
         return
     others = [p for p in facts.model.problems if not _is_type(p[0])]
-    yield from settled(
+    yield from default_to_ok(
         (
-            fail(place, what, "see docs/cluster.md; what is newer than boto3 needs a newer boto3")
+            make_failure(
+                place, what, "see docs/cluster.md; what is newer than boto3 needs a newer boto3"
+            )
             for place, what in others
         ),
         "the service's model knows every field",
@@ -38,7 +48,7 @@ def model(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("instance-types")
-def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service's model knows every instance type."""
     known = facts.model.types
     if not known:
@@ -46,17 +56,17 @@ def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     named = {kind: group for group in reversed(wanted.groups) for kind in group.types}
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
-        yield fail(
+        yield make_failure(
             named[kind].at_types,
-            f"the service's model has no instance type {kind!r}{near(kind, sorted(known))}",
+            f"the service's model has no instance type {kind!r}{suggest_word(kind, sorted(known))}",
             "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
     if named and not strange:
-        yield ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
+        yield make_ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
 
 
 @FAMILY.check("head-types")
-def head_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Controller and login types are neither wasted nor small."""
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
@@ -64,29 +74,29 @@ def head_types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         place, role = group.at_types, group.role.lower()
         for kind in group.types:
             if _ACCELERATED.match(kind):
-                yield warn(
+                yield make_warning(
                     place,
                     f"{group.name} has role {role} and type {kind}: its accelerators would idle",
                     "use a general purpose type such as ml.m5.4xlarge",
                 )
             elif _SMALL.fullmatch(kind) and group.role == "Controller":
-                yield warn(
+                yield make_warning(
                     place,
                     f"{group.name} has role {role} and type {kind}: slurmctld, slurmdbd, their "
                     "database and hpctl's daemon share it",
                     "use ml.m5.xlarge or larger",
                 )
             else:
-                yield ok(f"{group.name}: {kind}", place)
+                yield make_ok(f"{group.name}: {kind}", place)
 
 
 @FAMILY.check("spot-heads")
-def spot_heads(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def spot_heads(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes are not on spot capacity."""
     for group in wanted.groups:
         place = group.at("CapacityRequirements")
         if group.spot and group.role in ("Controller", "Login"):
-            yield fail(
+            yield make_failure(
                 place,
                 f"{group.name} has role {group.role.lower()}, and spot instances are taken away",
                 "leave capacity out, or write on_demand",
@@ -94,7 +104,7 @@ def spot_heads(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("override")
-def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Groups have own subnets only where the cluster has some.
 
     HyperPod guide.
@@ -103,7 +113,7 @@ def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         return
     for group in wanted.groups:
         if "OverrideVpcConfig" in group.raw:
-            yield fail(
+            yield make_failure(
                 group.at("OverrideVpcConfig", "Subnets"),
                 f"{group.name} has a network of its own, and the cluster has none",
                 "name subnets and security groups under vpc as well",
@@ -111,7 +121,7 @@ def override(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("deep-checks")
-def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def deep_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Deep health checks are asked of accelerated types.
 
     They alone have them.
@@ -119,7 +129,7 @@ def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     for group in wanted.groups:
         plain = [kind for kind in group.types if not _ACCELERATED.match(kind)]
         if group.raw.get("OnStartDeepHealthChecks") and plain:
-            yield warn(
+            yield make_warning(
                 group.at("OnStartDeepHealthChecks"),
                 f"{group.name} asks for deep health checks, and {', '.join(plain)} has none",
                 "leave deep_health_checks out",
@@ -127,10 +137,10 @@ def deep_checks(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("one-view")
-def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
     mounts = {
-        group.name: {fs.mount_path or _default(fs.kind): fs for fs in group.file_systems}
+        group.name: {fs.mount_path or _find_default(fs.kind): fs for fs in group.file_systems}
         for group in wanted.groups
     }
     for head in wanted.groups:
@@ -139,7 +149,7 @@ def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         for group in wanted.groups:
             lacking = set(mounts[group.name]) - set(mounts[head.name])
             if group.role == "Compute" and lacking:
-                yield warn(
+                yield make_warning(
                     head.at("InstanceStorageConfigs"),
                     f"{group.name} mounts {', '.join(sorted(lacking))}, and {head.name} "
                     f"({head.role.lower()}) does not: scripts, logs and homes are not where jobs "
@@ -149,11 +159,11 @@ def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("someone-fixes")
-def someone_fixes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def someone_fixes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
-        yield warn(
+        yield make_warning(
             place,
             f"node_recovery is None and hpctl's mode is {wanted.mode}: nobody replaces a "
             "broken node",
@@ -162,7 +172,7 @@ def someone_fixes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("hpctl-installed")
-def hpctl_installed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Lifecycle scripts install hpctl where its mode is assist or own.
 
     The service's AMI has no hpctl.
@@ -172,7 +182,7 @@ def hpctl_installed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     lacking = [group for group in wanted.groups if not group.lifecycle]
     if lacking:
         names = ", ".join(group.name for group in lacking)
-        yield warn(
+        yield make_warning(
             lacking[0].at("LifeCycleConfig"),
             f"hpctl's mode is {wanted.mode}, and nothing installs hpctl on the nodes of {names}: "
             "they have no lifecycle scripts",
@@ -182,12 +192,12 @@ def hpctl_installed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("rolling")
-def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_rolling(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """No group's updates rest on rolling batches, which are EKS's."""
     for group in wanted.groups:
         for key in ("ScheduledUpdateConfig", "AutoPatchConfig"):
             if group.raw.get(key, {}).get("DeploymentConfig", {}).get("RollingUpdatePolicy"):
-                yield warn(
+                yield make_warning(
                     group.at(key, "DeploymentConfig", "RollingUpdatePolicy"),
                     f"{group.name}: {NO_BATCHES}",
                     "leave rolling_update_policy out, or update group by group with "
@@ -196,7 +206,7 @@ def rolling(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("eks-only")
-def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Nothing is asked that works for clusters of EKS alone.
 
     HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
@@ -204,14 +214,14 @@ def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """
     tiers = wanted.request.get("TieredStorageConfig") or {}
     if tiers.get("Mode") == "Enable":
-        yield warn(
+        yield make_warning(
             ("TieredStorageConfig",),
             "managed tiered checkpointing is for clusters of EKS: Slurm's jobs have none of it",
             "leave tiered_storage out",
         )
     for group in wanted.groups:
         if group.raw.get("AutoPatchConfig"):
-            yield warn(
+            yield make_warning(
                 group.at("AutoPatchConfig"),
                 f"{group.name} asks for automatic patches, which AWS documents for EKS alone",
                 "leave auto_patch out; `hpctl cluster software-update` brings the newest AMI",
@@ -219,13 +229,13 @@ def eks_only(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("set-up")
-def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def set_up(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Somebody sets Slurm up: the API, or an on_create script."""
     if wanted.by_api:
         return
     for group in wanted.groups:
         if "OnCreate" not in group.lifecycle:
-            yield fail(
+            yield make_failure(
                 group.at("LifeCycleConfig"),
                 f"{group.name} has no on_create script, and slurm_config is "
                 "provisioning_parameters: nobody would set Slurm up",
@@ -233,7 +243,7 @@ def set_up(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _default(kind: str) -> str:
+def _find_default(kind: str) -> str:
     return "/fsx" if kind == "LUSTRE" else "/home"
 
 

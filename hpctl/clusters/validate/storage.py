@@ -5,55 +5,55 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     Ec2Listing,
-    Facts,
     Family,
     Guarded,
-    blocks,
+    SpecFacts,
     find_security_groups,
-    listed,
-    rows,
+    list_blocks,
+    list_entries,
+    read_rows,
 )
-from hpctl.clusters.validate.network import Peers, ports_open_to
+from hpctl.clusters.validate.network import RulePeers, ports_open_to
 from hpctl.clusters.validate.wanted import (
     FileSystem,
-    Finding,
+    SpecFinding,
     Unanswered,
-    Wanted,
+    WantedCluster,
     WantedGroup,
-    fail,
-    ok,
-    unknown,
-    warn,
+    make_failure,
+    make_ok,
+    make_unknown,
+    make_warning,
 )
 from hpctl.vocabulary.ports import Aws
 
 FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 
 
-def gather(aws: Aws, wanted: Wanted) -> dict[str, Guarded | Unanswered | None]:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Guarded | Unanswered | None]:
     """A few calls a file system."""
     ids = {fs.id for group in wanted.groups for fs in group.file_systems if fs.id}
-    return {file_system: _guarded(aws, file_system) for file_system in sorted(ids)}
+    return {file_system: _read_guarded(aws, file_system) for file_system in sorted(ids)}
 
 
-def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
+def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
-        found = rows(fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system])
+        found = read_rows(fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system])
     else:
-        found = rows(fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system])
+        found = read_rows(fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system])
     if isinstance(found, Unanswered):
         return found
     if not found:
         return None
     entry: Mapping[str, Any] = found[0]
-    subnets = listed(
+    subnets = list_entries(
         ec2,
         Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
-    interfaces = listed(
+    interfaces = list_entries(
         ec2,
         Ec2Listing(
             "describe_network_interfaces",
@@ -86,37 +86,37 @@ Mounted = tuple[FileSystem, WantedGroup, Guarded]
 
 
 @FAMILY.check("file-system")
-def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def check_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every file system is there and AVAILABLE."""
-    for fs, _ in _mounts(wanted):
+    for fs, _ in _find_mounts(wanted):
         place = (*fs.place, "DnsName")
         found = facts.storage.get(fs.id)
         if isinstance(found, Unanswered):
-            yield unknown(place, found)
+            yield make_unknown(place, found)
         elif found is None:
-            yield fail(
+            yield make_failure(
                 place,
                 f"there is no file system {fs.id or fs.dns_name} in {facts.region}",
                 "check the DNS name and --region",
             )
         elif found.entry.get("Lifecycle") not in ("AVAILABLE", "UPDATING"):
-            yield fail(
+            yield make_failure(
                 place,
                 f"{fs.id} is {found.entry.get('Lifecycle')}: nodes cannot mount it",
                 "wait until it is AVAILABLE",
             )
         else:
-            yield ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
+            yield make_ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
 
 
 @FAMILY.check("as-declared")
-def as_declared(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def as_declared(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Its kind, DNS name and mount name are as the file says."""
-    for fs, _, guarded in _found(wanted, facts):
+    for fs, _, guarded in _find_mounted(wanted, facts):
         entry = guarded.entry
         kind = entry.get("FileSystemType") or entry.get("FileCacheType")
         if kind != fs.kind:
-            yield fail(
+            yield make_failure(
                 fs.place,
                 f"{fs.id} is FSx for {kind}, and the file mounts it as {fs.kind}",
                 "name it under fsx_lustre or fsx_openzfs, whichever it is",
@@ -125,55 +125,55 @@ def as_declared(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         dns = str(entry.get("DNSName") or fs.dns_name)
         mount = str(entry.get("LustreConfiguration", {}).get("MountName") or fs.mount_name)
         if dns.lower() != fs.dns_name.lower():
-            yield fail(
+            yield make_failure(
                 (*fs.place, "DnsName"),
                 f"{fs.id} has the DNS name {dns}, not {fs.dns_name}",
                 f"write {dns}",
             )
         if mount != fs.mount_name:
-            yield fail(
+            yield make_failure(
                 (*fs.place, "MountName"),
                 f"{fs.id} has the mount name {mount}, not {fs.mount_name}",
                 f"write {mount}",
             )
         if dns.lower() == fs.dns_name.lower() and mount == fs.mount_name:
-            yield ok(f"{fs.id} is as the file says", fs.place)
+            yield make_ok(f"{fs.id} is as the file says", fs.place)
 
 
 @FAMILY.check("same-vpc")
-def same_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def same_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' VPC."""
-    for fs, group, guarded in _found(wanted, facts):
+    for fs, group, guarded in _find_mounted(wanted, facts):
         vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
         if not group.network.subnets:
-            yield fail(
+            yield make_failure(
                 fs.place,
                 f"{group.name} has no subnets, so its nodes are in a VPC of the service and "
                 f"cannot reach {fs.id} in {own}",
                 f"name subnets and security groups of {own} under vpc",
             )
         elif vpcs and own not in vpcs:
-            yield fail(
+            yield make_failure(
                 fs.place,
                 f"{fs.id} is in {own}, {group.name} in {', '.join(sorted(vpcs))}",
                 "mount a file system of the nodes' own VPC",
             )
         elif vpcs:
-            yield ok(f"{fs.id} is in the nodes' VPC", fs.place)
+            yield make_ok(f"{fs.id} is in the nodes' VPC", fs.place)
 
 
 @FAMILY.check("same-zone")
-def same_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' availability zone."""
-    for fs, group, guarded in _found(wanted, facts):
+    for fs, group, guarded in _find_mounted(wanted, facts):
         zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
         if isinstance(guarded.subnets, Unanswered) or not guarded.subnets or not zones:
             continue
         own = {str(subnet["AvailabilityZone"]) for subnet in guarded.subnets.values()}
         if own & zones:
-            yield ok(f"{fs.id} is in {', '.join(sorted(own))}, as {group.name} is", fs.place)
+            yield make_ok(f"{fs.id} is in {', '.join(sorted(own))}, as {group.name} is", fs.place)
             continue
-        yield warn(
+        yield make_warning(
             fs.place,
             f"{fs.id} is in {', '.join(sorted(own))}, {group.name} in {', '.join(sorted(zones))}: "
             "every byte between them is slower and is charged for",
@@ -182,74 +182,78 @@ def same_zone(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
 
 
 @FAMILY.check("ports")
-def ports_open(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+def ports_open(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp 111, 2049
     and 20001-20003 for OpenZFS.
     """
     groups = facts.network.security_groups
-    for fs, group, guarded in _found(wanted, facts):
+    for fs, group, guarded in _find_mounted(wanted, facts):
         guards = guarded.security_groups
         for part in (guards, groups):
             if isinstance(part, Unanswered):
-                yield unknown(fs.place, part)
+                yield make_unknown(fs.place, part)
                 break
         if isinstance(guards, Unanswered) or isinstance(groups, Unanswered) or not guards:
             continue
         theirs = [groups[g] for g in group.network.security_groups if g in groups]
-        nodes = Peers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
-        servers = Peers(set(guards), _cidrs(guarded))
+        nodes = RulePeers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
+        servers = RulePeers(set(guards), _list_cidrs(guarded))
         if not nodes.cidrs or not servers.cidrs:
             # Subnets that nobody knows: whether a rule for addresses covers them is open.
             continue
-        shut_in = _shut(fs.kind, _rules(guards.values(), "IpPermissions"), nodes)
-        shut_out = _shut(fs.kind, _rules(theirs, "IpPermissionsEgress"), servers) if theirs else ""
-        yield _opened(fs, group, guards, shut_in, shut_out)
+        shut_in = _find_shut_ports(fs.kind, _list_rules(guards.values(), "IpPermissions"), nodes)
+        shut_out = (
+            _find_shut_ports(fs.kind, _list_rules(theirs, "IpPermissionsEgress"), servers)
+            if theirs
+            else ""
+        )
+        yield _judge_ports(fs, group, guards, shut_in, shut_out)
 
 
-def _opened(
+def _judge_ports(
     fs: FileSystem, group: WantedGroup, guards: Any, shut_in: str, shut_out: str
-) -> Finding:
+) -> SpecFinding:
     own = ", ".join(group.network.security_groups)
     if shut_in:
-        return fail(
+        return make_failure(
             fs.place,
             f"{', '.join(guards)} of {fs.id} do not let {group.name} in on {shut_in}",
             f"add inbound rules for {shut_in} from {own}",
         )
     if shut_out:
-        return fail(
+        return make_failure(
             fs.place,
             f"{own} do not let {group.name} out to {fs.id} on {shut_out}",
             f"add outbound rules for {shut_out} to {', '.join(guards)}",
         )
-    return ok(f"{fs.id} lets {group.name} in", fs.place)
+    return make_ok(f"{fs.id} lets {group.name} in", fs.place)
 
 
-def _shut(kind: str, permissions: list[Any], peers: Peers) -> str:
+def _find_shut_ports(kind: str, permissions: list[Any], peers: RulePeers) -> str:
     """The ports that are closed to these peers, as people write them."""
     closed = [
-        f"{protocol} {_ports(wanted)}"
+        f"{protocol} {_format_ports(wanted)}"
         for protocol, wanted in PORTS[kind]
         if not ports_open_to(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 
 
-def _ports(wanted: range) -> str:
+def _format_ports(wanted: range) -> str:
     return str(wanted.start) if len(wanted) == 1 else f"{wanted.start}-{wanted.stop - 1}"
 
 
-def _rules(entries: Any, key: str) -> list[Any]:
+def _list_rules(entries: Any, key: str) -> list[Any]:
     return [rule for entry in entries for rule in entry.get(key) or ()]
 
 
-def _cidrs(guarded: Guarded) -> tuple[str, ...]:
+def _list_cidrs(guarded: Guarded) -> tuple[str, ...]:
     if isinstance(guarded.subnets, Unanswered):
         return ()
-    return blocks(guarded.subnets.values())
+    return list_blocks(guarded.subnets.values())
 
 
-def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, WantedGroup]]:
+def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[FileSystem, WantedGroup]]:
     """Each file system once for each network that it is mounted in: its first group's place."""
     met = set()
     for group in wanted.groups:
@@ -260,8 +264,8 @@ def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, WantedGroup]]:
                 yield fs, group
 
 
-def _found(wanted: Wanted, facts: Facts) -> Iterator[Mounted]:
-    for fs, group in _mounts(wanted):
+def _find_mounted(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
+    for fs, group in _find_mounts(wanted):
         found = facts.storage.get(fs.id)
         if isinstance(found, Guarded):
             yield fs, group, found

@@ -108,7 +108,7 @@ class WantedGroup(Struct, frozen=True):
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
 
 
-class Wanted(Struct, frozen=True):
+class WantedCluster(Struct, frozen=True):
     """A cluster as it is to be."""
 
     name: str
@@ -126,9 +126,9 @@ class Wanted(Struct, frozen=True):
         return any("SlurmConfig" in group.raw for group in self.groups)
 
 
-def of_spec(spec: ClusterSpec) -> Wanted:
+def of_spec(spec: ClusterSpec) -> WantedCluster:
     """A cluster's file: its request, and what it says beside that."""
-    wanted = of(create_request(spec))
+    wanted = read_request(create_request(spec))
     roles = {group.name: (group.role or "").capitalize() for group in spec.groups}
     mounts = tuple(_of_parameters(spec))
     groups = tuple(
@@ -139,11 +139,11 @@ def of_spec(spec: ClusterSpec) -> Wanted:
         )
         for group in wanted.groups
     )
-    secret, place = _secret(spec)
+    secret, place = _find_secret(spec)
     return replace(wanted, groups=groups, mode=spec.hpctl.mode, secret=secret, secret_place=place)
 
 
-def _secret(spec: ClusterSpec) -> tuple[str, Place]:
+def _find_secret(spec: ClusterSpec) -> tuple[str, Place]:
     """The controller reads it when it is born, whichever way Slurm is configured."""
     if spec.accounting_database:
         return spec.accounting_database.secret_arn, ("accounting_database", "secret_arn")
@@ -154,17 +154,17 @@ def _secret(spec: ClusterSpec) -> tuple[str, Place]:
     return "", ()
 
 
-def of(request: Mapping[str, Any]) -> Wanted:
+def read_request(request: Mapping[str, Any]) -> WantedCluster:
     """Read a CreateCluster request, which need not be one that the service takes."""
-    vpc = _network(request.get("VpcConfig"), ("VpcConfig",))
+    vpc = _read_network(request.get("VpcConfig"), ("VpcConfig",))
     groups = tuple(
-        _group(raw, ("InstanceGroups", at), vpc)
+        _read_group(raw, ("InstanceGroups", at), vpc)
         for at, raw in enumerate(request.get("InstanceGroups") or ())
     )
-    return Wanted(str(request.get("ClusterName", "")), groups, request)
+    return WantedCluster(str(request.get("ClusterName", "")), groups, request)
 
 
-def _group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGroup:
+def _read_group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGroup:
     override = raw.get("OverrideVpcConfig")
     types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
     if "InstanceType" in raw:
@@ -175,13 +175,13 @@ def _group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGroup:
         types=tuple(map(str, types)),
         count=int(raw.get("InstanceCount") or 0),
         role=str(raw.get("SlurmConfig", {}).get("NodeType", "")),
-        network=_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
+        network=_read_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
         file_systems=tuple(_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
         raw=raw,
     )
 
 
-def _network(config: Mapping[str, Sequence[str]] | None, place: Place) -> Network:
+def _read_network(config: Mapping[str, Sequence[str]] | None, place: Place) -> Network:
     config = config or {}
     subnets, groups = config.get("Subnets") or (), config.get("SecurityGroupIds") or ()
     return Network(place, tuple(subnets), tuple(groups))
@@ -227,7 +227,7 @@ class Level(StrEnum):
     FAIL = "FAIL"
 
 
-class Finding(Struct, frozen=True):
+class SpecFinding(Struct, frozen=True):
     """What a judge says of one place."""
 
     level: Level
@@ -247,34 +247,36 @@ class CheckedFinding(Struct, frozen=True):
     fix: str = ""
 
 
-def ok(what: str, place: Place = ()) -> Finding:
+def make_ok(what: str, place: Place = ()) -> SpecFinding:
     """Looked at, and as it should be."""
-    return Finding(Level.OK, place, what)
+    return SpecFinding(Level.OK, place, what)
 
 
-def warn(place: Place, what: str, fix: str) -> Finding:
+def make_warning(place: Place, what: str, fix: str) -> SpecFinding:
     """Works, or may work, but not as its author thinks."""
-    return Finding(Level.WARN, place, what, fix)
+    return SpecFinding(Level.WARN, place, what, fix)
 
 
-def fail(place: Place, what: str, fix: str) -> Finding:
+def make_failure(place: Place, what: str, fix: str) -> SpecFinding:
     """The service refuses it, or the cluster comes up broken."""
-    return Finding(Level.FAIL, place, what, fix)
+    return SpecFinding(Level.FAIL, place, what, fix)
 
 
-def unknown(place: Place, unanswered: Unanswered) -> Finding:
+def make_unknown(place: Place, unanswered: Unanswered) -> SpecFinding:
     """A call failed."""
-    return Finding(Level.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
+    return SpecFinding(Level.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
 
 
-def settled(found: Iterable[Finding], content: str, place: Place = ()) -> Iterator[Finding]:
+def default_to_ok(
+    found: Iterable[SpecFinding], content: str, place: Place = ()
+) -> Iterator[SpecFinding]:
     """Each finding, or OK with `content` where there is none."""
     nothing = True
     for one in found:
         nothing = False
         yield one
     if nothing:
-        yield ok(content, place)
+        yield make_ok(content, place)
 
 
 class Unanswered(Struct, frozen=True):
@@ -314,19 +316,19 @@ def in_file(place: Place) -> tuple[str | int, ...]:
     for part in place:
         if part in DROPPED:
             continue
-        word = part if isinstance(part, int) else NAMES.get(part) or _snake(part)
+        word = part if isinstance(part, int) else NAMES.get(part) or _to_snake_case(part)
         if found and found[-1] in _ENDS:
             break
         found.append(word)
     return tuple(found)
 
 
-def spoken(place: Place) -> str:
+def format_place(place: Place) -> str:
     """The place in dots: `instance_groups.1.subnets.0`."""
     return ".".join(map(str, in_file(place)))
 
 
-class Lines:
+class SpecLines:
     """The lines of a file that could be read."""
 
     def __init__(self, text: str) -> None:
@@ -337,5 +339,5 @@ class Lines:
         return line_of(self._root, in_file(place))
 
 
-def _snake(word: str) -> str:
+def _to_snake_case(word: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower()

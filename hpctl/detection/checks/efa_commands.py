@@ -2,16 +2,16 @@
 
 from itertools import pairwise
 
-from hpctl.detection.check import Judged, Limits, fail
-from hpctl.detection.checks.efa_reading import ASKED, failures
-from hpctl.detection.rdma_counters import Reading, Trace, rise
+from hpctl.detection.check import Judged, Limits, make_failure
+from hpctl.detection.checks.efa_reading import ASKED, count_failures
+from hpctl.detection.rdma_counters import CounterReading, Trace, count_rise
 
 # Whether the EFA devices answer the driver's admin commands.
 #
 # After a command without an answer the driver gives the device's admin queue up: nothing but a
 # reset of the device brings it back. Commands that fail speak against the NIC only where neither an
-# application nor the reading of counters explains them (`failures`), and where it goes on: what a
-# process that goes down was refused (modify, destroy) is counted nowhere else.
+# application nor the reading of counters explains them (`count_failures`), and where it goes on:
+# what a process that goes down was refused (modify, destroy) is counted nowhere else.
 
 
 def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
@@ -19,18 +19,20 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     past = [s for s in seen.past if seen.now.at - s.at <= limits["window_s"]]
     for device, reading in seen.now.devices.items():
         earlier = [s.devices[device] for s in past if device in s.devices]
-        lost = max((rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0)
+        lost = max(
+            (count_rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0
+        )
         if lost >= limits["no_completion"]:
-            yield fail(
+            yield make_failure(
                 "no_completion",
                 device,
                 f"{lost} admin commands never completed",
                 _counter_text(reading),
             )
-        failed = max((failures(reading, then)[0] for then in earlier), default=0)
-        goes_on = sum(failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
+        failed = max((count_failures(reading, then)[0] for then in earlier), default=0)
+        goes_on = sum(count_failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
         if failed >= limits["failed"] and goes_on >= limits["failed_intervals"]:
-            yield fail(
+            yield make_failure(
                 "failed",
                 device,
                 f"{failed} admin commands failed that no application's call explains",
@@ -38,6 +40,6 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
             )
 
 
-def _counter_text(reading: Reading) -> str:
+def _counter_text(reading: CounterReading) -> str:
     names = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "cmds_err", *ASKED)
     return " ".join(f"{n}={reading.values[n]}" for n in names if reading.values.get(n))

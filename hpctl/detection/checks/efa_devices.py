@@ -6,9 +6,16 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.instance_shapes import shape_of
-from hpctl.detection.rdma import devices, efa_functions
+from hpctl.detection.rdma import efa_functions, list_devices
 
 # Whether all EFA devices are there: on the bus, with a driver, as many as there should be.
 #
@@ -20,7 +27,7 @@ MOST_NAMES = 8
 """Names listed in one finding."""
 
 
-class Sample(Struct, frozen=True):
+class EfaDeviceSample(Struct, frozen=True):
     """The EFA devices by name, the bus's own count, and what there should be by whose word."""
 
     names: tuple[str, ...]
@@ -30,26 +37,26 @@ class Sample(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
-class _Seen(Struct):
+class _SeenDevices(Struct):
     """The names that this run of the agent has seen below one root."""
 
     names: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=4)
-def _seen(root: Path) -> _Seen:
-    return _Seen()
+def _remember_devices(root: Path) -> _SeenDevices:
+    return _SeenDevices()
 
 
-def gather_devices(machine: Machine) -> Sample:
+def gather_devices(machine: CheckedMachine) -> EfaDeviceSample:
     """Count. Raises NotHere where there is no EFA and none is expected, CannotTell."""
     try:
-        names = tuple(device.name for device in devices(machine) if device.efa)
+        names = tuple(device.name for device in list_devices(machine) if device.efa)
     except NotHere:
         names = ()
-    seen = _seen(machine.root)
+    seen = _remember_devices(machine.root)
     on_bus = efa_functions(machine)
-    sample = _wanted(machine, Sample(names, on_bus, None, ""), len(seen.names))
+    sample = _set_expected(machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names))
     if not names and not on_bus and not sample.wanted:
         raise NotHere("no EFA device")
     gone = tuple(sorted(seen.names - set(names)))
@@ -59,7 +66,7 @@ def gather_devices(machine: Machine) -> Sample:
     return replace(sample, gone=gone)
 
 
-def _wanted(machine: Machine, sample: Sample, most: int) -> Sample:
+def _set_expected(machine: CheckedMachine, sample: EfaDeviceSample, most: int) -> EfaDeviceSample:
     configured = machine.expected.efa_devices
     if configured is not None:
         return replace(sample, wanted=configured, by="the agent's settings")
@@ -69,14 +76,16 @@ def _wanted(machine: Machine, sample: Sample, most: int) -> Sample:
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_devices(seen: EfaDeviceSample, before: EfaDeviceSample | None, limits: Limits) -> Judged:
     """Fewer than there should be, more, or on the bus and without a driver."""
     found, bus = len(seen.names), seen.on_bus
     on_bus = "" if bus is None else f", {bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
         gone = f"; gone: {', '.join(seen.gone[:MOST_NAMES])}" if seen.gone else ""
-        yield fail("fewer", "", f"{found} of {seen.wanted} EFA devices ({seen.by}){on_bus}{gone}")
+        yield make_failure(
+            "fewer", "", f"{found} of {seen.wanted} EFA devices ({seen.by}){on_bus}{gone}"
+        )
     elif seen.wanted is not None and found > seen.wanted:
-        yield warn("more", "", f"{found} EFA devices, {seen.wanted} expected ({seen.by})")
+        yield make_warning("more", "", f"{found} EFA devices, {seen.wanted} expected ({seen.by})")
     elif bus is not None and bus > found:
-        yield warn("unbound", "", f"{bus - found} of {bus} EFA devices have no driver")
+        yield make_warning("unbound", "", f"{bus - found} of {bus} EFA devices have no driver")

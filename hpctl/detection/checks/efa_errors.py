@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, Observation, warn
-from hpctl.detection.checks.efa_reading import failures
+from hpctl.detection.check import Judged, Limits, Observation, make_warning
+from hpctl.detection.checks.efa_reading import count_failures
 from hpctl.detection.counter_rules import counter_rules, find_worst
 from hpctl.detection.rdma_counters import Trace
 
@@ -20,7 +20,7 @@ RULES = counter_rules("efa.errors")
 
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """One observation a counter, naming its worst device; refusals and dead counters a device."""
-    yield from _devices(seen, limits)
+    yield from _judge_devices(seen, limits)
     for rule in RULES:
         over = find_worst(seen, rule, limits)
         if over:
@@ -31,19 +31,19 @@ def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
             yield Observation(rule.code, "", rule.verdict, detail)
 
 
-def _devices(seen: Trace, limits: Limits) -> Judged:
+def _judge_devices(seen: Trace, limits: Limits) -> Judged:
     for device, reading in seen.now.devices.items():
         if reading.failed:
             name, why = next(iter(reading.failed.items()))
-            yield warn(
+            yield make_warning(
                 "unreadable",
                 device,
                 f"{len(reading.failed)} counters cannot be read: {name}: {why}",
             )
         earlier = (then.devices.get(device) for then in seen.past)
-        refused = max((failures(reading, then)[1] for then in earlier), default=0)
+        refused = max((count_failures(reading, then)[1] for then in earlier), default=0)
         if refused >= limits["refused"]:
-            yield warn("refused", device, f"refused {refused} calls of applications")
+            yield make_warning("refused", device, f"refused {refused} calls of applications")
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:

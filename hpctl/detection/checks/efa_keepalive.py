@@ -1,6 +1,6 @@
 """Check `efa.keepalive`: every EFA device sends its keep-alives."""
 
-from hpctl.detection.check import Judged, Limits, fail, warn
+from hpctl.detection.check import Judged, Limits, make_failure, make_warning
 from hpctl.detection.rdma_counters import Trace
 
 # Whether the EFA devices still send their keep-alives: one that stopped has a dead device behind.
@@ -23,8 +23,8 @@ def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged
         if rise == 0 and seen.now.devices[device].values[COUNTER] > 0
     ]
     if len(still) > 1 and len(still) == len(grown):
-        yield warn("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
+        yield make_warning("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
         return
     for device in still:
         count = seen.now.devices[device].values[COUNTER]
-        yield fail("stalled", device, f"no keep-alive after number {count}")
+        yield make_failure("stalled", device, f"no keep-alive after number {count}")

@@ -1,7 +1,7 @@
 """Check `efa.link`: every EFA port is active."""
 
-from hpctl.detection.check import Judged, Limits, Machine, fail
-from hpctl.detection.rdma import Port, efa_devices, ports
+from hpctl.detection.check import CheckedMachine, Judged, Limits, make_failure
+from hpctl.detection.rdma import Port, efa_devices, list_ports
 
 # Whether every EFA port is active.
 #
@@ -9,13 +9,15 @@ from hpctl.detection.rdma import Port, efa_devices, ports
 # check would find is a device on its way out, and it is only watched.
 
 
-def gather_link(machine: Machine) -> tuple[Port, ...]:
+def gather_link(machine: CheckedMachine) -> tuple[Port, ...]:
     """Read the states. Raises NotHere where there is no EFA device, CannotTell."""
-    return ports(efa_devices(machine))
+    return list_ports(efa_devices(machine))
 
 
 def judge_link(seen: tuple[Port, ...], before: tuple[Port, ...] | None, limits: Limits) -> Judged:
     """Each port that is not active."""
     for port in seen:
         if not port.active:
-            yield fail("down", port.name, f"port is {port.state}, link {port.phys_state or '?'}")
+            yield make_failure(
+                "down", port.name, f"port is {port.state}, link {port.phys_state or '?'}"
+            )

@@ -4,10 +4,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.detection.check import Machine
+from hpctl.detection.check import CheckedMachine
 from hpctl.detection.counter_rules import counter_rules
 from hpctl.detection.rdma import efa_devices
-from hpctl.detection.rdma_counters import CounterFiles, History, Reading, Sweep, Trace, rise
+from hpctl.detection.rdma_counters import (
+    CounterFiles,
+    CounterReading,
+    CounterSweep,
+    SweepHistory,
+    Trace,
+    count_rise,
+)
 
 # One sweep over the counters of all EFA devices, shared by every check that looks at them.
 #
@@ -52,7 +59,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def failures(now: Reading, then: Reading | None) -> tuple[int, int]:
+def count_failures(now: CounterReading, then: CounterReading | None) -> tuple[int, int]:
     """Admin commands that failed in between: those that nothing explains, those refused.
 
     `cmds_err` also counts what a device rightly refuses to an application (too many memory
@@ -61,10 +68,10 @@ def failures(now: Reading, then: Reading | None) -> tuple[int, int]:
     driver asks for all, whatever the device can), by us or any exporter: where a reading failed,
     nothing is known.
     """
-    errors = rise(now, then, "cmds_err")
+    errors = count_rise(now, then, "cmds_err")
     if errors is None or then is None or now.failed or now.troubles != then.troubles:
         return 0, 0
-    asked = sum(rise(now, then, name) or 0 for name in ASKED)
+    asked = sum(count_rise(now, then, name) or 0 for name in ASKED)
     return max(0, errors - asked), min(errors, asked)
 
 
@@ -73,28 +80,28 @@ class EfaCounters:
 
     def __init__(self) -> None:
         self._files = CounterFiles(FILES)
-        self._history: History = History(SPANS_S)
+        self._history: SweepHistory = SweepHistory(SPANS_S)
         self._held: Trace | None = None
         self._first = ""
 
-    def trace(self, machine: Machine) -> Trace:
+    def trace(self, machine: CheckedMachine) -> Trace:
         """The newest sweep, made now if the last is old enough. Raises NotHere, CannotTell."""
         now = machine.monotonic()
         if self._held is not None and 0 <= now - self._held.now.at < HOLD_S:
             return self._held
-        sweep = self._sweep(machine, now)
+        sweep = self._read_sweep(machine, now)
         past = self._history.past(now)
         self._history.add(sweep)
         self._held = Trace(sweep, past)
         return self._held
 
-    def _sweep(self, machine: Machine, now: float) -> Sweep:
+    def _read_sweep(self, machine: CheckedMachine, now: float) -> CounterSweep:
         found = efa_devices(machine)
         self._files.keep_only([device.folder for device in found])
         # A NIC whose admin queue is dead answers late: the others' turn comes in the next sweep.
         start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
         self._first = ""
-        devices: dict[str, Reading] = {}
+        devices: dict[str, CounterReading] = {}
         for device in found[start:] + found[:start]:
             if machine.monotonic() - now > SWEEP_S:
                 self._first = device.name
@@ -102,14 +109,14 @@ class EfaCounters:
             reading = self._files.read(device.folder)
             if reading is not None:
                 devices[device.name] = reading
-        return Sweep(now, devices)
+        return CounterSweep(now, devices)
 
 
 @lru_cache(maxsize=4)
-def _counters(root: Path) -> EfaCounters:
+def _open_counters(root: Path) -> EfaCounters:
     return EfaCounters()
 
 
-def trace(machine: Machine) -> Trace:
+def read_trace(machine: CheckedMachine) -> Trace:
     """The counters of this machine's EFA devices. Raises NotHere, CannotTell."""
-    return _counters(machine.root).trace(machine)
+    return _open_counters(machine.root).trace(machine)

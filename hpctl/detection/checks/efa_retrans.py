@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, warn
+from hpctl.detection.check import Judged, Limits, make_warning
 from hpctl.detection.rdma_counters import Trace
 
 # How much of what a node sends over EFA it has to send again.
@@ -15,7 +15,7 @@ LEAST_PACKETS = 10_000
 """Packets that must have been sent between two gathers before a ratio means anything."""
 
 
-def ratios(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
+def count_retransmits(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
     """For each device that can tell: packets sent again, packets sent, since the last trace."""
     if before is None:
         return {}
@@ -26,9 +26,9 @@ def ratios(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
 
 def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """The devices that send too much again."""
-    for device, (again, sent) in sorted(ratios(seen, before).items()):
+    for device, (again, sent) in sorted(count_retransmits(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
-            yield warn("ratio", device, f"{again} of {sent} packets sent again")
+            yield make_warning("ratio", device, f"{again} of {sent} packets sent again")
 
 
 def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:
@@ -44,7 +44,7 @@ def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:
         grown = [rise for _, rise in seen.rises(before.now, counter)]
         if grown:
             rates[name] = sum(grown) / seconds
-    by_device = ratios(seen, before).values()
+    by_device = count_retransmits(seen, before).values()
     again, sent = sum(a for a, _ in by_device), sum(s for _, s in by_device)
     if sent >= LEAST_PACKETS:
         rates["efa.retrans_ratio"] = again / sent

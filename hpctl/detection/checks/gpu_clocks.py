@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from hpctl.detection.check import Judged, Limits, busy, warn
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.check import Judged, Limits, is_busy, make_warning
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # A busy GPU whose SM clock is well below that of the node's other, equally busy GPUs.
 #
@@ -20,12 +20,12 @@ _GAUGE = "gpu.sm_clock_mhz"
 def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The busy GPUs whose clock is less than the limit's part of their peers' median."""
     for gpu in seen.gpus:
-        peers = _peers(gpu, seen.gpus, limits)
+        peers = _peer_clocks(gpu, seen.gpus, limits)
         if gpu.sm_clock_mhz is None or len(peers) < limits["peers"]:
             continue
         usual = median(peers)
         if gpu.sm_clock_mhz < usual * limits["of_median"]:
-            yield warn(
+            yield make_warning(
                 "slow",
                 gpu.device,
                 f"{gpu.sm_clock_mhz} MHz; {len(peers)} GPUs as busy run at {usual:.0f} MHz",
@@ -37,12 +37,12 @@ def gauges_clocks(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float
     clocks = [
         gpu.sm_clock_mhz
         for gpu in seen.gpus
-        if gpu.sm_clock_mhz is not None and busy(gpu, BUSY_PERCENT)
+        if gpu.sm_clock_mhz is not None and is_busy(gpu, BUSY_PERCENT)
     ]
     return {_GAUGE: float(min(clocks))} if clocks else {}
 
 
-def _peers(gpu: Gpu, gpus: Iterable[Gpu], limits: Limits) -> list[int]:
+def _peer_clocks(gpu: GpuState, gpus: Iterable[GpuState], limits: Limits) -> list[int]:
     """The clocks of the other GPUs of the same model under a load like this one's."""
     load = gpu.utilization
     if load is None or load < limits["busy_percent"]:

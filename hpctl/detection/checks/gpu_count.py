@@ -2,7 +2,16 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, listed, warn
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    list_gpus,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.machine import pci_gpus
 
 # How many GPUs the PCI bus has, the driver lists, and the machine should have.
@@ -16,12 +25,12 @@ class CountSample(Struct, frozen=True):
     expected: int | None
 
 
-def gather_count(machine: Machine) -> CountSample:
+def gather_count(machine: CheckedMachine) -> CountSample:
     """Count. NotHere where nobody knows of a GPU."""
     pci, expected = pci_gpus(machine.root), machine.expected.gpus
     nvml: tuple[str, ...] | None
     try:
-        nvml = tuple(gpu.device for gpu in listed(machine))
+        nvml = tuple(gpu.device for gpu in list_gpus(machine))
     except NotHere:
         # Without a driver the machine has none to use, which matters where it should have some.
         nvml = () if expected else None
@@ -36,10 +45,10 @@ def judge_count(seen: CountSample, before: CountSample | None, limits: Limits) -
     """The first mismatch: too few on the bus, then too few with the driver, then too many."""
     pci, nvml, expected = len(seen.pci), seen.nvml, seen.expected
     if expected is not None and pci < expected:
-        yield fail("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")
+        yield make_failure("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")
     elif nvml is not None and len(nvml) < max(pci, expected or 0):
         missing = ", ".join(sorted(set(seen.pci) - set(nvml))) if nvml else "all"
         detail = f"NVML lists {len(nvml)} of {max(pci, expected or 0)} GPUs; missing: {missing}"
-        yield fail("nvml", "", detail)
+        yield make_failure("nvml", "", detail)
     elif expected is not None and pci > expected:
-        yield warn("more", "", f"{pci} GPUs on the PCI bus, only {expected} expected")
+        yield make_warning("more", "", f"{pci} GPUs on the PCI bus, only {expected} expected")

@@ -11,17 +11,17 @@ from hpctl.detection.check import (
     LIBRARY_NOT_FOUND,
     RESET_REQUIRED,
     CannotTell,
+    CheckedMachine,
     DriverHung,
     Functions,
     Judged,
     Limits,
-    Machine,
     NotHere,
-    describe,
-    fail,
-    newest,
-    sweep,
-    warn,
+    describe_error,
+    latest_sweep,
+    make_failure,
+    make_warning,
+    sweep_with_gpus,
 )
 from hpctl.detection.checks.gpu_count import gather_count, judge_count
 from hpctl.detection.checks.gpu_hung import gather_hung, judge_hung
@@ -58,12 +58,12 @@ class DriverSample(Struct, frozen=True):
     library: str
 
 
-def gather_driver(machine: Machine) -> DriverSample:
+def gather_driver(machine: CheckedMachine) -> DriverSample:
     """Ask NVML, the kernel module and the library's file. NotHere without a GPU or a driver."""
     gpus, no_driver = len(pci_gpus(machine.root)), ""
     error: NvmlError | None = None
     try:
-        swept = newest(machine)
+        swept = latest_sweep(machine)
         error, gpus = swept.error, max(gpus, len(swept.gpus))
     except NotHere as absent:
         no_driver = str(absent)
@@ -73,8 +73,8 @@ def gather_driver(machine: Machine) -> DriverSample:
         # NVML's child is not ready: the files may still tell.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        no_driver, error = describe(error), None
-    module = _module(machine)
+        no_driver, error = describe_error(error), None
+    module = _read_module_version(machine)
     if not gpus and error is None and (no_driver or not module):
         raise NotHere(no_driver or "no NVIDIA GPU")
     return DriverSample(gpus, error, no_driver, module, library_version(machine.root))
@@ -85,18 +85,18 @@ def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
         versions = f"module {seen.module or 'unknown'}, library {seen.library or 'unknown'}"
-        yield fail("mismatch", "", f"{describe(error)}: {versions}")
+        yield make_failure("mismatch", "", f"{describe_error(error)}: {versions}")
     elif error is not None and error.code not in _OTHERS_CHECKS:
-        yield warn("error", "", describe(error))
+        yield make_warning("error", "", describe_error(error))
     elif seen.no_driver and seen.gpus:
         detail = f"{seen.gpus} GPUs on the PCI bus and no driver: {seen.no_driver}"
-        yield warn("missing", "", detail)
+        yield make_warning("missing", "", detail)
     elif seen.module and seen.library and seen.module != seen.library:
         detail = f"module {seen.module} is loaded, the library on disk is {seen.library}"
-        yield warn("upgraded", "", detail)
+        yield make_warning("upgraded", "", detail)
 
 
-def _module(machine: Machine) -> str:
+def _read_module_version(machine: CheckedMachine) -> str:
     try:
         match = _VERSION.search(machine.text(_MODULE) + " ")
     except (NotHere, CannotTell):
@@ -108,8 +108,8 @@ CHECKS = {
     "gpu.hung": Functions(gather_hung, judge_hung),
     "gpu.count": Functions(gather_count, judge_count),
     "gpu.driver": Functions(gather_driver, judge_driver),
-    "gpu.recovery": Functions(sweep, judge_recovery),
+    "gpu.recovery": Functions(sweep_with_gpus, judge_recovery),
     "gpu.lost": Functions(gather_lost, judge_lost),
-    "gpu.xid": Functions(sweep, judge_xid),
+    "gpu.xid": Functions(sweep_with_gpus, judge_xid),
 }
 """What the runner calls, by the check's name."""

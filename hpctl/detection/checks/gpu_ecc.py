@@ -1,7 +1,14 @@
 """Check `gpu.ecc`: uncorrectable memory errors as they come, and the SRAM threshold flag."""
 
-from hpctl.detection.check import Judged, Limits, fail, grown, pairs, warn
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.check import (
+    Judged,
+    Limits,
+    count_growth,
+    make_failure,
+    make_warning,
+    pair_gpus,
+)
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # Uncorrectable memory errors since the last sweep, and the SRAM threshold flag.
 #
@@ -27,19 +34,21 @@ def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged
     """The SRAM flags, and the GPUs whose volatile uncorrectable count grew since `before`."""
     for gpu in seen.gpus:
         if gpu.ecc.sram_threshold_exceeded:
-            yield fail("sram-threshold", gpu.device, "the SRAM error count passed its threshold")
-    for gpu, was in pairs(seen, before):
-        more = grown(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
+            yield make_failure(
+                "sram-threshold", gpu.device, "the SRAM error count passed its threshold"
+            )
+    for gpu, was in pair_gpus(seen, before):
+        more = count_growth(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
         if more < limits["uncorrectable"]:
             continue
         detail = f"{more} more uncorrectable errors"
-        if before is not None and _contained(gpu, seen, before.at):
-            yield warn("contained", gpu.device, f"{detail}, contained")
+        if before is not None and _is_contained(gpu, seen, before.at):
+            yield make_warning("contained", gpu.device, f"{detail}, contained")
         else:
-            yield fail("uncorrectable", gpu.device, detail)
+            yield make_failure("uncorrectable", gpu.device, detail)
 
 
-def _contained(gpu: Gpu, seen: Snapshot, since: float) -> bool:
+def _is_contained(gpu: GpuState, seen: Snapshot, since: float) -> bool:
     if gpu.recovery_action is not None:
         return gpu.recovery_action == 0
     return any(

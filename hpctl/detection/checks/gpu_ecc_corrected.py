@@ -1,6 +1,6 @@
 """Check `gpu.ecc.corrected`: a storm of corrected memory errors that goes on."""
 
-from hpctl.detection.check import Judged, Limits, grown, pairs, warn
+from hpctl.detection.check import Judged, Limits, count_growth, make_warning, pair_gpus
 from hpctl.detection.nvml.snapshot import Snapshot
 
 # A storm of corrected memory errors: while it lasts, calls into the driver may stall.
@@ -13,7 +13,7 @@ def judge_ecc_corrected(seen: Snapshot, before: Snapshot | None, limits: Limits)
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
-    for gpu, was in pairs(seen, before):
-        rate = grown(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
+    for gpu, was in pair_gpus(seen, before):
+        rate = count_growth(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
         if rate > limits["per_second"]:
-            yield warn("storm", gpu.device, f"{rate:.0f} corrected errors a second")
+            yield make_warning("storm", gpu.device, f"{rate:.0f} corrected errors a second")

@@ -1,7 +1,15 @@
 """Check `gpu.fabric`: registration of each GPU with the NVSwitch fabric: state and status."""
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, sweep, warn
-from hpctl.detection.nvml.snapshot import Fabric, Gpu, Snapshot
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+    sweep_with_gpus,
+)
+from hpctl.detection.nvml.snapshot import Fabric, GpuState, Snapshot
 
 # Whether each GPU is registered with the NVSwitch fabric: state *and* status.
 #
@@ -43,44 +51,44 @@ _CONFIGURATION_NONE = 1
 _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 
 
-def gather_fabric(machine: Machine) -> Snapshot:
+def gather_fabric(machine: CheckedMachine) -> Snapshot:
     """The newest sweep. NotHere where no GPU belongs to a fabric."""
-    seen = sweep(machine)
-    if all(_of(gpu) is None for gpu in seen.gpus):
+    seen = sweep_with_gpus(machine)
+    if all(_read_fabric(gpu) is None for gpu in seen.gpus):
         raise NotHere("no GPU belongs to an NVSwitch fabric")
     return seen
 
 
 def judge_fabric(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """What is wrong with each GPU's registration; `mixed` where only some of them have it."""
-    members = [(gpu, fabric) for gpu in seen.gpus if (fabric := _of(gpu)) is not None]
-    registered = [_good(fabric) for _, fabric in members]
+    members = [(gpu, fabric) for gpu in seen.gpus if (fabric := _read_fabric(gpu)) is not None]
+    registered = [_is_ready(fabric) for _, fabric in members]
     mixed = any(registered) and not all(registered)
     for gpu, fabric in members:
         if fabric.state != _COMPLETED:
             state = _STATES.get(fabric.state, str(fabric.state))
             code = "mixed" if mixed else "not-completed"
-            yield fail(code, gpu.device, f"fabric registration {state}")
+            yield make_failure(code, gpu.device, f"fabric registration {state}")
         elif fabric.status != _SUCCESS:
             code = "mixed" if mixed else "status"
             detail = f"fabric registration ended with NVML error {fabric.status}"
-            yield fail(code, gpu.device, detail)
+            yield make_failure(code, gpu.device, detail)
         else:
-            yield from _health(gpu, fabric)
+            yield from _judge_health(gpu, fabric)
 
 
-def _of(gpu: Gpu) -> Fabric | None:
+def _read_fabric(gpu: GpuState) -> Fabric | None:
     fabric = gpu.fabric
     return None if fabric is None or gpu.mig or fabric.state == _NOT_SUPPORTED else fabric
 
 
-def _good(fabric: Fabric) -> bool:
+def _is_ready(fabric: Fabric) -> bool:
     return fabric.state == _COMPLETED and fabric.status == _SUCCESS
 
 
-def _health(gpu: Gpu, fabric: Fabric) -> Judged:
+def _judge_health(gpu: GpuState, fabric: Fabric) -> Judged:
     if not fabric.cluster_uuid.strip("0-") and _rack_scale(gpu):
-        yield warn("no-cluster", gpu.device, "the fabric's cluster id is 0")
+        yield make_warning("no-cluster", gpu.device, "the fabric's cluster id is 0")
     mask = fabric.health_mask
     if mask is None:
         return
@@ -89,8 +97,8 @@ def _health(gpu: Gpu, fabric: Fabric) -> Judged:
     if configuration > _CONFIGURATION_NONE:
         wrong.append(f"incorrect configuration {configuration}")
     if wrong:
-        yield warn("health", gpu.device, ", ".join(wrong), f"mask {mask:#x}")
+        yield make_warning("health", gpu.device, ", ".join(wrong), f"mask {mask:#x}")
 
 
-def _rack_scale(gpu: Gpu) -> bool:
+def _rack_scale(gpu: GpuState) -> bool:
     return gpu.name.startswith(_RACK_SCALE)

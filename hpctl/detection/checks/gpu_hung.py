@@ -2,29 +2,36 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import DriverHung, Judged, Limits, Machine, fail, newest
+from hpctl.detection.check import (
+    CheckedMachine,
+    DriverHung,
+    Judged,
+    Limits,
+    latest_sweep,
+    make_failure,
+)
 
 # A call into the driver that does not come back: itself a fault of the node, not of the agent.
 
 
-class Sample(Struct, frozen=True):
+class GpuHungSample(Struct, frozen=True):
     """For how long an answer has been overdue, in seconds; 0 when the driver answers."""
 
     overdue_s: float = 0.0
     call: str = ""
 
 
-def gather_hung(machine: Machine) -> Sample:
+def gather_hung(machine: CheckedMachine) -> GpuHungSample:
     """Whether the NVML child answers. Raises NotHere, and CannotTell while it starts."""
     try:
-        newest(machine)
+        latest_sweep(machine)
     except DriverHung as hung:
-        return Sample(hung.overdue_s, hung.call)
-    return Sample()
+        return GpuHungSample(hung.overdue_s, hung.call)
+    return GpuHungSample()
 
 
-def judge_hung(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_hung(seen: GpuHungSample, before: GpuHungSample | None, limits: Limits) -> Judged:
     """Hung from the limit on."""
     if seen.overdue_s >= limits["overdue_s"]:
         what = seen.call or "NVML"
-        yield fail("hung", "", f"the driver has not answered {what}", what)
+        yield make_failure("hung", "", f"the driver has not answered {what}", what)

@@ -1,6 +1,6 @@
 """NVLink, the NVSwitch fabric and PCIe: links that are down, in trouble, narrow or slow."""
 
-from hpctl.detection.check import Functions, sweep
+from hpctl.detection.check import Functions, sweep_with_gpus
 from hpctl.detection.checks.gpu_fabric import gather_fabric, judge_fabric
 from hpctl.detection.checks.gpu_nvlink import gather_nvlink, judge_nvlink
 from hpctl.detection.checks.gpu_nvlink_errors import gather_nvlink_errors, judge_nvlink_errors
@@ -10,6 +10,6 @@ CHECKS = {
     "gpu.fabric": Functions(gather_fabric, judge_fabric),
     "gpu.nvlink": Functions(gather_nvlink, judge_nvlink),
     "gpu.nvlink.errors": Functions(gather_nvlink_errors, judge_nvlink_errors),
-    "gpu.pcie": Functions(sweep, judge_pcie, gauges_pcie),
+    "gpu.pcie": Functions(sweep_with_gpus, judge_pcie, gauges_pcie),
 }
 """What the runner calls, by the check's name."""

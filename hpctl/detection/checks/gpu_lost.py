@@ -3,15 +3,15 @@
 from hpctl.detection.check import (
     GPU_IS_LOST,
     RESET_REQUIRED,
+    CheckedMachine,
     Judged,
     Limits,
-    Machine,
     NotHere,
     Observation,
-    describe,
-    fail,
-    newest,
-    warn,
+    describe_error,
+    latest_sweep,
+    make_failure,
+    make_warning,
 )
 from hpctl.detection.nvml.snapshot import NvmlError, Snapshot
 
@@ -23,32 +23,32 @@ _UNAVAILABLE = 0x4000
 _LOST_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset-required"}
 
 
-def gather_lost(machine: Machine) -> Snapshot:
+def gather_lost(machine: CheckedMachine) -> Snapshot:
     """The newest sweep, also one that failed as a whole. NotHere where there are no GPUs."""
-    seen = newest(machine)
+    seen = latest_sweep(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
-        raise NotHere(describe(seen.error) if seen.error else "NVML lists no GPU")
+        raise NotHere(describe_error(seen.error) if seen.error else "NVML lists no GPU")
     return seen
 
 
 def judge_lost(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """One observation for each GPU (or NVML itself) that answers with an error."""
     if seen.error is not None and seen.error.code in _LOST_CODES:
-        yield _observation(seen.error, "")
+        yield _judge_error(seen.error, "")
     for gpu in seen.gpus:
         if gpu.error is not None:
-            yield _observation(gpu.error, gpu.device)
+            yield _judge_error(gpu.error, gpu.device)
     newest_at: dict[str, float] = {}
     for event in seen.events:
         if event.kind == _UNAVAILABLE:
             newest_at[event.pci] = event.at
     for pci, at in newest_at.items():
         if seen.at - at <= limits["event_s"]:
-            yield fail("unavailable", pci, "NVML event: GPU unavailable")
+            yield make_failure("unavailable", pci, "NVML event: GPU unavailable")
 
 
-def _observation(error: NvmlError, device: str) -> Observation:
+def _judge_error(error: NvmlError, device: str) -> Observation:
     code = _LOST_CODES.get(error.code)
     if code is None:
-        return warn("error", device, describe(error))
-    return fail(code, device, describe(error))
+        return make_warning("error", device, describe_error(error))
+    return make_failure(code, device, describe_error(error))

@@ -1,7 +1,14 @@
 """Check `gpu.nvlink`: NVLinks that are down where the node's other GPUs have theirs up."""
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, sweep
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    sweep_with_gpus,
+)
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # NVLinks that are down where they should be up.
 #
@@ -23,9 +30,9 @@ _LINKS = {
 }
 
 
-def gather_nvlink(machine: Machine) -> Snapshot:
+def gather_nvlink(machine: CheckedMachine) -> Snapshot:
     """The newest sweep. NotHere where no GPU has an NVLink."""
-    seen = sweep(machine)
+    seen = sweep_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise NotHere("no GPU with NVLink")
     return seen
@@ -35,23 +42,23 @@ def judge_nvlink(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Jud
     """The GPUs with fewer links up than they should have."""
     most: dict[str, int] = {}
     for gpu in seen.gpus:
-        most[gpu.name] = max(most.get(gpu.name, 0), len(_up(gpu)))
+        most[gpu.name] = max(most.get(gpu.name, 0), len(_active_links(gpu)))
     in_use = any(most.values())
     for gpu in seen.gpus:
         if gpu.error is not None or gpu.mig or all(link.active is None for link in gpu.nvlinks):
             continue
-        up = _up(gpu)
+        up = _active_links(gpu)
         expected = max(most[gpu.name], _of_model(gpu.name) if in_use else 0)
         if len(up) < expected:
             down = sorted({link.link for link in gpu.nvlinks} - up)
-            yield fail(
+            yield make_failure(
                 "down",
                 gpu.device,
                 f"{len(up)} of {expected} NVLinks up; down: {', '.join(map(str, down))}",
             )
 
 
-def _up(gpu: Gpu) -> set[int]:
+def _active_links(gpu: GpuState) -> set[int]:
     return {link.link for link in gpu.nvlinks if link.active}
 
 

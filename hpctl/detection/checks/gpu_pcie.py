@@ -3,8 +3,16 @@
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from hpctl.detection.check import Judged, Limits, Observation, busy, grown, pairs, warn
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.check import (
+    Judged,
+    Limits,
+    Observation,
+    count_growth,
+    is_busy,
+    make_warning,
+    pair_gpus,
+)
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 from hpctl.vocabulary.model import Verdict
 
 # The GPUs' PCIe links: narrower or slower than they can be, or repeating packets too often.
@@ -25,8 +33,8 @@ _GAUGE = "gpu.pcie_replays_per_minute"
 
 def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """Width, generation and replays of each GPU."""
-    narrow = [gpu for gpu in seen.gpus if _narrow(gpu, limits)]
-    slow = [gpu for gpu in seen.gpus if _slow(gpu, limits)]
+    narrow = [gpu for gpu in seen.gpus if _is_narrow(gpu, limits)]
+    slow = [gpu for gpu in seen.gpus if _is_slow(gpu, limits)]
     others_wide = any(_full_width(gpu) for gpu in seen.gpus)
     others_fast = any(_full_speed(gpu) for gpu in seen.gpus)
     for gpu in narrow:
@@ -43,64 +51,66 @@ def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judge
             Verdict.FAIL if others_fast else Verdict.WARN,
             f"PCIe {gpu.pcie.generation} under load, can do {gpu.pcie.generation_max}",
         )
-    yield from _replaying(seen, before, limits)
+    yield from _judge_replays(seen, before, limits)
 
 
 def gauges_pcie(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
     """`gpu.pcie_replays_per_minute`: of the GPU with the most."""
-    rates = [rate for _, rate in _rates(seen, before)]
+    rates = [rate for _, rate in _replay_rates(seen, before)]
     return {_GAUGE: max(rates)} if rates else {}
 
 
-def _narrow(gpu: Gpu, limits: Limits) -> bool:
+def _is_narrow(gpu: GpuState, limits: Limits) -> bool:
     pcie = gpu.pcie
     if not pcie.width or not pcie.width_max or pcie.width >= pcie.width_max:
         return False
-    return (pcie.generation_max or 0) < _DYNAMIC_WIDTH or busy(gpu, limits["busy_percent"])
+    return (pcie.generation_max or 0) < _DYNAMIC_WIDTH or is_busy(gpu, limits["busy_percent"])
 
 
-def _slow(gpu: Gpu, limits: Limits) -> bool:
+def _is_slow(gpu: GpuState, limits: Limits) -> bool:
     pcie = gpu.pcie
     if not pcie.generation or not pcie.generation_max:
         return False
-    return pcie.generation < pcie.generation_max and busy(gpu, limits["busy_percent"])
+    return pcie.generation < pcie.generation_max and is_busy(gpu, limits["busy_percent"])
 
 
-def _full_width(gpu: Gpu) -> bool:
+def _full_width(gpu: GpuState) -> bool:
     return bool(gpu.pcie.width) and gpu.pcie.width == gpu.pcie.width_max
 
 
-def _full_speed(gpu: Gpu) -> bool:
+def _full_speed(gpu: GpuState) -> bool:
     return bool(gpu.pcie.generation) and gpu.pcie.generation == gpu.pcie.generation_max
 
 
-def _replaying(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Iterator[Observation]:
-    rates = list(_rates(seen, before))
+def _judge_replays(
+    seen: Snapshot, before: Snapshot | None, limits: Limits
+) -> Iterator[Observation]:
+    rates = list(_replay_rates(seen, before))
     for gpu, rate in rates:
-        allowed = _allowed(gpu, limits)
+        allowed = _allowed_rate(gpu, limits)
         if allowed is not None and rate > allowed:
             detail = f"{rate:.1f} replays a minute; the link's speed allows {allowed:.1f}"
-            yield warn("replays", gpu.device, detail)
+            yield make_warning("replays", gpu.device, detail)
         peers = [other for peer, other in rates if peer is not gpu]
         if len(peers) < limits["peers"] or rate < limits["replays_floor"]:
             continue
         usual = median(peers)
         if rate > usual * limits["times_median"]:
             detail = f"{rate:.1f} replays a minute; the other GPUs {usual:.1f}"
-            yield warn("replays-peers", gpu.device, detail)
+            yield make_warning("replays-peers", gpu.device, detail)
 
 
-def _rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu, float]]:
+def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, float]]:
     """Replays a minute of each GPU that counts them."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
-    for gpu, was in pairs(seen, before):
+    for gpu, was in pair_gpus(seen, before):
         if gpu.pcie.replays is not None and was.pcie.replays is not None:
-            yield gpu, 60.0 * grown(gpu.pcie.replays, was.pcie.replays) / elapsed
+            yield gpu, 60.0 * count_growth(gpu.pcie.replays, was.pcie.replays) / elapsed
 
 
-def _allowed(gpu: Gpu, limits: Limits) -> float | None:
+def _allowed_rate(gpu: GpuState, limits: Limits) -> float | None:
     """Replays a minute that a link within the bit error rate of the standard may show."""
     speed = _LANE_GBPS.get(gpu.pcie.generation or 0)
     if speed is None or not gpu.pcie.width:

@@ -12,8 +12,16 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from hpctl.detection.check import Functions, Judged, Limits, Machine, NotHere, sweep, warn
-from hpctl.detection.slurm_jobs import Jobs, is_slurmstepd
+from hpctl.detection.check import (
+    CheckedMachine,
+    Functions,
+    Judged,
+    Limits,
+    NotHere,
+    make_warning,
+    sweep_with_gpus,
+)
+from hpctl.detection.slurm_jobs import ProcessJobs, is_slurmstepd
 
 _MIB = 1024 * 1024
 # What belongs on a GPU node without a job: DCGM, its exporter, the persistence daemon.
@@ -21,7 +29,7 @@ _SERVICES = frozenset({"nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvi
 _SHOWN = 4
 
 
-class Holder(Struct, frozen=True):
+class GpuHolder(Struct, frozen=True):
     """A process on a GPU, its memory there in MiB, and its command's name."""
 
     device: str
@@ -30,43 +38,43 @@ class Holder(Struct, frozen=True):
     name: str
 
 
-class Sample(Struct, frozen=True):
+class GpuProcessSample(Struct, frozen=True):
     """Whether a Slurm job is on the node, and who holds GPU memory, services left out."""
 
     has_job: bool
-    holders: tuple[Holder, ...]
+    holders: tuple[GpuHolder, ...]
 
 
-def gather(machine: Machine) -> Sample:
+def gather(machine: CheckedMachine) -> GpuProcessSample:
     """Who is there. NotHere where NVML does not list processes."""
-    seen = sweep(machine)
+    seen = sweep_with_gpus(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
         raise NotHere("NVML does not list processes here")
     holders = tuple(
-        Holder(gpu.device, process.pid, process.used_bytes / _MIB, name)
+        GpuHolder(gpu.device, process.pid, process.used_bytes / _MIB, name)
         for gpu in seen.gpus
         for process in gpu.processes or ()
         if process.used_bytes is not None
-        and (name := _name(machine, process.pid))
+        and (name := _read_name(machine, process.pid))
         and name not in _SERVICES
     )
-    return Sample(_has_job(machine, holders), holders)
+    return GpuProcessSample(_has_job(machine, holders), holders)
 
 
-def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge(seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limits) -> Judged:
     """One observation for each GPU with a stray process, on a node without a job."""
     if seen.has_job:
         return
-    stray: dict[str, list[Holder]] = {}
+    stray: dict[str, list[GpuHolder]] = {}
     for holder in seen.holders:
         if holder.mib > limits["used_mib"]:
             stray.setdefault(holder.device, []).append(holder)
     for device, holders in stray.items():
         shown = ", ".join(f"{h.name}[{h.pid}] {h.mib:.0f} MiB" for h in holders[:_SHOWN])
-        yield warn("stray", device, f"no Slurm job here, but: {shown}")
+        yield make_warning("stray", device, f"no Slurm job here, but: {shown}")
 
 
-def _name(machine: Machine, pid: int) -> str:
+def _read_name(machine: CheckedMachine, pid: int) -> str:
     """Empty for a process that has gone: the sweep is older than this look."""
     try:
         return machine.path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
@@ -74,7 +82,7 @@ def _name(machine: Machine, pid: int) -> str:
         return ""
 
 
-def _has_job(machine: Machine, holders: Iterable[Holder]) -> bool:
+def _has_job(machine: CheckedMachine, holders: Iterable[GpuHolder]) -> bool:
     """Return whether a job is on the node, as far as it matters here: false where nobody holds
     memory.
 
@@ -82,11 +90,11 @@ def _has_job(machine: Machine, holders: Iterable[Holder]) -> bool:
     other GPU checks together.
     """
     pids = {holder.pid for holder in holders}
-    jobs = Jobs(machine.path("/proc"))
+    jobs = ProcessJobs(machine.path("/proc"))
     return any(_is_of_job(jobs, pid) for pid in pids) or (bool(pids) and _step_runs(machine))
 
 
-def _is_of_job(jobs: Jobs, pid: int) -> bool:
+def _is_of_job(jobs: ProcessJobs, pid: int) -> bool:
     try:
         return bool(jobs.holder(pid))
     except (OSError, ValueError, IndexError):
@@ -94,7 +102,7 @@ def _is_of_job(jobs: Jobs, pid: int) -> bool:
         return False
 
 
-def _step_runs(machine: Machine) -> bool:
+def _step_runs(machine: CheckedMachine) -> bool:
     return any(is_slurmstepd(process) for process in machine.path("/proc").glob("[0-9]*"))
 
 

@@ -1,6 +1,6 @@
 """Check `gpu.recovery`: the driver's own recovery action for a GPU: reset, reboot, drain."""
 
-from hpctl.detection.check import Judged, Limits, fail
+from hpctl.detection.check import Judged, Limits, make_failure
 from hpctl.detection.nvml.snapshot import Snapshot
 
 # The driver's own recovery action for each GPU (NVML field 230): the first authority.
@@ -30,4 +30,4 @@ def judge_recovery(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
         if action is None or action == _NONE:
             continue
         code, phrase = _ACTIONS.get(action, ("unknown", f"recovery action {action}"))
-        yield fail(code, gpu.device, f"the driver asks: {phrase}")
+        yield make_failure(code, gpu.device, f"the driver asks: {phrase}")

@@ -1,6 +1,6 @@
 """Check `gpu.retired`: retired memory pages (GPUs before Ampere)."""
 
-from hpctl.detection.check import Judged, Limits, fail, warn
+from hpctl.detection.check import Judged, Limits, make_failure, make_warning
 from hpctl.detection.nvml.snapshot import Snapshot
 
 # Retired memory pages: what GPUs before Ampere have in place of row remapping.
@@ -12,6 +12,6 @@ def judge_retired(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Ju
         ecc = gpu.ecc
         pages = (ecc.retired_sbe or 0) + (ecc.retired_dbe or 0)
         if ecc.retired_pending:
-            yield warn("pending", gpu.device, f"a page waits for a reset; {pages} retired")
+            yield make_warning("pending", gpu.device, f"a page waits for a reset; {pages} retired")
         if pages >= limits["pages"]:
-            yield fail("pages", gpu.device, f"{pages} pages retired")
+            yield make_failure("pages", gpu.device, f"{pages} pages retired")

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, fail, warn
+from hpctl.detection.check import Judged, Limits, make_failure, make_warning
 from hpctl.detection.nvml.snapshot import Snapshot
 
 # How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
@@ -38,11 +38,13 @@ def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
              for name, _ in versions}  # fmt: skip
     for gpu in seen.gpus:
         if gpu.inforom_corrupt:
-            yield fail("inforom", gpu.device, "the InfoROM's checksum is wrong")
+            yield make_failure("inforom", gpu.device, "the InfoROM's checksum is wrong")
         if gpu.vbios and versions[gpu.name, gpu.vbios] < usual[gpu.name]:
-            yield warn("vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others")
+            yield make_warning("vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others")
         if gpu.persistence is False:
-            yield warn("persistence", gpu.device, "persistence mode is off")
+            yield make_warning("persistence", gpu.device, "persistence mode is off")
         now, default = gpu.sm_clock_application_mhz, gpu.sm_clock_default_mhz
         if now is not None and default is not None and now < default:
-            yield warn("clocks", gpu.device, f"application clock {now} MHz, {default} by default")
+            yield make_warning(
+                "clocks", gpu.device, f"application clock {now} MHz, {default} by default"
+            )

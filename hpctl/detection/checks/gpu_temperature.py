@@ -1,7 +1,7 @@
 """Check `gpu.temperature`: no margin left to the temperature at which a GPU slows down."""
 
-from hpctl.detection.check import Judged, Limits, warn
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.check import Judged, Limits, make_warning
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # How far a GPU and its memory are from the temperature at which they slow themselves down.
 #
@@ -11,22 +11,24 @@ from hpctl.detection.nvml.snapshot import Gpu, Snapshot
 def judge_temperature(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The GPUs with no margin left."""
     for gpu in seen.gpus:
-        for code, margin in (("core", _core(gpu)), ("memory", _memory(gpu))):
+        for code, margin in (("core", _core_margin(gpu)), ("memory", _memory_margin(gpu))):
             if margin is not None and margin <= limits["margin_c"]:
-                yield warn(code, gpu.device, f"{margin} °C left before it slows itself down")
+                yield make_warning(
+                    code, gpu.device, f"{margin} °C left before it slows itself down"
+                )
 
 
-def _core(gpu: Gpu) -> int | None:
+def _core_margin(gpu: GpuState) -> int | None:
     """NVML's own margin, else (before Hopper) the slowdown threshold less the temperature."""
     if gpu.temperature_margin_c is not None:
         return gpu.temperature_margin_c
-    return _left(gpu.temperature_slowdown_c, gpu.temperature_c)
+    return _subtract_known(gpu.temperature_slowdown_c, gpu.temperature_c)
 
 
-def _memory(gpu: Gpu) -> int | None:
-    return _left(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
+def _memory_margin(gpu: GpuState) -> int | None:
+    return _subtract_known(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
 
 
-def _left(limit: int | None, now: int | None) -> int | None:
+def _subtract_known(limit: int | None, now: int | None) -> int | None:
     # 0 is what drivers give for a threshold or a sensor that is not there.
     return limit - now if limit and now else None

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from hpctl.detection.check import Judged, Limits, busy, grown, pairs, warn
+from hpctl.detection.check import Judged, Limits, count_growth, is_busy, make_warning, pair_gpus
 from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot, Throttle
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot, Throttle
 
 # Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
 #
@@ -22,11 +22,11 @@ _THROTTLE_GAUGE = "gpu.throttle_share"
 
 def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """The GPUs, busy at both ends of the window, that were held down for more than a limit."""
-    for gpu, window_s, shares in _shares(seen, before, limits["busy_percent"]):
+    for gpu, window_s, shares in _throttle_shares(seen, before, limits["busy_percent"]):
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")
             if limit is not None and share > limit:
-                yield warn(
+                yield make_warning(
                     name.replace("_", "-"),
                     gpu.device,
                     f"clocks held down for {share:.1%} of {window_s:.0f} s",
@@ -35,28 +35,28 @@ def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
 
 def gauges_throttle(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
     """`gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power cap."""
-    totals = [sum(shares.values()) for _, _, shares in _shares(seen, before, BUSY_PERCENT)]
+    totals = [sum(shares.values()) for _, _, shares in _throttle_shares(seen, before, BUSY_PERCENT)]
     return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
 
 
-def _shares(
+def _throttle_shares(
     seen: Snapshot, before: Snapshot | None, busy_percent: float
-) -> Iterator[tuple[Gpu, float, dict[str, float]]]:
+) -> Iterator[tuple[GpuState, float, dict[str, float]]]:
     window_s = seen.at - before.at if before is not None else 0.0
     if window_s <= 0:
         return
-    for gpu, was in pairs(seen, before):
-        if not (busy(gpu, busy_percent) and busy(was, busy_percent)):
+    for gpu, was in pair_gpus(seen, before):
+        if not (is_busy(gpu, busy_percent) and is_busy(was, busy_percent)):
             continue
-        then = _counters(was.throttle)
+        then = _throttle_counters(was.throttle)
         shares = {
-            name: grown(count, then[name]) / (window_s * 1e9)
-            for name, count in _counters(gpu.throttle).items()
+            name: count_growth(count, then[name]) / (window_s * 1e9)
+            for name, count in _throttle_counters(gpu.throttle).items()
         }
         yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}
 
 
-def _counters(throttle: Throttle) -> dict[str, int | None]:
+def _throttle_counters(throttle: Throttle) -> dict[str, int | None]:
     return {
         "hw_thermal": throttle.hw_thermal_ns,
         "power_brake": throttle.power_brake_ns,

@@ -1,6 +1,6 @@
 """Check `gpu.xid`: Xids from NVML's events that act by their number: the second source."""
 
-from hpctl.detection.check import Judged, Limits, fail
+from hpctl.detection.check import Judged, Limits, make_failure
 from hpctl.detection.nvml.snapshot import Snapshot
 from hpctl.faults.table import rows_of
 
@@ -22,4 +22,4 @@ def judge_xid(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged
     for event in seen.events:
         new = since is None or event.at > since
         if new and event.kind == _XID and event.data in CERTAIN:
-            yield fail(str(event.data), event.pci, "NVML event")
+            yield make_failure(str(event.data), event.pci, "NVML event")

@@ -7,8 +7,8 @@ import struct
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, warn
-from hpctl.detection.checks.host_nvme_smart import refused
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_warning
+from hpctl.detection.checks.host_nvme_smart import is_refused
 from hpctl.detection.probe import ProbeResult, Probes
 
 # Traffic that EC2 held back: network and EBS allowances of the instance that were exceeded.
@@ -61,40 +61,44 @@ class AllowanceSample(Struct, frozen=True):
     ebs: tuple[tuple[str, str, int], ...]
 
 
-def gather_allowance(machine: Machine) -> AllowanceSample:
+def gather_allowance(machine: CheckedMachine) -> AllowanceSample:
     """Ask each ENA device and each EBS volume. Raises NotHere, CannotTell."""
-    cards = [name for name in _names(machine, NET) if _driver(machine, name) == "ena"]
+    cards = [
+        name for name in _list_interfaces(machine, NET) if _read_driver(machine, name) == "ena"
+    ]
     volumes = [
-        name for name in _names(machine, NVME)
+        name for name in _list_interfaces(machine, NVME)
         if machine.text(f"{NVME}/{name}/model") == _EBS
     ]  # fmt: skip
     if not cards and not volumes:
         raise NotHere("neither ENA nor EBS")
-    network = _asked({name: ("ethtool", "-S", name) for name in cards})
-    ebs = _asked({name: (*_LOG, f"/dev/{name}") for name in volumes})
+    network = _ask_ethtool({name: ("ethtool", "-S", name) for name in cards})
+    ebs = _ask_ethtool({name: (*_LOG, f"/dev/{name}") for name in volumes})
     if not network and not ebs:
         raise NotHere("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
     return AllowanceSample(
-        tuple((name, *one) for name, answer in network.items() for one in allowances(answer.out)),
+        tuple(
+            (name, *one) for name, answer in network.items() for one in parse_allowances(answer.out)
+        ),
         tuple((name, *one) for name, answer in ebs.items() for one in ebs_stats(answer.out)),
     )
 
 
-def _names(machine: Machine, folder: str) -> list[str]:
+def _list_interfaces(machine: CheckedMachine, folder: str) -> list[str]:
     try:
         return sorted(place.name for place in machine.path(folder).iterdir())[:MOST]
     except OSError:
         return []
 
 
-def _driver(machine: Machine, name: str) -> str:
+def _read_driver(machine: CheckedMachine, name: str) -> str:
     try:
         return machine.path(f"{NET}/{name}/device/driver").resolve().name
     except OSError:
         return ""
 
 
-def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
+def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
     """Those that answered. Raises CannotTell where none did in time."""
     if not questions:
         return {}
@@ -105,10 +109,10 @@ def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
     answers = {name: one for name, one in replies.items() if isinstance(one, ProbeResult)}
     if not answers:
         raise CannotTell(f"{next(iter(questions.values()))[0]} has not answered")
-    return {name: one for name, one in answers.items() if not one.exit_code and not refused(one)}
+    return {name: one for name, one in answers.items() if not one.exit_code and not is_refused(one)}
 
 
-def allowances(text: str) -> list[tuple[str, int]]:
+def parse_allowances(text: str) -> list[tuple[str, int]]:
     """`bw_in_allowance_exceeded: 12` of `ethtool -S`, as `bw_in` and 12."""
     return [(name, int(count)) for name, count in _COUNTER.findall(text)]
 
@@ -137,4 +141,4 @@ def judge_allowance(
             grew = count - earlier.get((name, what), count)
             if grew >= floor:
                 detail = f"{what}: {grew} {unit} since the last look"
-                yield warn(_CODES.get(what, code), name, detail)
+                yield make_warning(_CODES.get(what, code), name, detail)

@@ -5,7 +5,15 @@ import os
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.probe import ProbeResult, Probes
 
 # The clock: kept by a time service, and how far off. MUNGE refuses credentials of other times.
@@ -43,7 +51,7 @@ class Timex(ctypes.Structure):
     )
 
 
-class Clock(Struct, frozen=True):
+class ClockReading(Struct, frozen=True):
     """`offset_s` without its sign, the larger of the kernel's and chrony's."""
 
     kept: bool
@@ -56,18 +64,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _clock_probes = Probes(DEADLINE_S)
 
 
-def gather_clock(machine: Machine) -> Clock:
+def gather_clock(machine: CheckedMachine) -> ClockReading:
     """Ask the kernel, and chrony. Raises CannotTell; NotHere where systemd does not run.
 
     There (a container) the clock is another machine's to keep.
     """
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run: the clock is not this machine's own")
-    kept, offset_s = kernel()
-    return Clock(kept, max(offset_s, chrony()))
+    kept, offset_s = read_kernel_clock()
+    return ClockReading(kept, max(offset_s, read_chrony_offset()))
 
 
-def kernel() -> tuple[bool, float]:
+def read_kernel_clock() -> tuple[bool, float]:
     """Whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
     timex = Timex()
     if _libc.adjtimex(ctypes.byref(timex)) < 0:
@@ -76,16 +84,20 @@ def kernel() -> tuple[bool, float]:
     return not timex.status & _STA_UNSYNC, abs(timex.offset) * unit
 
 
-def chrony() -> float:
+def read_chrony_offset() -> float:
     """What chrony says it is off, in seconds; 0 where it is not there or does not know."""
     try:
         answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
     except NotHere:
         return 0.0
-    return tracking(answer.out) if isinstance(answer, ProbeResult) and not answer.exit_code else 0.0
+    return (
+        parse_tracking(answer.out)
+        if isinstance(answer, ProbeResult) and not answer.exit_code
+        else 0.0
+    )
 
 
-def tracking(line: str) -> float:
+def parse_tracking(line: str) -> float:
     """From chronyc's CSV: the fifth field, unless the stratum (third) says there is no source."""
     fields = line.strip().split(",")
     try:
@@ -94,12 +106,12 @@ def tracking(line: str) -> float:
         return 0.0
 
 
-def judge_clock(seen: Clock, before: Clock | None, limits: Limits) -> Judged:
+def judge_clock(seen: ClockReading, before: ClockReading | None, limits: Limits) -> Judged:
     """`skewed` beyond repair by slewing, `offset` when large, `unsynchronised`."""
     detail = f"{seen.offset_s:.3f} s off"
     if seen.offset_s > limits["skewed_s"]:
-        yield fail("skewed", "", detail)
+        yield make_failure("skewed", "", detail)
     elif seen.offset_s > limits["offset_s"]:
-        yield warn("offset", "", detail)
+        yield make_warning("offset", "", detail)
     if not seen.kept:
-        yield warn("unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)")
+        yield make_warning("unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.instance_shapes import shape_of
 
 # The instance's own NVMe disks and its network cards: as many as there should be, and were.
@@ -32,7 +39,7 @@ _NETWORK = "0x02"
 """PCI class of network controllers."""
 
 
-class Sample(Struct, frozen=True):
+class HostDeviceSample(Struct, frozen=True):
     """PCI addresses now, those of network cards that are gone since the agent began, and how many
     disks the instance type has."""
 
@@ -43,11 +50,11 @@ class Sample(Struct, frozen=True):
 
 
 @lru_cache(maxsize=4)
-def _seen(root: Path) -> set[str]:
+def _remember_devices(root: Path) -> set[str]:
     return set()
 
 
-def gather_devices(machine: Machine) -> Sample:
+def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
     """Look at every PCI function. Raises NotHere where there is none of either."""
     disks, cards = [], []
     for folder in sorted(machine.path(PCI).glob("*")):
@@ -61,16 +68,18 @@ def gather_devices(machine: Machine) -> Sample:
             disks.append(folder.name)
         elif kind.startswith(_NETWORK) and (vendor == MELLANOX or device in _ENA):
             cards.append(folder.name)
-    seen = _seen(machine.root)
+    seen = _remember_devices(machine.root)
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
     expected = shape_of(machine.expected.instance_type).nvme_disks
     if not disks and not cards and not gone:
         raise NotHere("no network card, and no disk of an instance")
-    return Sample(tuple(disks), tuple(cards), gone, expected)
+    return HostDeviceSample(tuple(disks), tuple(cards), gone, expected)
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_devices(
+    seen: HostDeviceSample, before: HostDeviceSample | None, limits: Limits
+) -> Judged:
     """Too few disks; network cards that were there and are not.
 
     Where not one disk is to be seen it is rather the view that is cut off: a machine does not lose
@@ -78,6 +87,6 @@ def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged
     """
     if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
         detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"
-        yield fail("nvme", "", detail)
+        yield make_failure("nvme", "", detail)
     for card in seen.gone:
-        yield warn("network", card, "the network card was there and is gone")
+        yield make_warning("network", card, "the network card was there and is gone")

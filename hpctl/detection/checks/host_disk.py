@@ -5,7 +5,14 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, fail, warn
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.procs import Scan
 
 # Disks and /dev/shm that are full, by space or by inodes.
@@ -25,7 +32,7 @@ SCRATCH = ("/tmp", "/var/tmp", SHM)  # noqa: S108
 _GIB = 2**30
 
 
-class Disk(Struct, frozen=True):
+class DiskSpace(Struct, frozen=True):
     """One file system, in bytes and inodes, as `df` counts them (root's reserve is not free)."""
 
     point: str
@@ -47,27 +54,27 @@ class Disk(Struct, frozen=True):
         return 100 * self.inodes_used / self.inodes if self.inodes else 0.0
 
 
-class Sample(Struct, frozen=True):
+class DiskSpaceSample(Struct, frozen=True):
     """The disks, and whether a Slurm step runs (None: nobody had to know)."""
 
-    disks: tuple[Disk, ...]
+    disks: tuple[DiskSpace, ...]
     jobs: bool | None = None
 
 
 _scan = Scan()
 
 
-def gather_full(machine: Machine) -> Sample:
+def gather_full(machine: CheckedMachine) -> DiskSpaceSample:
     """statvfs of each. All are local, so that none can hang. Raises CannotTell."""
-    disks = tuple(_disks(machine))
+    disks = tuple(_list_disks(machine))
     if not disks:
         raise CannotTell("no file system can be looked at")
     crowded = any(d.scratch and max(d.used_pct, d.inodes_pct) > 50 for d in disks)
     jobs = _scan.a_step_runs(machine) if crowded else None
-    return Sample(disks, jobs)
+    return DiskSpaceSample(disks, jobs)
 
 
-def _disks(machine: Machine) -> Iterator[Disk]:
+def _list_disks(machine: CheckedMachine) -> Iterator[DiskSpace]:
     known: set[int] = set()
     for point in (*SYSTEM, *SCRATCH):
         path = machine.path(point)
@@ -79,7 +86,7 @@ def _disks(machine: Machine) -> Iterator[Disk]:
         if device in known or not stat.f_blocks:
             continue
         known.add(device)
-        yield Disk(
+        yield DiskSpace(
             point,
             point in SCRATCH,
             stat.f_blocks * stat.f_frsize,
@@ -90,26 +97,26 @@ def _disks(machine: Machine) -> Iterator[Disk]:
         )
 
 
-def judge_full(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_full(seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Limits) -> Judged:
     """`full`, `inodes`, `leftovers` (full scratch between jobs), and `filling` before `full`."""
     for disk in seen.disks:
         if disk.scratch and seen.jobs:
             continue
-        full = _full(disk, limits)
+        full = _is_full(disk, limits)
         inodes = disk.inodes_pct >= limits["full_pct"]
         what = f"{disk.used_pct:.0f} % used, {disk.free / _GIB:.1f} GiB free"
         if disk.scratch and (full or inodes):
             more = f", {disk.inodes_pct:.0f} % of inodes; no job runs"
-            yield fail("leftovers", disk.point, what + more)
+            yield make_failure("leftovers", disk.point, what + more)
         elif full:
-            yield fail("full", disk.point, what)
+            yield make_failure("full", disk.point, what)
         elif inodes:
-            yield fail("inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used")
+            yield make_failure("inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used")
         elif _used_up(disk, limits["filling_pct"], limits["roomy_gib"]):
-            yield warn("filling", disk.point, what)
+            yield make_warning("filling", disk.point, what)
 
 
-def _full(disk: Disk, limits: Limits) -> bool:
+def _is_full(disk: DiskSpace, limits: Limits) -> bool:
     """By percent, unless what is left is plenty; or too little left on a disk that had room.
 
     /dev/shm is memory: what is left there is no measure of plenty.
@@ -118,5 +125,5 @@ def _full(disk: Disk, limits: Limits) -> bool:
     return bare or _used_up(disk, limits["full_pct"], limits["roomy_gib"])
 
 
-def _used_up(disk: Disk, percent: float, roomy_gib: float) -> bool:
+def _used_up(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
     return disk.used_pct >= percent and (disk.point == SHM or disk.free < roomy_gib * _GIB)

@@ -5,8 +5,16 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, newest
-from hpctl.detection.procs import Scan, Task, threads
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    latest_sweep,
+    make_failure,
+)
+from hpctl.detection.procs import ProcTask, Scan, list_threads
 
 # Tasks that have slept in the kernel for a minute without running, and in whose code.
 #
@@ -58,7 +66,7 @@ class Stuck(Struct, frozen=True):
     where: str
 
 
-class _Known(Struct, frozen=True):
+class _SleepRecord(Struct, frozen=True):
     since: float
     switches: str
 
@@ -66,20 +74,20 @@ class _Known(Struct, frozen=True):
 _scan = Scan()
 
 
-_known: dict[tuple[int, int], _Known] = {}
+_known: dict[tuple[int, int], _SleepRecord] = {}
 """Tasks in D at the last look, by pid and start: when they were first, and their switches."""
 
 
-def gather_dstate(machine: Machine) -> tuple[Stuck, ...]:
+def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
     """All tasks in D, longest first. Raises CannotTell without a /proc."""
     now = machine.monotonic()
-    found: dict[tuple[int, int], _Known] = {}
+    found: dict[tuple[int, int], _SleepRecord] = {}
     stuck = []
-    for task in _asleep(machine):
-        key, switches = (task.pid, task.start), _switches(machine, task)
+    for task in _list_sleepers(machine):
+        key, switches = (task.pid, task.start), _read_switches(machine, task)
         known = _known.get(key)
         if known is None or known.switches != switches:
-            known = _Known(now, switches)
+            known = _SleepRecord(now, switches)
         found[key] = known
         stuck.append((now - known.since, task))
     _known.clear()
@@ -87,30 +95,30 @@ def gather_dstate(machine: Machine) -> tuple[Stuck, ...]:
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
     # A task that was not in D at the last look cannot have been so for long: no need to ask where.
     return tuple(
-        Stuck(task.pid, task.comm, age, _where(machine, task.pid) if age else "")
+        Stuck(task.pid, task.comm, age, _read_wait_place(machine, task.pid) if age else "")
         for age, task in stuck[:MOST_STUCK]
     )
 
 
-def _asleep(machine: Machine) -> Iterator[Task]:
+def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
     on_gpus = _on_gpus(machine)
     for task in _scan.tasks(machine):
         if task.state == "D":
             yield task
         elif task.threads > 1 and (task.state == "Z" or task.pid in on_gpus):
-            yield from (t for t in threads(machine, task, MOST_THREADS) if t.state == "D")
+            yield from (t for t in list_threads(machine, task, MOST_THREADS) if t.state == "D")
 
 
-def _on_gpus(machine: Machine) -> frozenset[int]:
+def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
     """The processes that NVML saw last; none where it hangs, which `gpu.hung` tells by itself."""
     try:
-        seen = newest(machine)
+        seen = latest_sweep(machine)
     except (NotHere, CannotTell):
         return frozenset()
     return frozenset(process.pid for gpu in seen.gpus for process in gpu.processes or ())
 
 
-def _switches(machine: Machine, task: Task) -> str:
+def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
     """How often it has run, as text to compare. Empty once it has ended."""
     try:
         text = machine.text(f"/proc/{task.pid}/status")
@@ -119,7 +127,7 @@ def _switches(machine: Machine, task: Task) -> str:
     return text.partition("\nvoluntary_ctxt_switches")[2]
 
 
-def _where(machine: Machine, pid: int) -> str:
+def _read_wait_place(machine: CheckedMachine, pid: int) -> str:
     """The kernel's stack of a task, else the function it sleeps in; empty where neither shows."""
     for name in ("stack", "wchan"):
         try:
@@ -131,7 +139,7 @@ def _where(machine: Machine, pid: int) -> str:
     return ""
 
 
-def driver(where: str) -> str:
+def name_driver(where: str) -> str:
     """Whose code it is, by the topmost frame that says so; empty for any other."""
     for frame in where.splitlines():
         for name in DRIVERS:
@@ -146,8 +154,8 @@ def judge_dstate(
     """One observation a driver, with the task that has slept longest in it as evidence."""
     reported: set[str] = set()
     for stuck in seen:
-        name = driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        name = name_driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
         if name and name not in reported:
             reported.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
-            yield fail(name, "", detail, " < ".join(stuck.where.splitlines()))
+            yield make_failure(name, "", detail, " < ".join(stuck.where.splitlines()))

@@ -2,14 +2,14 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
 
 # Uncorrected memory errors, as the kernel's EDAC drivers have counted them since boot.
 
 FOLDER = "/sys/devices/system/edac/mc"
 
 
-class Counts(Struct, frozen=True):
+class EdacCounts(Struct, frozen=True):
     """One memory controller: uncorrected and corrected errors since boot."""
 
     controller: str
@@ -17,7 +17,7 @@ class Counts(Struct, frozen=True):
     corrected: int
 
 
-def gather_edac(machine: Machine) -> tuple[Counts, ...]:
+def gather_edac(machine: CheckedMachine) -> tuple[EdacCounts, ...]:
     """Read sysfs. Raises NotHere where no EDAC driver has a controller (most virtual machines)."""
     try:
         places = sorted(p.name for p in machine.path(FOLDER).iterdir() if p.name[:2] == "mc")
@@ -26,12 +26,14 @@ def gather_edac(machine: Machine) -> tuple[Counts, ...]:
     if not places:
         raise NotHere("no memory controller is watched")
     return tuple(
-        Counts(name, _number(machine, name, "ue_count"), _number(machine, name, "ce_count"))
+        EdacCounts(
+            name, _read_count(machine, name, "ue_count"), _read_count(machine, name, "ce_count")
+        )
         for name in places
     )
 
 
-def _number(machine: Machine, controller: str, name: str) -> int:
+def _read_count(machine: CheckedMachine, controller: str, name: str) -> int:
     text = machine.text(f"{FOLDER}/{controller}/{name}")
     try:
         return int(text)
@@ -40,10 +42,10 @@ def _number(machine: Machine, controller: str, name: str) -> int:
 
 
 def judge_edac(
-    seen: tuple[Counts, ...], before: tuple[Counts, ...] | None, limits: Limits
+    seen: tuple[EdacCounts, ...], before: tuple[EdacCounts, ...] | None, limits: Limits
 ) -> Judged:
     """`ue` for any uncorrected error. Corrected ones are `host.memory`'s, by their rate."""
     for counts in seen:
         if counts.uncorrected >= limits["uncorrected"]:
             detail = f"{counts.uncorrected} uncorrected memory errors since boot"
-            yield fail("ue", counts.controller, detail)
+            yield make_failure("ue", counts.controller, detail)

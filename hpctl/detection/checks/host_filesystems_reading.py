@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-from hpctl.detection.check import Machine
+from hpctl.detection.check import CheckedMachine
 
 # What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hang can hold up.
 
@@ -17,7 +17,7 @@ LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(Struct, frozen=True):
+class MountedFilesystem(Struct, frozen=True):
     """One mount. `options` are this mount's own, `super_options` those of the file system.
 
     A service that systemd gives a read-only view has `ro` in the first and not in the second; a
@@ -32,7 +32,7 @@ class Mount(Struct, frozen=True):
     super_options: frozenset[str]
 
 
-def mounts(machine: Machine) -> tuple[Mount, ...]:
+def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
     """All mounts in this process's namespace, in the kernel's order. Raises CannotTell, NotHere."""
     found = []
     for line in machine.text("/proc/self/mountinfo").splitlines():
@@ -43,11 +43,11 @@ def mounts(machine: Machine) -> tuple[Mount, ...]:
         except ValueError:
             continue
         found.append(
-            Mount(
-                _plain(columns[4]),
+            MountedFilesystem(
+                _unescape_octal(columns[4]),
                 columns[2],
                 kind,
-                _plain(source),
+                _unescape_octal(source),
                 frozenset(columns[5].split(",")),
                 frozenset(options.split(",")),
             )
@@ -55,16 +55,18 @@ def mounts(machine: Machine) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def one_each(found: tuple[Mount, ...], kinds: frozenset[str], most: int) -> tuple[Mount, ...]:
+def one_each(
+    found: tuple[MountedFilesystem, ...], kinds: frozenset[str], most: int
+) -> tuple[MountedFilesystem, ...]:
     """One mount for each file system of those kinds: bind mounts and hidden ones left out."""
     on_top = {mount.point: mount for mount in found}
-    chosen: dict[str, Mount] = {}
+    chosen: dict[str, MountedFilesystem] = {}
     for mount in on_top.values():
         if mount.kind in kinds:
             chosen.setdefault(mount.device, mount)
     return tuple(chosen.values())[:most]
 
 
-def _plain(text: str) -> str:
+def _unescape_octal(text: str) -> str:
     """Without the octal escapes that the kernel puts for blanks and backslashes."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

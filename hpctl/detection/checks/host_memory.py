@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from hpctl.detection.check import (
     CannotTell,
+    CheckedMachine,
     Functions,
     Judged,
     Limits,
-    Machine,
     NotHere,
-    fail,
-    warn,
+    make_failure,
+    make_warning,
 )
-from hpctl.detection.checks.host_edac import Counts, gather_edac, judge_edac
+from hpctl.detection.checks.host_edac import EdacCounts, gather_edac, judge_edac
 from hpctl.detection.instance_shapes import shape_of
 from hpctl.detection.procs import Scan
 
@@ -24,14 +24,14 @@ from hpctl.detection.procs import Scan
 _LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
 
-class Sample(Struct, frozen=True):
+class MemorySample(Struct, frozen=True):
     """MiB; `nominal_mib` is None for an instance type that is not in the table."""
 
     at: float
     total_mib: float
     available_mib: float
     nominal_mib: float | None
-    errors: tuple[Counts, ...] = ()
+    errors: tuple[EdacCounts, ...] = ()
     jobs: bool | None = None
     """Whether Slurm runs a job here; None where nobody looked, for too little is in use."""
 
@@ -48,7 +48,7 @@ _LOOK_PCT = 20.0
 _scan = Scan()
 
 
-def gather_memory(machine: Machine) -> Sample:
+def gather_memory(machine: CheckedMachine) -> MemorySample:
     """/proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
@@ -58,7 +58,7 @@ def gather_memory(machine: Machine) -> Sample:
         errors = gather_edac(machine)
     except (NotHere, CannotTell):
         errors = ()
-    seen = Sample(
+    seen = MemorySample(
         machine.monotonic(),
         found["MemTotal"],
         found["MemAvailable"],
@@ -70,17 +70,19 @@ def gather_memory(machine: Machine) -> Sample:
     return replace(seen, jobs=_scan.a_step_runs(machine))
 
 
-def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_memory(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
     """`short` against the instance type, `low` when almost none is left, `leftovers`, `ce-rate`."""
     if seen.nominal_mib is not None:
         percent = 100 * seen.total_mib / seen.nominal_mib
         if percent < limits["short_pct"]:
             detail = f"{seen.total_mib / 1024:.0f} of {seen.nominal_mib / 1024:.0f} GiB"
-            yield fail("short", "", detail)
+            yield make_failure("short", "", detail)
     if seen.available_mib < limits["low_mib"]:
-        yield warn("low", "", f"{seen.available_mib:.0f} MiB available")
+        yield make_warning("low", "", f"{seen.available_mib:.0f} MiB available")
     if seen.jobs is False and seen.used_pct >= limits["idle_pct"]:
-        yield warn("leftovers", "", f"{seen.used_pct:.0f} % of memory is in use, and no job runs")
+        yield make_warning(
+            "leftovers", "", f"{seen.used_pct:.0f} % of memory is in use, and no job runs"
+        )
     if before is None or seen.at <= before.at:
         return
     earlier = {counts.controller: counts.corrected for counts in before.errors}
@@ -88,7 +90,9 @@ def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
     for counts in seen.errors:
         rate = (counts.corrected - earlier.get(counts.controller, counts.corrected)) / minutes
         if rate >= limits["corrected_per_min"]:
-            yield warn("ce-rate", counts.controller, f"{rate:.0f} corrected memory errors a minute")
+            yield make_warning(
+                "ce-rate", counts.controller, f"{rate:.0f} corrected memory errors a minute"
+            )
 
 
 CHECKS = {

@@ -5,10 +5,15 @@ from itertools import cycle
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail
-from hpctl.detection.checks.host_filesystems_reading import NETWORK, Mount, mounts, one_each
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
+from hpctl.detection.checks.host_filesystems_reading import (
+    NETWORK,
+    MountedFilesystem,
+    one_each,
+    read_mounts,
+)
 from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
-from hpctl.detection.probe import ProbeResult, Probes, Waiting
+from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 
 # Network file systems that hang or fail: Lustre (FSx), NFS (EFS) and the like.
 #
@@ -36,7 +41,7 @@ BROKEN = (
 )
 
 
-class Asked(Struct, frozen=True):
+class MountAnswer(Struct, frozen=True):
     """One file system: for how long it has been silent (0 when it answered), or its error."""
 
     point: str
@@ -51,45 +56,48 @@ _mount_probes = Probes(DEADLINE_S)
 _turns = cycle((STATFS, STAT_ROOT))
 
 
-def gather_mounts(machine: Machine) -> tuple[Asked, ...]:
+def gather_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
     """Ask each network file system, in children. Raises NotHere where none is mounted."""
-    chosen = {mount.point: mount for mount in one_each(mounts(machine), NETWORK, MOST)}
+    chosen = {mount.point: mount for mount in one_each(read_mounts(machine), NETWORK, MOST)}
     _mount_probes.forget(frozenset(chosen))
     if not chosen:
         raise NotHere("no network file system is mounted")
-    return ask(machine, chosen, next(_turns), _mount_probes)
+    return probe_mounts(machine, chosen, next(_turns), _mount_probes)
 
 
-def ask(
-    machine: Machine, chosen: Mapping[str, Mount], command: Sequence[str], probes: Probes
-) -> tuple[Asked, ...]:
+def probe_mounts(
+    machine: CheckedMachine,
+    chosen: Mapping[str, MountedFilesystem],
+    command: Sequence[str],
+    probes: Probes,
+) -> tuple[MountAnswer, ...]:
     """Put one question to all of them. Those that still owe an answer get no new one."""
     questions = {point: (*command, str(machine.path(point))) for point in chosen}
     try:
         answers = probes.ask(questions, probes.wait_s(WAIT_S))
     except NotHere as error:
         raise CannotTell(str(error)) from error
-    return tuple(_asked(mount, answers[point]) for point, mount in chosen.items())
+    return tuple(_read_answer(mount, answers[point]) for point, mount in chosen.items())
 
 
-def _asked(mount: Mount, answer: ProbeResult | Waiting) -> Asked:
-    if isinstance(answer, Waiting):
-        return Asked(mount.point, mount.kind, silent_s=answer.age_s)
-    return Asked(mount.point, mount.kind, error=_error(answer))
+def _read_answer(mount: MountedFilesystem, answer: ProbeResult | ProbePending) -> MountAnswer:
+    if isinstance(answer, ProbePending):
+        return MountAnswer(mount.point, mount.kind, silent_s=answer.age_s)
+    return MountAnswer(mount.point, mount.kind, error=_find_error(answer))
 
 
-def _error(answer: ProbeResult) -> str:
+def _find_error(answer: ProbeResult) -> str:
     return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 
 def judge_mounts(
-    seen: tuple[Asked, ...], before: tuple[Asked, ...] | None, limits: Limits
+    seen: tuple[MountAnswer, ...], before: tuple[MountAnswer, ...] | None, limits: Limits
 ) -> Judged:
     """`hangs` for silence of `silent_s` and longer, `error` for a server that is gone."""
     for asked in seen:
         if asked.error:
-            yield fail("error", asked.point, f"{asked.kind}: {asked.error}")
+            yield make_failure("error", asked.point, f"{asked.kind}: {asked.error}")
         elif asked.silent_s >= limits["silent_s"]:
-            yield fail(
+            yield make_failure(
                 "hangs", asked.point, f"{asked.kind}: no answer to stat for {asked.silent_s:.0f} s"
             )

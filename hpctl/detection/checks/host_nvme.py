@@ -4,7 +4,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
 
 # NVMe controllers as the kernel sees them: their state, and their own temperature alarm.
 
@@ -23,7 +30,7 @@ class Controller(Struct, frozen=True):
     hot: bool = False
 
 
-def gather_nvme(machine: Machine) -> tuple[Controller, ...]:
+def gather_nvme(machine: CheckedMachine) -> tuple[Controller, ...]:
     """Read sysfs, which never waits for the device but for its temperature, where it has one.
 
     Raises NotHere where there is no NVMe. Controllers reached over a network are left out:
@@ -31,25 +38,28 @@ def gather_nvme(machine: Machine) -> tuple[Controller, ...]:
     """
     folder = machine.path(NVME)
     try:
-        places = sorted(place for place in folder.iterdir() if _word(place / "state"))
+        places = sorted(place for place in folder.iterdir() if _read_word(place / "state"))
     except OSError as error:
         raise NotHere(f"no {NVME}") from error
     found = tuple(
-        Controller(place.name, _word(place / "model"), state, state == "live" and _hot(place))
+        Controller(
+            place.name, _read_word(place / "model"), state, state == "live" and _has_alarm(place)
+        )
         for place in places
-        if _word(place / "transport") in ("pcie", "") and (state := _word(place / "state"))
+        if _read_word(place / "transport") in ("pcie", "")
+        and (state := _read_word(place / "state"))
     )
     if not found:
         raise NotHere("no NVMe controller")
     return found
 
 
-def _hot(place: Path) -> bool:
+def _has_alarm(place: Path) -> bool:
     """Its alarm; asking costs the device a command, and only some have the file."""
-    return any(_word(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))
+    return any(_read_word(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))
 
 
-def _word(path: Path) -> str:
+def _read_word(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -63,8 +73,8 @@ def judge_nvme(
     for one in seen:
         detail = f"{one.model}: {one.state}".removeprefix(": ")
         if one.state in _DEAD:
-            yield fail("dead", one.name, detail)
+            yield make_failure("dead", one.name, detail)
         elif one.state != "live":
-            yield warn("not-live", one.name, detail)
+            yield make_warning("not-live", one.name, detail)
         elif one.hot:
-            yield warn("hot", one.name, f"{one.model}: over its threshold")
+            yield make_warning("hot", one.name, f"{one.model}: over its threshold")

@@ -4,7 +4,15 @@ import json
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
 from hpctl.detection.checks.host_nvme import NVME
 from hpctl.detection.probe import ProbeResult, Probes
 
@@ -38,7 +46,7 @@ WORDS = {
 }
 
 
-class Health(Struct, frozen=True):
+class SmartHealth(Struct, frozen=True):
     """One controller's critical warning, as it stands in its log."""
 
     name: str
@@ -48,7 +56,7 @@ class Health(Struct, frozen=True):
 _probes = Probes(DEADLINE_S)
 
 
-def gather_smart(machine: Machine) -> tuple[Health, ...]:
+def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
     """Ask each controller. Raises NotHere without NVMe, nvme-cli or leave; CannotTell."""
     try:
         live = [
@@ -64,11 +72,11 @@ def gather_smart(machine: Machine) -> tuple[Health, ...]:
         {name: (*COMMAND, f"/dev/{name}") for name in live}, _probes.wait_s(WAIT_S)
     )
     found = [
-        Health(name, warning)
+        SmartHealth(name, warning)
         for name, answer in answers.items()
         if isinstance(answer, ProbeResult) and (warning := parse_smart(answer)) is not None
     ]
-    if not found and any(isinstance(a, ProbeResult) and refused(a) for a in answers.values()):
+    if not found and any(isinstance(a, ProbeResult) and is_refused(a) for a in answers.values()):
         # Not allowed, as in hpctl's own unit, is not blind: it would leave the node Unknown.
         raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
@@ -76,7 +84,7 @@ def gather_smart(machine: Machine) -> tuple[Health, ...]:
     return tuple(found)
 
 
-def refused(answer: ProbeResult) -> bool:
+def is_refused(answer: ProbeResult) -> bool:
     """Whether the kernel did not let nvme-cli ask."""
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
@@ -91,13 +99,13 @@ def parse_smart(answer: ProbeResult) -> int | None:
 
 
 def judge_smart(
-    seen: tuple[Health, ...], before: tuple[Health, ...] | None, limits: Limits
+    seen: tuple[SmartHealth, ...], before: tuple[SmartHealth, ...] | None, limits: Limits
 ) -> Judged:
     """`failing` for a disk that is ending, `hot` for its temperature alone."""
     for disk in seen:
         warnings = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
         raw = f"critical_warning={disk.warning:#04x}"
         if disk.warning & (_SPARE | _WORN | _READ_ONLY | _BACKUP | _PMR):
-            yield fail("failing", disk.name, warnings, raw)
+            yield make_failure("failing", disk.name, warnings, raw)
         elif disk.warning & _HEAT:
-            yield warn("hot", disk.name, warnings, raw)
+            yield make_warning("hot", disk.name, warnings, raw)

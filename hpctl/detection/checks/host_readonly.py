@@ -4,9 +4,22 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
-from hpctl.detection.checks.host_filesystems_reading import LOCAL, Mount, mounts, one_each
-from hpctl.detection.probe import ProbeResult, Probes, Waiting
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
+from hpctl.detection.checks.host_filesystems_reading import (
+    LOCAL,
+    MountedFilesystem,
+    one_each,
+    read_mounts,
+)
+from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 
 # Local file systems that the kernel took out of service after an error.
 #
@@ -50,7 +63,7 @@ _READ_ONLY = "Read-only file system"
 _ERROR = "Input/output error"
 
 
-class Disk(Struct, frozen=True):
+class WatchedDisk(Struct, frozen=True):
     """A local file system: `wanted` is that it should be writable, `sign` what speaks against."""
 
     point: str
@@ -59,10 +72,10 @@ class Disk(Struct, frozen=True):
     sign: str = ""
 
 
-class Sample(Struct, frozen=True):
+class ReadonlySample(Struct, frozen=True):
     """All local file systems, what the write ended with ("" is well) and how long it has taken."""
 
-    disks: tuple[Disk, ...]
+    disks: tuple[WatchedDisk, ...]
     write_error: str = ""
     write_point: str = ""
     write_s: float = 0.0
@@ -71,9 +84,9 @@ class Sample(Struct, frozen=True):
 _probes = Probes(DEADLINE_S)
 
 
-def gather_readonly(machine: Machine) -> Sample:
+def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
     """Read the mounts, ask them, write one byte. Raises NotHere without a local file system."""
-    found = mounts(machine)
+    found = read_mounts(machine)
     local = one_each(found, LOCAL, MOST)
     if not local:
         raise NotHere("no local file system is mounted")
@@ -86,21 +99,21 @@ def gather_readonly(machine: Machine) -> Sample:
     except NotHere as error:
         raise CannotTell(str(error)) from error
     written = answers.get("write")
-    holder = _holder(found)
-    return Sample(
-        disks(machine, local, answers["stat"]),
+    holder = _find_mount(found)
+    return ReadonlySample(
+        judge_disks(machine, local, answers["stat"]),
         # A view of the disk that is read-only for this service alone says nothing of the disk.
         "" if "ro" in holder.options else _write_error(written),
         holder.point,
-        written.age_s if isinstance(written, Waiting) else 0.0,
+        written.age_s if isinstance(written, ProbePending) else 0.0,
     )
 
 
-def disks(
-    machine: Machine, local: Iterable[Mount], answer: ProbeResult | Waiting
-) -> tuple[Disk, ...]:
+def judge_disks(
+    machine: CheckedMachine, local: Iterable[MountedFilesystem], answer: ProbeResult | ProbePending
+) -> tuple[WatchedDisk, ...]:
     """Each file system with the sign that it is out of service, if there is one."""
-    declared = _fstab(machine)
+    declared = _read_fstab(machine)
     errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
     found = []
     for mount in local:
@@ -112,11 +125,11 @@ def disks(
         sign = _ERROR if broken else "".join(taken_out[:1])
         if not sign and wanted and "ro" in mount.super_options:
             sign = "ro"
-        found.append(Disk(mount.point, mount.kind, wanted, sign))
+        found.append(WatchedDisk(mount.point, mount.kind, wanted, sign))
     return tuple(found)
 
 
-def _holder(found: Iterable[Mount]) -> Mount:
+def _find_mount(found: Iterable[MountedFilesystem]) -> MountedFilesystem:
     """The mount that the agent's folder is on."""
     above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
     if not above:
@@ -124,13 +137,13 @@ def _holder(found: Iterable[Mount]) -> Mount:
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
-def _write_error(answer: ProbeResult | Waiting | None) -> str:
+def _write_error(answer: ProbeResult | ProbePending | None) -> str:
     if not isinstance(answer, ProbeResult) or not answer.exit_code:
         return ""
     return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
 
 
-def _fstab(machine: Machine) -> dict[str, frozenset[str]]:
+def _read_fstab(machine: CheckedMachine) -> dict[str, frozenset[str]]:
     try:
         lines = machine.text("/etc/fstab").splitlines()
     except (NotHere, CannotTell):
@@ -139,13 +152,13 @@ def _fstab(machine: Machine) -> dict[str, frozenset[str]]:
     return {row[1]: frozenset(row[3].split(",")) for row in rows if len(row) >= 4}
 
 
-def judge_readonly(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_readonly(seen: ReadonlySample, before: ReadonlySample | None, limits: Limits) -> Judged:
     """`readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
     signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}
     if seen.write_error:
         signs.setdefault(seen.write_point, f"writing one byte: {seen.write_error}")
     for point, sign in signs.items():
-        yield fail("readonly", point, sign)
+        yield make_failure("readonly", point, sign)
     if seen.write_s >= limits["write_s"]:
         detail = f"one byte has not been written for {seen.write_s:.0f} s"
-        yield warn("write-hangs", seen.write_point, detail)
+        yield make_warning("write-hangs", seen.write_point, detail)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -34,7 +34,7 @@ TIMEOUT_S = 1.0
 LARGEST = 4096
 
 
-class Notice(Struct, frozen=True):
+class SpotNotice(Struct, frozen=True):
     """What the metadata service answered; no action: there is no notice."""
 
     action: str = ""
@@ -48,7 +48,7 @@ class _Token:
     value = ""
 
 
-def gather_spot(machine: Machine) -> Notice:
+def gather_spot(machine: CheckedMachine) -> SpotNotice:
     """Ask for a notice. Raises NotHere where spot is not expected, CannotTell without an answer."""
     if not machine.expected.spot:
         raise NotHere("not expected to be a spot instance")
@@ -58,20 +58,20 @@ def gather_spot(machine: Machine) -> Notice:
     place = urlsplit(machine.expected.metadata_url)
     connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=TIMEOUT_S)
     try:
-        status, body = _ask(connection)
+        status, body = _fetch_notice(connection)
     except (OSError, HTTPException) as error:
         _Token.value = ""
         raise CannotTell(f"the metadata service does not answer: {error}") from error
     finally:
         connection.close()
     if status == 404:
-        return Notice()
+        return SpotNotice()
     if status != 200:
         raise CannotTell(f"the metadata service answered {status}")
-    return _notice(body)
+    return _parse_notice(body)
 
 
-def _ask(connection: HTTPConnection) -> tuple[int, str]:
+def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
     """The answer, with a fresh token where the one that is kept is not good any more."""
     for _ in range(2):
         if not _Token.value:
@@ -91,16 +91,20 @@ def _ask(connection: HTTPConnection) -> tuple[int, str]:
     return 401, ""
 
 
-def _notice(body: str) -> Notice:
+def _parse_notice(body: str) -> SpotNotice:
     try:
         notice = json.loads(body)
-        return Notice(str(notice["action"]), str(notice.get("time", "")), " ".join(body.split()))
+        return SpotNotice(
+            str(notice["action"]), str(notice.get("time", "")), " ".join(body.split())
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CannotTell(f"the notice cannot be read: {body[:200]!r}") from error
 
 
-def judge_spot(seen: Notice, before: Notice | None, limits: Limits) -> Judged:
+def judge_spot(seen: SpotNotice, before: SpotNotice | None, limits: Limits) -> Judged:
     """`interruption`, whatever becomes of the instance then: its jobs end either way."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""
-        yield fail("interruption", "", f"EC2 will {seen.action} the instance{when}", seen.raw)
+        yield make_failure(
+            "interruption", "", f"EC2 will {seen.action} the instance{when}", seen.raw
+        )

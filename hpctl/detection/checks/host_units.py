@@ -4,7 +4,7 @@ import re
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, Observation
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, Observation
 from hpctl.detection.probe import ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
 
@@ -58,7 +58,7 @@ _RUNS = frozenset({"active", "reloading", "refreshing"})
 _probes = Probes(TIMEOUT_S)
 
 
-class Unit(Struct, frozen=True):
+class UnitState(Struct, frozen=True):
     """One unit as systemd shows it; `needed` is false for what this machine has no use for."""
 
     name: str
@@ -71,7 +71,7 @@ class Unit(Struct, frozen=True):
     needed: bool = True
 
 
-def gather_units(machine: Machine) -> tuple[Unit, ...]:
+def gather_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
     """One call of systemctl for all. Raises CannotTell; NotHere where systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
@@ -83,7 +83,7 @@ def gather_units(machine: Machine) -> tuple[Unit, ...]:
     return parse_units(answer.out, nvswitch=has_nvswitch(machine))
 
 
-def has_nvswitch(machine: Machine) -> bool:
+def has_nvswitch(machine: CheckedMachine) -> bool:
     """Whether the driver holds one, or the instance type has them."""
     try:
         bound = any(":" in path.name for path in machine.path(NVSWITCH).iterdir())
@@ -92,7 +92,7 @@ def has_nvswitch(machine: Machine) -> bool:
     return bound or _HAS_NVSWITCH.fullmatch(machine.expected.instance_type) is not None
 
 
-def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
+def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
     """The blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
@@ -100,7 +100,7 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
         name = unit.get("Id", "")
         if name in UNITS:
             found.append(
-                Unit(
+                UnitState(
                     name,
                     unit.get("LoadState", ""),
                     unit.get("UnitFileState", ""),
@@ -114,7 +114,9 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
     return tuple(found)
 
 
-def judge_units(seen: tuple[Unit, ...], before: tuple[Unit, ...] | None, limits: Limits) -> Judged:
+def judge_units(
+    seen: tuple[UnitState, ...], before: tuple[UnitState, ...] | None, limits: Limits
+) -> Judged:
     """The unit's code when it does not run; `stopped` when it was ended and nothing is wrong."""
     for unit in seen:
         wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED

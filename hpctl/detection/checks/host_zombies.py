@@ -2,14 +2,21 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, Observation, warn
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Judged,
+    Limits,
+    Observation,
+    make_warning,
+)
 from hpctl.detection.procs import Scan
 from hpctl.vocabulary.model import Verdict
 
 # Zombies, and how near the machine is to its limits of tasks and of open files.
 
 
-class Sample(Struct, frozen=True):
+class ZombieSample(Struct, frozen=True):
     """Counts now, and the kernel's limits."""
 
     zombies: int
@@ -22,7 +29,7 @@ class Sample(Struct, frozen=True):
 _zombie_scan = Scan()
 
 
-def gather_zombies(machine: Machine) -> Sample:
+def gather_zombies(machine: CheckedMachine) -> ZombieSample:
     """Count. Raises CannotTell, NotHere."""
     try:
         tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
@@ -32,13 +39,13 @@ def gather_zombies(machine: Machine) -> Sample:
     except (ValueError, IndexError) as error:
         raise CannotTell(f"/proc is not as it should be: {error}") from error
     zombies = sum(task.state == "Z" for task in _zombie_scan.tasks(machine))
-    return Sample(zombies, tasks, most, files, files_max)
+    return ZombieSample(zombies, tasks, most, files, files_max)
 
 
-def judge_zombies(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_zombies(seen: ZombieSample, before: ZombieSample | None, limits: Limits) -> Judged:
     """`zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
     if seen.zombies >= limits["zombies"]:
-        yield warn("zombies", "", f"{seen.zombies} zombies")
+        yield make_warning("zombies", "", f"{seen.zombies} zombies")
     counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))
     for code, used, most in counted:
         percent = 100 * used / max(most, 1)

@@ -24,10 +24,18 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, listed
-from hpctl.detection.nvml.snapshot import Gpu
+from hpctl.detection.check import (
+    CannotTell,
+    CheckedMachine,
+    Functions,
+    Judged,
+    Limits,
+    NotHere,
+    list_gpus,
+)
+from hpctl.detection.nvml.snapshot import GpuState
 from hpctl.detection.procs import KERNEL_THREAD, stat_fields
-from hpctl.detection.slurm_jobs import Jobs
+from hpctl.detection.slurm_jobs import ProcessJobs
 
 RANK_S = 2.0
 """Importing torch takes that much."""
@@ -55,7 +63,7 @@ OTHERS: Mapping[bytes, float] = {b"HYPERPOD_HANG_RULES=": 1.0}
 """Who else looks after hangs of a job, by what stands in its environment."""
 
 
-class Process(Struct, frozen=True):
+class ActiveProcess(Struct, frozen=True):
     """One process of a job. Counters since its start: `cpu` of it and `children` of those that it
     has waited for, in ticks; `io` in bytes; `switches` of its main thread."""
 
@@ -75,13 +83,13 @@ class Process(Struct, frozen=True):
         return self.cpu >= RANK_S * _TICKS
 
 
-class Sample(Struct, frozen=True):
+class JobActivitySample(Struct, frozen=True):
     """All jobs' processes by pid and start. `traffic`: bytes of the node's cards and disks so far.
     `gpus`: utilization (0 to 1) and watts of each job's GPUs, means. `crowded`: jobs of which some
     processes were not looked at."""
 
     at: float
-    processes: Mapping[tuple[int, int], Process]
+    processes: Mapping[tuple[int, int], ActiveProcess]
     traffic: int = 0
     gpus: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     crowded: frozenset[str] = frozenset()
@@ -97,7 +105,7 @@ _signs: dict[str, float] = {}
 _runs = 0
 
 
-def gather(machine: Machine) -> Sample:
+def gather(machine: CheckedMachine) -> JobActivitySample:
     """Look at the processes of all jobs. Raises CannotTell without a /proc."""
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
@@ -112,20 +120,26 @@ def gather(machine: Machine) -> Sample:
     _strangers.intersection_update(pids)
     for pid in _crowd.keys() - set(pids):
         del _crowd[pid]
-    jobs, found = Jobs(machine.path("/proc")), dict[tuple[int, int], Process]()
+    jobs, found = ProcessJobs(machine.path("/proc")), dict[tuple[int, int], ActiveProcess]()
     count = Counter[str]()
     for pid in pids:
         if pid not in _strangers and pid not in _crowd:
             with suppress(OSError, ValueError, IndexError):  # it has ended
-                _look(proc, pid, jobs, found, count)
+                _read_process(proc, pid, jobs, found, count)
     for gone in _holders.keys() - found.keys():
         del _holders[gone]
     crowded = frozenset(_crowd.values())
-    return Sample(now, found, _traffic(machine), _gpus(machine, found), crowded)
+    return JobActivitySample(
+        now, found, _read_traffic(machine), _assign_gpus(machine, found), crowded
+    )
 
 
-def _look(
-    proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process], count: Counter[str]
+def _read_process(
+    proc: str,
+    pid: int,
+    jobs: ProcessJobs,
+    found: dict[tuple[int, int], ActiveProcess],
+    count: Counter[str],
 ) -> None:
     fields = stat_fields(f"{proc}/{pid}/stat")
     if fields is None:
@@ -144,17 +158,17 @@ def _look(
         _crowd[pid] = job
         return
     # A shell may become another program: it is looked at again until it has computed for long.
-    if (cpu < RANK_S * _TICKS or other < 0) and _shell(f"{proc}/{pid}/exe"):
+    if (cpu < RANK_S * _TICKS or other < 0) and _is_shell(f"{proc}/{pid}/exe"):
         return
     io = switches = 0
     futex = False
     if cpu * 10 >= _TICKS:
-        io = sum(_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
+        io = sum(_read_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
     if cpu >= RANK_S * _TICKS:
         if other < 0:
             # Read while the process computes: one that hangs in a driver may hold the lock of its
             # memory for ever.
-            environ = b"\0" + _bytes(f"{proc}/{pid}/environ", 1 << 16)
+            environ = b"\0" + _read_bytes(f"{proc}/{pid}/environ", 1 << 16)
             if _HELPER in environ:
                 _strangers.add(pid)
                 return
@@ -162,26 +176,28 @@ def _look(
                 (who for name, who in OTHERS.items() if b"\0" + name in environ), default=0.0
             )
             _holders[key] = (job, other)
-        switches = sum(_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
-        futex = rest[0] == "S" and b"futex" in _bytes(f"{proc}/{pid}/wchan")
+        switches = sum(_read_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
+        futex = rest[0] == "S" and b"futex" in _read_bytes(f"{proc}/{pid}/wchan")
     count[job] += 1
     faults = int(rest[7]) + int(rest[9])
     children = int(rest[13]) + int(rest[14])
-    found[key] = Process(job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0))
+    found[key] = ActiveProcess(
+        job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0)
+    )
 
 
-def _shell(exe: str) -> bool:
+def _is_shell(exe: str) -> bool:
     with suppress(OSError):
         return os.path.basename(os.readlink(exe)) in _SHELLS
     return False
 
 
-def _counters(path: str, names: tuple[bytes, ...]) -> list[int]:
-    lines = (line.partition(b":") for line in _bytes(path).splitlines())
+def _read_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
+    lines = (line.partition(b":") for line in _read_bytes(path).splitlines())
     return [int(value) for name, _, value in lines if name in names]
 
 
-def _bytes(path: str, most: int = 4096) -> bytes:
+def _read_bytes(path: str, most: int = 4096) -> bytes:
     """The beginning of a file; empty where it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -195,15 +211,15 @@ def _bytes(path: str, most: int = 4096) -> bytes:
         os.close(file)
 
 
-def _traffic(machine: Machine) -> int:
+def _read_traffic(machine: CheckedMachine) -> int:
     """Bytes over real network cards, RDMA ports and disks since the boot."""
     total = 0
-    for line in _bytes(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
+    for line in _read_bytes(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
         name, _, rest = line.decode("ascii", "replace").partition(":")
         numbers = rest.split()
         if len(numbers) >= 9 and not name.strip().startswith(_VIRTUAL):
             total += int(numbers[0]) + int(numbers[8])
-    for line in _bytes(str(machine.path("/proc/diskstats")), 1 << 16).splitlines():
+    for line in _read_bytes(str(machine.path("/proc/diskstats")), 1 << 16).splitlines():
         fields = line.decode("ascii", "replace").split()
         if len(fields) > 9 and fields[2].startswith(_DISKS):
             total += 512 * (int(fields[5]) + int(fields[9]))
@@ -212,22 +228,22 @@ def _traffic(machine: Machine) -> int:
         for name in os.listdir(ports)[:64]:
             folder = f"{ports}/{name}/ports/1"
             efa = [f"hw_counters/{c}_bytes" for c in ("tx", "rx", "rdma_read", "rdma_write")]
-            total += sum(int(_bytes(f"{folder}/{c}") or 0) for c in efa)
+            total += sum(int(_read_bytes(f"{folder}/{c}") or 0) for c in efa)
             counters = ("counters/port_xmit_data", "counters/port_rcv_data")
-            total += 4 * sum(int(_bytes(f"{folder}/{c}") or 0) for c in counters)
+            total += 4 * sum(int(_read_bytes(f"{folder}/{c}") or 0) for c in counters)
     return total
 
 
-def _gpus(
-    machine: Machine, found: Mapping[tuple[int, int], Process]
+def _assign_gpus(
+    machine: CheckedMachine, found: Mapping[tuple[int, int], ActiveProcess]
 ) -> Mapping[str, tuple[float, float]]:
     """The GPUs that each job's processes are on; all of them where the driver names no process."""
     try:
-        gpus = listed(machine)
+        gpus = list_gpus(machine)
     except (CannotTell, NotHere):
         return {}
     holders = {pid: process.job for (pid, _), process in found.items()}
-    used: dict[str, list[Gpu]] = {}
+    used: dict[str, list[GpuState]] = {}
     for gpu in gpus:
         pids = None if gpu.processes is None else {p.pid for p in gpu.processes}
         for job in {job for pid, job in holders.items() if pids is None or pid in pids}:
@@ -241,12 +257,12 @@ def _gpus(
     }
 
 
-def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge(seen: JobActivitySample, before: JobActivitySample | None, limits: Limits) -> Judged:
     """Nothing: whether a job hangs, all its nodes tell together."""
     return ()
 
 
-def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
+def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping[str, float]:
     """`job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out. `jobs`: how
     many there are; where it is there, a job that is not named has no process here."""
     if before is None or seen.at <= before.at:
@@ -261,7 +277,7 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         its = counts.get(process.job)
         if its is None:
             continue
-        what = state(process, before.processes.get(key), seconds)
+        what = classify_process(process, before.processes.get(key), seconds)
         if process.rank:
             its[what] = its.get(what, 0.0) + 1
             its["ranks"] = its.get("ranks", 0.0) + 1
@@ -274,11 +290,11 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
     _signs.clear()
     _signs.update(dict.fromkeys(moved, seen.at))
-    return _fitting(counts, seen, len(jobs))
+    return _fit_numbers(counts, seen, len(jobs))
 
 
-def _fitting(
-    counts: Mapping[str, Mapping[str, float]], seen: Sample, jobs: int
+def _fit_numbers(
+    counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
     """What of it a report holds. Of a job that works nothing else of its processes matters."""
     found, complete = {"jobs": float(jobs)}, jobs <= MOST_JOBS
@@ -296,7 +312,7 @@ def _fitting(
     return found
 
 
-def state(now: Process, before: Process | None, seconds: float) -> str:
+def classify_process(now: ActiveProcess, before: ActiveProcess | None, seconds: float) -> str:
     """What a process did since the run before."""
     if before is None:
         return "working" if now.cpu >= CPU * _TICKS else "asleep"

@@ -2,15 +2,22 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
-from hpctl.detection.checks.neuron_reading import PCI_ID, names
+from hpctl.detection.check import (
+    CheckedMachine,
+    Judged,
+    Limits,
+    NotHere,
+    make_failure,
+    make_warning,
+)
+from hpctl.detection.checks.neuron_reading import PCI_ID, list_devices
 from hpctl.detection.instance_shapes import shape_of
 from hpctl.detection.rdma import pci_functions
 
 # Whether all Neuron devices are there: as many as configured, or as the type has.
 
 
-class Sample(Struct, frozen=True):
+class NeuronDeviceSample(Struct, frozen=True):
     """The devices of the driver by name, the bus's own count, and what there should be."""
 
     names: tuple[str, ...]
@@ -18,24 +25,26 @@ class Sample(Struct, frozen=True):
     wanted: int | None
 
 
-def gather_devices(machine: Machine) -> Sample:
+def gather_devices(machine: CheckedMachine) -> NeuronDeviceSample:
     """Count. Raises NotHere where there is none and none is expected, CannotTell."""
-    found, bus = tuple(names(machine)), pci_functions(machine, PCI_ID)
+    found, bus = tuple(list_devices(machine)), pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
         wanted = shape_of(machine.expected.instance_type).neuron_devices
     if not found and not bus and not wanted:
         raise NotHere("no Neuron device")
-    return Sample(found, bus, wanted)
+    return NeuronDeviceSample(found, bus, wanted)
 
 
-def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_devices(
+    seen: NeuronDeviceSample, before: NeuronDeviceSample | None, limits: Limits
+) -> Judged:
     """Fewer than there should be, more, or on the bus and unknown to the driver."""
     found = len(seen.names)
     on_bus = "" if seen.on_bus is None else f", {seen.on_bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:
-        yield fail("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
+        yield make_failure("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
     elif seen.wanted is not None and found > seen.wanted:
-        yield warn("more", "", f"{found} Neuron devices, {seen.wanted} expected")
+        yield make_warning("more", "", f"{found} Neuron devices, {seen.wanted} expected")
     elif seen.on_bus is not None and seen.on_bus > found:
-        yield warn("unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest")
+        yield make_warning("unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest")

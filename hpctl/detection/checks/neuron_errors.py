@@ -3,8 +3,8 @@
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.detection.check import Judged, Limits, Machine, Observation
-from hpctl.detection.checks.neuron_reading import Device, ErrorCounters
+from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
+from hpctl.detection.checks.neuron_reading import ErrorCounters, NeuronDevice
 from hpctl.detection.counter_rules import counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
@@ -17,17 +17,17 @@ RULES = counter_rules("neuron.errors")
 
 
 @lru_cache(maxsize=4)
-def _counters(root: Path) -> ErrorCounters:
+def _open_counters(root: Path) -> ErrorCounters:
     return ErrorCounters()
 
 
-def gather_errors(machine: Machine) -> tuple[Device, ...]:
+def gather_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
     """Read them. Raises NotHere where there is no Neuron device, CannotTell."""
-    return _counters(machine.root).read(machine)
+    return _open_counters(machine.root).read(machine)
 
 
 def judge_errors(
-    seen: tuple[Device, ...], before: tuple[Device, ...] | None, limits: Limits
+    seen: tuple[NeuronDevice, ...], before: tuple[NeuronDevice, ...] | None, limits: Limits
 ) -> Judged:
     """Each device and kind of error from the limit on."""
     for device in seen:

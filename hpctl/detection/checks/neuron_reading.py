@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CannotTell, Machine, NotHere
+from hpctl.detection.check import CannotTell, CheckedMachine, NotHere
 from hpctl.detection.counter_rules import counter_rules
 
 # AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
@@ -36,14 +36,14 @@ MOST_FOLDERS = 200
 """How far below a device the counters are looked for where they are not in OLD_FOLDER."""
 
 
-class Device(Struct, frozen=True):
+class NeuronDevice(Struct, frozen=True):
     """One Neuron device and its error counters; one that its driver lacks is not there."""
 
     name: str
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def names(machine: Machine) -> dict[str, str]:
+def list_devices(machine: CheckedMachine) -> dict[str, str]:
     """The devices that the driver shows, and their folders. Empty where there is no driver."""
     for place in PLACES:
         folder = str(machine.path(place))
@@ -63,15 +63,17 @@ class ErrorCounters:
     def __init__(self) -> None:
         self._found: dict[str, Mapping[str, str]] = {}
 
-    def read(self, machine: Machine) -> tuple[Device, ...]:
+    def read(self, machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
         """Every device with its counters. Raises NotHere where there is no Neuron device."""
-        folders = names(machine)
+        folders = list_devices(machine)
         if not folders:
             raise NotHere("no Neuron device")
-        return tuple(Device(name, self._device(folder)) for name, folder in folders.items())
+        return tuple(
+            NeuronDevice(name, self._read_device(folder)) for name, folder in folders.items()
+        )
 
-    def _device(self, folder: str) -> dict[str, int]:
-        found = self._found.get(folder) or find(folder)
+    def _read_device(self, folder: str) -> dict[str, int]:
+        found = self._found.get(folder) or find_counters(folder)
         errors = {}
         for name, path in found.items():
             try:
@@ -86,13 +88,13 @@ class ErrorCounters:
         return errors
 
 
-def find(folder: str) -> Mapping[str, str]:
+def find_counters(folder: str) -> Mapping[str, str]:
     """The files of COUNTERS below a device, wherever this driver's release keeps them."""
     found = _counters_in(f"{folder}/{OLD_FOLDER}")
-    return found or _walk(folder)
+    return found or _walk_folders(folder)
 
 
-def _walk(folder: str) -> dict[str, str]:
+def _walk_folders(folder: str) -> dict[str, str]:
     """Breadth first, so that a device's own counter goes before one of its cores."""
     found: dict[str, str] = {}
     waiting = [(folder, 0)]
@@ -102,7 +104,7 @@ def _walk(folder: str) -> dict[str, str]:
         looked += 1
         found = {**_counters_in(here), **found}
         if depth < MOST_DEPTH:
-            waiting += [(below, depth + 1) for below in _folders(here)]
+            waiting += [(below, depth + 1) for below in _list_folders(here)]
     return found
 
 
@@ -118,7 +120,7 @@ def _counters_in(folder: str) -> dict[str, str]:
     return found
 
 
-def _folders(folder: str) -> list[str]:
+def _list_folders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))

@@ -5,10 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.detection.check import Judged, Limits, Machine, Observation
+from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
 from hpctl.detection.counter_rules import counter_rules, find_worst
-from hpctl.detection.rdma import Device, other_devices
-from hpctl.detection.rdma_counters import CounterFiles, History, Reading, Sweep, Trace
+from hpctl.detection.rdma import RdmaDevice, other_devices
+from hpctl.detection.rdma_counters import (
+    CounterFiles,
+    CounterReading,
+    CounterSweep,
+    SweepHistory,
+    Trace,
+)
 
 # Errors that InfiniBand and RoCE ports count (thresholds of facts/detection 1.2).
 #
@@ -24,7 +30,7 @@ _FOR_GAUGES = ("ports/*/hw_counters/out_of_sequence",)
 """Counters without a row: only a gauge is made of them."""
 
 
-def _files(below: str) -> dict[str, Sequence[str]]:
+def _list_counter_files(below: str) -> dict[str, Sequence[str]]:
     """Return the counters of each folder in `below`, by name, with their path in that folder."""
     start = f"{below}/*/"
     files: dict[str, Sequence[str]] = {}
@@ -38,21 +44,26 @@ class PortCounters:
     """The ports and network interfaces of all devices below one root. Not for several threads."""
 
     def __init__(self) -> None:
-        self._ports = CounterFiles(_files(_PORTS))
-        self._interfaces = CounterFiles(_files(_INTERFACES))
-        self._history = History(SPANS_S)
+        self._ports = CounterFiles(_list_counter_files(_PORTS))
+        self._interfaces = CounterFiles(_list_counter_files(_INTERFACES))
+        self._history = SweepHistory(SPANS_S)
 
-    def trace(self, machine: Machine) -> Trace:
+    def trace(self, machine: CheckedMachine) -> Trace:
         """Read them all. Raises NotHere, CannotTell."""
         now = machine.monotonic()
         found = other_devices(machine)
-        seen = {**_read(self._ports, found, _PORTS), **_read(self._interfaces, found, _INTERFACES)}
+        seen = {
+            **_read_folders(self._ports, found, _PORTS),
+            **_read_folders(self._interfaces, found, _INTERFACES),
+        }
         past = self._history.past(now)
-        self._history.add(Sweep(now, seen))
-        return Trace(Sweep(now, seen), past)
+        self._history.add(CounterSweep(now, seen))
+        return Trace(CounterSweep(now, seen), past)
 
 
-def _read(files: CounterFiles, found: Iterable[Device], below: str) -> dict[str, Reading]:
+def _read_folders(
+    files: CounterFiles, found: Iterable[RdmaDevice], below: str
+) -> dict[str, CounterReading]:
     """The readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by name."""
     folders = {}
     for device in found:
@@ -69,13 +80,13 @@ def _read(files: CounterFiles, found: Iterable[Device], below: str) -> dict[str,
 
 
 @lru_cache(maxsize=4)
-def _counters(root: Path) -> PortCounters:
+def _open_counters(root: Path) -> PortCounters:
     return PortCounters()
 
 
-def gather_errors(machine: Machine) -> Trace:
+def gather_errors(machine: CheckedMachine) -> Trace:
     """Raises NotHere where there is no InfiniBand or RoCE device, CannotTell."""
-    return _counters(machine.root).trace(machine)
+    return _open_counters(machine.root).trace(machine)
 
 
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:

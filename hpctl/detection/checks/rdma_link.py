@@ -6,15 +6,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail
-from hpctl.detection.rdma import Port, other_devices, ports
+from hpctl.detection.check import CheckedMachine, Judged, Limits, NotHere, make_failure
+from hpctl.detection.rdma import Port, list_ports, other_devices
 
 # Whether InfiniBand and RoCE ports that worked still do, and as fast as they did.
 #
 # A port that was never active in this run of the agent is one that nobody cabled.
 
 
-class Sample(Struct, frozen=True):
+class RdmaLinkSample(Struct, frozen=True):
     """The ports now, those that were active once, and the devices that are gone since."""
 
     ports: tuple[Port, ...]
@@ -24,7 +24,7 @@ class Sample(Struct, frozen=True):
     """Gb/s that a port has had at best."""
 
 
-class _Seen(Struct):
+class _SeenPorts(Struct):
     """What this run of the agent has seen below one root."""
 
     devices: set[str]
@@ -33,22 +33,22 @@ class _Seen(Struct):
 
 
 @lru_cache(maxsize=4)
-def _seen(root: Path) -> _Seen:
-    return _Seen(set(), set(), {})
+def _remember_ports(root: Path) -> _SeenPorts:
+    return _SeenPorts(set(), set(), {})
 
 
-def gather_link(machine: Machine) -> Sample:
+def gather_link(machine: CheckedMachine) -> RdmaLinkSample:
     """Read the states. Raises NotHere where there never was such a device, CannotTell."""
-    seen = _seen(machine.root)
+    seen = _remember_ports(machine.root)
     try:
         found = other_devices(machine)
     except NotHere:
         if not seen.devices:
             raise
         found = ()
-    now = ports(found)
+    now = list_ports(found)
     gone = tuple(sorted(seen.devices - {device.name for device in found}))
-    sample = Sample(now, frozenset(seen.active), gone, tuple(seen.fastest.items()))
+    sample = RdmaLinkSample(now, frozenset(seen.active), gone, tuple(seen.fastest.items()))
     for port in now:
         if port.active:
             seen.fastest[port.name] = max(port.gbps, seen.fastest.get(port.name, 0.0))
@@ -57,19 +57,21 @@ def gather_link(machine: Machine) -> Sample:
     return sample
 
 
-def gauges_link(seen: Sample, before: Sample | None) -> Mapping[str, float]:
+def gauges_link(seen: RdmaLinkSample, before: RdmaLinkSample | None) -> Mapping[str, float]:
     """`rdma.gbps`: the rate of the slowest port in use."""
     rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
     return {"rdma.gbps": min(rates)} if rates else {}
 
 
-def judge_link(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+def judge_link(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits) -> Judged:
     """Ports that were active and are not, that became slower, and devices that went."""
     fastest = dict(seen.fastest)
     for port in seen.ports:
         if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
-            yield fail("slow", port.name, f"{port.gbps:g} of {best:g} Gb/s")
+            yield make_failure("slow", port.name, f"{port.gbps:g} of {best:g} Gb/s")
         if not port.active and port.name in seen.were_active:
-            yield fail("down", port.name, f"port is {port.state}, link {port.phys_state or '?'}")
+            yield make_failure(
+                "down", port.name, f"port is {port.state}, link {port.phys_state or '?'}"
+            )
     for device in seen.gone:
-        yield fail("gone", device, "the device was there and is gone")
+        yield make_failure("gone", device, "the device was there and is gone")

@@ -50,7 +50,7 @@ _ROWS = {
 }
 
 
-class Line(Struct, frozen=True):
+class KernelLine(Struct, frozen=True):
     """One line that matters. `pid` is the process that it names, `job` the job where it says so."""
 
     check: str
@@ -73,21 +73,23 @@ def of_a_process(text: str) -> bool:
     return _OF_A_PROCESS.match(text) is not None
 
 
-def line(check: str, code: str, record: Record, device: str = "", pid: str | None = None) -> Line:
+def make_line(
+    check: str, code: str, record: Record, device: str = "", pid: str | None = None
+) -> KernelLine:
     """A line as a record says it: its time and its text, cut to what a report carries."""
     number = int(pid) if pid else None
-    return Line(
+    return KernelLine(
         check, code, record.at, record.text[:EVIDENCE_CHARS], device[:NAME_CHARS], "", number
     )
 
 
-def _row(check: str, code: str, found: Line) -> FaultRow:
+def _find_row(check: str, code: str, found: KernelLine) -> FaultRow:
     if check in _NUMBERED:
         return row_of_line(check, code, found.detail, found.text)
     return _ROWS.get((check, code)) or _ROWS[check, ""]
 
 
-def judge(found: Line) -> Finding:
+def judge(found: KernelLine) -> Finding:
     """Return the finding of a line, with the verdict of its row in the fault table.
 
     OK for a line that ends what an earlier one began. The job of the line's `pid` is looked up by
@@ -95,7 +97,7 @@ def judge(found: Line) -> Finding:
     """
     ended = found.code.startswith(ENDED)
     code = found.code.removeprefix(ENDED)
-    row = _row(found.check, code, found)
+    row = _find_row(found.check, code, found)
     return Finding(
         check=found.check,
         verdict=Verdict.OK if ended else row.verdict,

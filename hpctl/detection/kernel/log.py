@@ -17,8 +17,8 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.findings import fold
-from hpctl.detection.kernel.line import HEAD_CHARS, Line, judge, of_a_process
+from hpctl.detection.findings import merge_findings
+from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, judge, of_a_process
 from hpctl.detection.kernel.out_of_memory import gather_oom
 from hpctl.detection.kernel.patterns import LinePatterns
 from hpctl.detection.kernel.processor_errors import gather_errors
@@ -26,7 +26,7 @@ from hpctl.detection.kernel.traces import TRACE_CHECKS, ends_trace, has_trace, i
 from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, gather_driver
 from hpctl.detection.kernel.xid import gather_numbered
 from hpctl.detection.kmsg import KERNEL_FACILITY, Record
-from hpctl.faults.health import Key, key
+from hpctl.faults.health import Key, make_finding_key
 from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.vocabulary.model import Finding, Verdict
 
@@ -35,7 +35,7 @@ LONGEST = 2048
 no pattern is slow on as many."""
 
 JobOf = Callable[[int, datetime], str]
-Gather = Callable[[Record], Line | None]
+Gather = Callable[[Record], KernelLine | None]
 Found = dict[tuple[Key, Verdict], Finding]
 
 _PROCESS_CHECK = "kernel.process"
@@ -50,7 +50,7 @@ _READ_BY_CODE: Mapping[str, Gather] = {
 _CHECKS = tuple(spec for spec in KERNEL_CHECKS if spec.name != _PROCESS_CHECK)
 
 
-def _readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
+def _order_readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
     """Return what reads the lines of these checks, in the order in which it is asked."""
     by_code = dict.fromkeys(_READ_BY_CODE[check] for check in checks if check in _READ_BY_CODE)
     return (*by_code, LinePatterns(checks).gather)
@@ -61,7 +61,7 @@ def _by_head() -> dict[str, tuple[Gather, ...]]:
     for spec in _CHECKS:
         for head in spec.heads if spec.name not in TRACE_CHECKS else ():
             checks[head] = (*checks.get(head, ()), spec.name)
-    readers = {names: _readers(names) for names in set(checks.values())}
+    readers = {names: _order_readers(names) for names in set(checks.values())}
     table = {head: readers[names] for head, names in checks.items()}
     for head in DRIVER_HEADS:
         table[head] = (*table.get(head, ()), gather_driver)
@@ -69,7 +69,7 @@ def _by_head() -> dict[str, tuple[Gather, ...]]:
 
 
 _BY_HEAD = _by_head()
-_BY_WORD = {word: _readers((spec.name,)) for spec in _CHECKS for word in spec.words}
+_BY_WORD = {word: _order_readers((spec.name,)) for spec in _CHECKS for word in spec.words}
 _AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = (
     word for spec in KERNEL_CHECKS for word in spec.words
 )
@@ -86,12 +86,12 @@ class _Equal(Struct):
     count: int = 1
 
 
-class Kernel:
+class KernelJudge:
     """Sorts batches out, one after the other: a trace may be split between two of them."""
 
     def __init__(self, job_of: JobOf) -> None:
         self._job_of = job_of
-        self._trouble: Line | None = None
+        self._trouble: KernelLine | None = None
 
     def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
         """What a batch amounts to, equal findings folded, in the order of their first lines.
@@ -110,9 +110,9 @@ class Kernel:
                 record = replace(record, text=text)
             head = text[:HEAD_CHARS]
             if self._trouble is not None:
-                self._trace(record, found)
+                self._follow_trace(record, found)
             if head in _TROUBLE:
-                self._stuck(record, found)
+                self._judge_lockup(record, found)
             # Spelled out: a storm runs through this line, and a loop over the words costs more.
             elif (
                 head in _BY_HEAD
@@ -130,10 +130,10 @@ class Kernel:
                     known.count += 1
                     known.last = max(known.last, record.at)
         for lines in equal.values():
-            self._see(lines, found)
+            self._read_lines(lines, found)
         return list(found.values())
 
-    def _see(self, lines: _Equal, found: Found) -> None:
+    def _read_lines(self, lines: _Equal, found: Found) -> None:
         text = lines.first.text
         if of_a_process(text):
             self._ask(_PROCESS, lines, found)
@@ -155,7 +155,7 @@ class Kernel:
             return True
         return False
 
-    def _stuck(self, record: Record, found: Found) -> None:
+    def _judge_lockup(self, record: Record, found: Found) -> None:
         """A lockup or a crash: what comes next may say where it happened."""
         if of_a_process(record.text):
             return
@@ -163,7 +163,7 @@ class Kernel:
             self._keep(judge(line), line.pid, found)
             self._trouble = line if has_trace(line) else None
 
-    def _trace(self, record: Record, found: Found) -> None:
+    def _follow_trace(self, record: Record, found: Found) -> None:
         trouble = self._trouble
         if trouble is None:
             return
@@ -177,6 +177,6 @@ class Kernel:
         if pid is not None and not finding.job:
             job = self._job_of(pid, finding.first)
             finding = replace(finding, job=job) if job else finding
-        name = (key(finding), finding.verdict)
+        name = (make_finding_key(finding), finding.verdict)
         known = found.get(name)
-        found[name] = finding if known is None else fold(known, finding)
+        found[name] = finding if known is None else merge_findings(known, finding)

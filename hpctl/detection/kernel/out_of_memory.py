@@ -18,7 +18,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import Line, line
+from hpctl.detection.kernel.line import KernelLine, make_line
 from hpctl.detection.kmsg import Record
 from hpctl.detection.slurm_jobs import job_of_cgroup
 
@@ -52,7 +52,7 @@ _PEOPLE = "/user.slice/"
 """Where systemd puts what people start."""
 
 
-def gather_oom(record: Record) -> Line | None:
+def gather_oom(record: Record) -> KernelLine | None:
     """Return which constraint, which job, and whether a daemon of the cluster was killed."""
     text = record.text
     if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
@@ -62,9 +62,9 @@ def gather_oom(record: Record) -> Line | None:
     if any(text.count(mark) > 1 for mark in _MARKS):
         # Whose process that was can be read in two ways: nobody's daemon, and nobody's job.
         memcg = match["constraint"] == "MEMCG"
-        return line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
+        return make_line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
     job = job_of_cgroup(match["cgroup"])
-    found = line(OOM_CHECK, _oom_code(match, job), record, pid=match["pid"])
+    found = make_line(OOM_CHECK, _oom_code(match, job), record, pid=match["pid"])
     return replace(found, job=job, detail=match["task"] if found.code == "daemon" else "")
 
 

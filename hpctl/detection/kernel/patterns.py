@@ -12,8 +12,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from hpctl.detection.kernel.line import ENDED, Line, line
-from hpctl.detection.kernel.xid import normalise
+from hpctl.detection.kernel.line import ENDED, KernelLine, make_line
+from hpctl.detection.kernel.xid import normalize_address
 from hpctl.detection.kmsg import Record
 from hpctl.faults.table import FaultRow, rows_of, with_fragments
 
@@ -24,7 +24,7 @@ _NUMBERED = ("cpu", "neuron")
 """Groups that hold a number: the device is the group's name and the number."""
 
 
-class _Group(Struct, frozen=True):
+class _NamedGroup(Struct, frozen=True):
     """A named group of the joined pattern, and what the row's own pattern calls it."""
 
     name: str
@@ -35,7 +35,7 @@ class _Alternative(Struct, frozen=True):
     """One pattern of a row within the joined pattern."""
 
     row: FaultRow
-    groups: tuple[_Group, ...]
+    groups: tuple[_NamedGroup, ...]
 
 
 class LinePatterns:
@@ -46,52 +46,54 @@ class LinePatterns:
         rows = (row for check in checks for row in rows_of(check))
         patterns = [(row, pattern) for row in rows for pattern in row.line]
         parts = [
-            self._joined(lead, tuple(alike))
-            for lead, alike in groupby(patterns, key=lambda one: _lead(one[1]))
+            self._join_patterns(lead, tuple(alike))
+            for lead, alike in groupby(patterns, key=lambda one: _find_lead(one[1]))
         ]
         self._pattern = re.compile("|".join(parts)) if parts else None
 
-    def _joined(self, lead: str, patterns: tuple[tuple[FaultRow, str], ...]) -> str:
+    def _join_patterns(self, lead: str, patterns: tuple[tuple[FaultRow, str], ...]) -> str:
         """Return the patterns as one, with names of their own, and note what these stand for."""
-        shared: list[_Group] = []
-        begins = self._renamed(lead, shared, f"s{len(self._alternatives)}")
+        shared: list[_NamedGroup] = []
+        begins = self._rename_groups(lead, shared, f"s{len(self._alternatives)}")
         parts = []
         for row, pattern in patterns:
             name = f"p{len(self._alternatives)}"
-            own: list[_Group] = []
-            text = self._renamed(pattern.removeprefix(lead), own, name)
+            own: list[_NamedGroup] = []
+            text = self._rename_groups(pattern.removeprefix(lead), own, name)
             self._alternatives[name] = _Alternative(row, (*shared, *own))
             parts.append(f"(?P<{name}>{text})")
         return f"{begins}(?:{'|'.join(parts)})"
 
     @staticmethod
-    def _renamed(pattern: str, groups: list[_Group], prefix: str) -> str:
-        def rename(found: re.Match[str]) -> str:
+    def _rename_groups(pattern: str, groups: list[_NamedGroup], prefix: str) -> str:
+        def rename_group(found: re.Match[str]) -> str:
             name = f"{prefix}_{len(groups)}"
-            groups.append(_Group(name, found[1]))
+            groups.append(_NamedGroup(name, found[1]))
             return f"(?P<{name}>"
 
-        return _GROUP.sub(rename, with_fragments(pattern))
+        return _GROUP.sub(rename_group, with_fragments(pattern))
 
-    def gather(self, record: Record) -> Line | None:
+    def gather(self, record: Record) -> KernelLine | None:
         """Return what a record says by the first pattern that matches it; None where none does."""
         if self._pattern is None or (match := self._pattern.match(record.text)) is None:
             return None
         # The group around a pattern is closed after those within it.
         found = self._alternatives[str(match.lastgroup)]
-        said = dict(_said(match, found.groups))
-        code = found.row.code or _code(said)
+        said = dict(_list_values(match, found.groups))
+        code = found.row.code or _find_code(said)
         ended = ENDED if "ended" in said else ""
-        return line(found.row.check, f"{ended}{code}", record, _device(said), said.get("pid"))
+        return make_line(
+            found.row.check, f"{ended}{code}", record, _find_device(said), said.get("pid")
+        )
 
 
-def _lead(pattern: str) -> str:
+def _find_lead(pattern: str) -> str:
     """Return the fragment that a pattern begins with."""
     found = _LEAD.match(pattern)
     return found[0] if found else ""
 
 
-def _said(match: re.Match[str], groups: Iterable[_Group]) -> Iterator[tuple[str, str]]:
+def _list_values(match: re.Match[str], groups: Iterable[_NamedGroup]) -> Iterator[tuple[str, str]]:
     """Yield what the line says by the names of the row's groups."""
     for group in groups:
         value = match[group.name]
@@ -99,16 +101,16 @@ def _said(match: re.Match[str], groups: Iterable[_Group]) -> Iterator[tuple[str,
             yield group.means, value
 
 
-def _device(said: dict[str, str]) -> str:
+def _find_device(said: dict[str, str]) -> str:
     for name in _DEVICES:
         if name in said:
             value = said[name]
             if name == "pci":
-                return normalise(value)
+                return normalize_address(value)
             return f"{name}{value}" if name in _NUMBERED else value
     return ""
 
 
-def _code(said: dict[str, str]) -> str:
+def _find_code(said: dict[str, str]) -> str:
     """Return the name of the group that is a code: in rows that stand for every code."""
     return next(name for name in said if name not in (*_DEVICES, "pid", "ended"))

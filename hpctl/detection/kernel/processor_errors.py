@@ -12,7 +12,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import Line, line
+from hpctl.detection.kernel.line import KernelLine, make_line
 from hpctl.detection.kmsg import Record
 
 MEMORY_CHECK = "kernel.memory"
@@ -48,28 +48,28 @@ _TASK_CORRUPT_BIT = 1 << 55
 _DEFERRED_BIT = 1 << 44
 
 
-def gather_errors(record: Record) -> Line | None:
+def gather_errors(record: Record) -> KernelLine | None:
     """Return which DIMM or processor, and whether the error was corrected."""
     text = record.text
     if (match := _EDAC.match(text)) is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
-        found = line(MEMORY_CHECK, code, record, _dimm(match))
+        found = make_line(MEMORY_CHECK, code, record, _name_dimm(match))
         return replace(found, count=max(1, int(match["count"][:9])))
     if (match := _BANK.match(text)) is not None:
         # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
         mask = _TASK_CORRUPT_BIT if match["amd"] else _SIGNALLED_BIT
-        code = _status(int(match["amd"] or match["status"], 16), mask)
-        return line(MEMORY_CHECK, code, record, f"cpu{match['cpu'] or match['cpu2']}")
+        code = _describe_status(int(match["amd"] or match["status"], 16), mask)
+        return make_line(MEMORY_CHECK, code, record, f"cpu{match['cpu'] or match['cpu2']}")
     return None
 
 
-def _dimm(match: re.Match[str]) -> str:
+def _name_dimm(match: re.Match[str]) -> str:
     """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
     name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
     return f"{match['device']} {name}".strip()
 
 
-def _status(status: int, signalled: int) -> str:
+def _describe_status(status: int, signalled: int) -> str:
     """What a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
     An uncorrected error that no processor has consumed and that needs no action (UCNA) is not

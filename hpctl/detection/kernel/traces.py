@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import Line, line
+from hpctl.detection.kernel.line import KernelLine, make_line
 from hpctl.detection.kmsg import Record
 
 TRACE_CHECKS = ("kernel.lockup", "kernel.crash")
@@ -25,19 +25,19 @@ _FRAME = re.compile(
 )
 
 
-def has_trace(trouble: Line) -> bool:
+def has_trace(trouble: KernelLine) -> bool:
     """Return whether the kernel prints registers after this line."""
     return trouble.code in _HAS_TRACE
 
 
-def ends_trace(trouble: Line, record: Record) -> bool:
+def ends_trace(trouble: KernelLine, record: Record) -> bool:
     """Return whether a record is too late to be of the trace, or begins another one."""
     return record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: ")
 
 
-def in_driver(trouble: Line, record: Record) -> Line | None:
+def in_driver(trouble: KernelLine, record: Record) -> KernelLine | None:
     """Return `trouble` again as one inside a driver where this record says so."""
     if (match := _FRAME.match(record.text)) is None:
         return None
-    found = line(trouble.check, "driver", record, trouble.device)
+    found = make_line(trouble.check, "driver", record, trouble.device)
     return replace(found, detail=match["module"], pid=trouble.pid)

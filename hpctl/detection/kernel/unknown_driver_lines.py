@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import HEAD_CHARS, Line, line
+from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_line
 from hpctl.detection.kmsg import Record
 from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
@@ -85,18 +85,18 @@ _GPU_ADDRESS = re.compile(
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)
 
 
-def gather_driver(record: Record) -> Line | None:
+def gather_driver(record: Record) -> KernelLine | None:
     """Read a line that no other family knows: which driver prints it, and of which GPU."""
     text = record.text
-    if not (text.startswith(_ALWAYS) or _complains(text.lower())):
+    if not (text.startswith(_ALWAYS) or _is_complaint(text.lower())):
         return None
     if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
         return None
     address = _GPU_ADDRESS.match(text)
-    found = line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
+    found = make_line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
     return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
 
 
-def _complains(text: str) -> bool:
+def _is_complaint(text: str) -> bool:
     tokens = _WORD.findall(text)
     return not _FAILS.isdisjoint(tokens) or any(phrase in text for phrase in _PHRASES)

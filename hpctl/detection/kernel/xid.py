@@ -16,10 +16,10 @@ import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import Line, line
+from hpctl.detection.kernel.line import KernelLine, make_line
 from hpctl.detection.kernel.xid74 import nvlink_kind
 from hpctl.detection.kmsg import Record
-from hpctl.faults.decode import unnamed
+from hpctl.faults.decode import strip_process_name
 
 CHECK_XID = "kernel.xid"
 
@@ -88,22 +88,24 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-def gather_numbered(record: Record) -> Line | None:
+def gather_numbered(record: Record) -> KernelLine | None:
     """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
     if (match := _XID.match(text)) is not None:
         code, rest = str(int(match["code"])), match["rest"]
-        found = line(CHECK_XID, code, record, normalise(match["pci"]), _pid(code, rest))
-        return replace(found, detail=_xid_detail(code, rest), count=_count(rest))
+        found = make_line(
+            CHECK_XID, code, record, normalize_address(match["pci"]), _find_pid(code, rest)
+        )
+        return replace(found, detail=_xid_detail(code, rest), count=_count_errors(rest))
     if (match := _SXID.match(text)) is not None and not match["rest"].startswith(_SXID_COMPANION):
         rest = match["rest"]
-        device, pid = normalise(match["pci"]), _pid(match["code"], rest)
-        found = line(CHECK_SXID, match["code"], record, device, pid)
-        return replace(found, detail=_sxid_detail(rest), count=_count(rest))
+        device, pid = normalize_address(match["pci"]), _find_pid(match["code"], rest)
+        found = make_line(CHECK_SXID, match["code"], record, device, pid)
+        return replace(found, detail=_sxid_detail(rest), count=_count_errors(rest))
     return None
 
 
-def _pid(code: str, rest: str) -> str | None:
+def _find_pid(code: str, rest: str) -> str | None:
     """Return the process that the line names.
 
     None for the channels that every end of a job tears down by the hundred: they say nothing of
@@ -113,13 +115,13 @@ def _pid(code: str, rest: str) -> str | None:
     return None if match is None else match["pid"]
 
 
-def _count(rest: str) -> int:
+def _count_errors(rest: str) -> int:
     """Return how many errors the line stands for, with those that the driver skipped."""
     skipped = _SKIPPED.search(rest)
     return 1 + (int(skipped["skipped"]) if skipped else 0)
 
 
-def normalise(pci: str) -> str:
+def normalize_address(pci: str) -> str:
     """A PCI address as sysfs spells it: `0000:c1:00.0`."""
     domain, _, rest = ("0000:" * (pci.count(":") < 2) + pci.lower()).partition(":")
     address = f"{int(domain, 16):04x}:{rest}"
@@ -140,7 +142,7 @@ def _xid_detail(code: str, text: str) -> str:
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
     if "ink" not in text:  # a storm runs through this line, and few Xids name a link
         return ""
-    rest = unnamed(text)
+    rest = strip_process_name(text)
     if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
         kind = nvlink_kind([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"

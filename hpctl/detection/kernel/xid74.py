@@ -11,21 +11,28 @@ from collections.abc import Sequence
 # first, third, fourth and fifth registers carry bits; the others say nothing.
 
 
-def _mask(*bits: int) -> int:
+def _build_mask(*bits: int) -> int:
     return sum(1 << bit for bit in bits)
 
 
 # (register, bits): what they mean, the most telling first. The first that is set is the kind.
 _KINDS: tuple[tuple[str, dict[int, int]], ...] = (
-    ("parity", {0: _mask(4, 5), 2: _mask(0, 1, 2, 6), 4: _mask(18, 19, 21, 22, 24, 25, 27, 28)}),
-    ("hardware", {0: _mask(8, 9, 12, 16, 17, 24, 28), 2: _mask(16, 19)}),
-    ("signal", {0: _mask(21, 22)}),
-    ("repeats-matter", {0: _mask(27, 29), 2: _mask(17, 18)}),
-    ("unexpected", {2: _mask(13)}),
-    ("fabric", {3: _mask(18)}),
-    ("side-effect", {0: _mask(1, 20), 3: _mask(16, 17)}),
-    ("corrected", {4: _mask(20, 23, 26, 29)}),
-    ("harmless", {0: _mask(0, 23, 30)}),
+    (
+        "parity",
+        {
+            0: _build_mask(4, 5),
+            2: _build_mask(0, 1, 2, 6),
+            4: _build_mask(18, 19, 21, 22, 24, 25, 27, 28),
+        },
+    ),
+    ("hardware", {0: _build_mask(8, 9, 12, 16, 17, 24, 28), 2: _build_mask(16, 19)}),
+    ("signal", {0: _build_mask(21, 22)}),
+    ("repeats-matter", {0: _build_mask(27, 29), 2: _build_mask(17, 18)}),
+    ("unexpected", {2: _build_mask(13)}),
+    ("fabric", {3: _build_mask(18)}),
+    ("side-effect", {0: _build_mask(1, 20), 3: _build_mask(16, 17)}),
+    ("corrected", {4: _build_mask(20, 23, 26, 29)}),
+    ("harmless", {0: _build_mask(0, 23, 30)}),
 )
 
 

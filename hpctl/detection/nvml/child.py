@@ -35,9 +35,9 @@ from hpctl.detection.nvml.driver import (
     SWEEP,
     TIMEOUT,
     WHOLE,
-    Device,
     Driver,
     InFlight,
+    NvmlDevice,
     NvmlFailed,
 )
 
@@ -75,7 +75,7 @@ class OtherGpus(Exception):
     """NVML counts another number of GPUs than when the session began: its handles are void."""
 
 
-class Sweep:
+class SweepReader:
     """Reads all GPUs, with the handles and identities of one NVML session.
 
     `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
@@ -105,7 +105,7 @@ class OneGpu:
     def __init__(self, driver: Driver, index: int) -> None:
         self._driver, self._index = driver, index
         self.handle: Any = None
-        self._device: Device | None = None
+        self._device: NvmlDevice | None = None
         self.identity: Fields = {"index": index}
         self._seldom: Fields = {}
 
@@ -116,7 +116,7 @@ class OneGpu:
         handle = self._driver.call("nvmlDeviceGetHandleByIndex", self._index, gpu=self._index)
         pci = self._driver.call("nvmlDeviceGetPciInfo", handle, gpu=self._index)
         self.identity["pci"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-        device = Device(self._driver, self._index, handle)
+        device = NvmlDevice(self._driver, self._index, handle)
         self.identity["uuid"] = device.ask("nvmlDeviceGetUUID") or ""
         self.identity["name"] = device.ask("nvmlDeviceGetName") or ""
         self.identity["vbios"] = device.ask("nvmlDeviceGetVbiosVersion") or ""
@@ -157,15 +157,15 @@ class OneGpu:
         }
 
 
-def _read_often(device: Device, found: Fields) -> None:
+def _read_often(device: NvmlDevice, found: Fields) -> None:
     """Into `found`, so that what was read before a GPU was lost is kept."""
     values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
     found["recovery_action"] = values[RECOVERY_ACTION]
     found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
-    found["throttle"] = _named(THROTTLE, values)
-    found["remap"] = _named(REMAP, values)
+    found["throttle"] = _name_fields(THROTTLE, values)
+    found["remap"] = _name_fields(REMAP, values)
     found["pcie"] = {
-        **_named(REPLAY, values),
+        **_name_fields(REPLAY, values),
         "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
@@ -184,7 +184,7 @@ def _read_often(device: Device, found: Fields) -> None:
     }
 
 
-def _read_seldom(device: Device) -> Fields:
+def _read_seldom(device: NvmlDevice) -> Fields:
     count, *pages = device.fields((NVLINKS, *RETIRED.values()))
     banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
     sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
@@ -201,7 +201,7 @@ def _read_seldom(device: Device) -> Fields:
         "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
         "ecc": {
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
-            **_named(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+            **_name_fields(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
         },
         "mig": None if mig is None else bool(mig[0]),
         "nvlinks": _read_links(device, count),
@@ -212,7 +212,7 @@ def _read_seldom(device: Device) -> Fields:
     }
 
 
-def _read_links(device: Device, count: int | None) -> list[Fields]:
+def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
     """The links that the device has: as many as it counts, else until one is not there."""
     links: list[Fields] = []
     for link in range(MOST_LINKS if count is None else count):
@@ -226,8 +226,8 @@ def _read_links(device: Device, count: int | None) -> list[Fields]:
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
         recoveries = values[LINK_RECOVERIES_5]
         one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
-        one.update(_named(LINK, values))
-        one.update({name: _rate(values[field]) for name, field in LINK_BER.items()})
+        one.update(_name_fields(LINK, values))
+        one.update({name: _decode_rate(values[field]) for name, field in LINK_BER.items()})
     return links
 
 
@@ -235,7 +235,7 @@ MOST_LINKS = 18
 """NVML_NVLINK_MAX_LINKS of Hopper and Blackwell, where the device does not count its own."""
 
 
-def _read_fabric(device: Device) -> Fields | None:
+def _read_fabric(device: NvmlDevice) -> Fields | None:
     fabric = device.fill("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
     if fabric is None:
         return None
@@ -249,7 +249,7 @@ def _read_fabric(device: Device) -> Fields | None:
     }
 
 
-def _named(names: dict[str, int], values: dict[int, Any]) -> Fields:
+def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
     return {
         name: bool(values[number]) if name in FLAGS and values[number] is not None
         else values[number]
@@ -257,7 +257,7 @@ def _named(names: dict[str, int], values: dict[int, Any]) -> Fields:
     }  # fmt: skip
 
 
-def _rate(raw: int | None) -> float | None:
+def _decode_rate(raw: int | None) -> float | None:
     """A bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
     return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
 
@@ -279,7 +279,7 @@ class Gone(Exception):
     """The agent has closed its end."""
 
 
-class Agent:
+class AgentPipe:
     """The agent's end of the socket. `send` may be called by both threads."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -303,10 +303,10 @@ class Agent:
             raise Gone
 
 
-class Events(threading.Thread):
+class EventThread(threading.Thread):
     """Waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
 
-    def __init__(self, driver: Driver, agent: Agent, sweep: Sweep) -> None:
+    def __init__(self, driver: Driver, agent: AgentPipe, sweep: SweepReader) -> None:
         """Register for the events of all GPUs. Raises nothing: no events is a way to be."""
         super().__init__(name="events", daemon=True)
         self._driver, self._agent = driver, agent
@@ -314,9 +314,9 @@ class Events(threading.Thread):
         self._places: dict[int, str] = {}
         self._last_reported: dict[tuple[str, int, int], float] = {}
         self._ended = False
-        self._set = self._register(sweep)
+        self._set = self._register_events(sweep)
 
-    def _register(self, sweep: Sweep) -> Any:
+    def _register_events(self, sweep: SweepReader) -> Any:
         try:
             chosen = self._driver.call("nvmlEventSetCreate")
         except NvmlFailed:
@@ -329,7 +329,7 @@ class Events(threading.Thread):
                 self._driver.call(register, gpu.handle, kinds & WANTED_EVENTS, chosen)
             except NvmlFailed:
                 continue  # the sweep says what is wrong with this GPU; the others have events
-            self._places[_address(gpu.handle)] = gpu.identity["pci"]
+            self._places[_handle_address(gpu.handle)] = gpu.identity["pci"]
         return chosen if self._places else None
 
     @property
@@ -359,7 +359,7 @@ class Events(threading.Thread):
 
     def _pass_on(self, data: Any) -> None:
         now = time.monotonic()
-        pci = self._places.get(_address(data.device), "")
+        pci = self._places.get(_handle_address(data.device), "")
         event = (pci, data.eventType, data.eventData)
         if now - self._last_reported.get(event, float("-inf")) < SAME_EVENT_S:
             return
@@ -371,7 +371,7 @@ class Events(threading.Thread):
         self._agent.send("event", event=happened)
 
 
-def _address(handle: Any) -> int:
+def _handle_address(handle: Any) -> int:
     """Handles are opaque pointers, and pynvml makes a new object around each."""
     # No cast of pynvml's: its star import is the only ctypes that this process has loaded.
     return int.from_bytes(bytes(handle), sys.byteorder)
@@ -392,16 +392,18 @@ def begin_session(driver: Driver, library: str) -> None:
         driver.call("nvmlInit")
 
 
-def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: str = "") -> None:
+def run_session(
+    nvml: Any, agent: AgentPipe, inflight: InFlight, every_s: float, library: str = ""
+) -> None:
     """One NVML session: sweeps until the agent is gone (Gone) or the session is over."""
     driver = Driver(nvml, inflight, SWEEP)
     try:
         begin_session(driver, library)
-        sweep = Sweep(driver)
+        sweep = SweepReader(driver)
     except NvmlFailed as failed:
-        _report(agent, failed)
+        _send_error(agent, failed)
         return
-    events = Events(Driver(nvml, inflight, EVENTS), agent, sweep)
+    events = EventThread(Driver(nvml, inflight, EVENTS), agent, sweep)
     events.start()
     try:
         due, given_back = time.monotonic(), False
@@ -418,7 +420,7 @@ def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: 
             if events.died:
                 raise RuntimeError("the thread that waits for events died")
     except NvmlFailed as failed:
-        _report(agent, failed)
+        _send_error(agent, failed)
     except OtherGpus:
         return
     finally:
@@ -426,7 +428,7 @@ def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: 
         events.stop()
 
 
-def _report(agent: Agent, failed: NvmlFailed) -> None:
+def _send_error(agent: AgentPipe, failed: NvmlFailed) -> None:
     now = time.monotonic()
     agent.send("sweep", snapshot={"at": now, "error": failed.as_error()}, done=now)
 
@@ -449,7 +451,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    agent = Agent(socket.socket(fileno=0))
+    agent = AgentPipe(socket.socket(fileno=0))
     try:
         try:
             import pynvml
@@ -457,7 +459,7 @@ def main() -> int:
             agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
             return 1
         give_back_memory(pynvml)
-        serve(pynvml, agent, InFlight(page), every_s, library)
+        run_session(pynvml, agent, InFlight(page), every_s, library)
     except Gone:
         pass
     except Exception as error:

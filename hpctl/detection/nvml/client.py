@@ -32,9 +32,9 @@ from msgspec.structs import replace
 from hpctl.detection.check import CannotTell, DriverHung, NotHere
 from hpctl.detection.driver_files import find_library
 from hpctl.detection.machine import pci_gpus
-from hpctl.detection.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Call, InFlight
-from hpctl.detection.nvml.pauses import Pauses, sample
-from hpctl.detection.nvml.snapshot import Event, Snapshot
+from hpctl.detection.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, DriverCall, InFlight
+from hpctl.detection.nvml.pauses import Pauses, sample_thread
+from hpctl.detection.nvml.snapshot import NvmlEvent, Snapshot
 from hpctl.toolkit.compat import SAFE_PATH
 
 #
@@ -49,26 +49,26 @@ CHUNKS_A_READ = 16
 """So that a child which does nothing but write keeps the agent from nothing."""
 
 
-class Sweep(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
+class SweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
     """A sweep, and when it was done: a hung call may lie between that and its `at`."""
 
     snapshot: Snapshot
     done: float
 
 
-class Happened(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
+class EventMessage(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
     """The driver reported an event."""
 
-    event: Event
+    event: NvmlEvent
 
 
-class Failed(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
+class FailureMessage(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
     """The child's last message."""
 
     text: str
 
 
-Message = Sweep | Happened | Failed
+Message = SweepMessage | EventMessage | FailureMessage
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -76,7 +76,7 @@ class Closed(Exception):
     """The child sent its last message, or what is no message; the text says which."""
 
 
-class Child:
+class NvmlChild:
     """A running child. Nothing here waits for it, and nothing here kills it."""
 
     def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
@@ -102,7 +102,7 @@ class Child:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[self._page.fd],
-                    env=_environment(env),
+                    env=_child_environment(env),
                     cwd="/",
                     start_new_session=True,
                 )
@@ -120,7 +120,7 @@ class Child:
 
     def messages(self) -> Iterator[Message]:
         """What came since the last call. Raises Closed after the last message."""
-        ended = self._fill()
+        ended = self._fill_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
             if length > LARGEST:
@@ -133,13 +133,13 @@ class Child:
                 message = _decoder.decode(frame)
             except msgspec.DecodeError as error:
                 raise Closed(f"sent no message: {error}") from error
-            if isinstance(message, Failed):
+            if isinstance(message, FailureMessage):
                 self.last_output = message.text
             yield message
         if ended:
             raise Closed("has ended")
 
-    def _fill(self) -> bool:
+    def _fill_buffer(self) -> bool:
         """Read what there is; True at the end."""
         for _ in range(CHUNKS_A_READ):
             try:
@@ -153,7 +153,7 @@ class Child:
             self._buffer += chunk
         return False
 
-    def in_call(self) -> Call | None:
+    def in_call(self) -> DriverCall | None:
         """Return the call of the driver that it is in; None: in none."""
         return self._page.oldest()
 
@@ -188,7 +188,7 @@ class Child:
         return self.exit_status() is not None
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
+def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The given one, with our own import paths, and one heap for both threads."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
@@ -215,7 +215,7 @@ LOOKS = 4
 hung: so many looks at least must find the call under way and the child able to run."""
 
 
-class Client:
+class NvmlClient:
     """The agent's side of the NVML child. Any thread may call anything; nothing waits long.
 
     There is no thread of its own: the child is started and looked after whenever a method is
@@ -239,8 +239,8 @@ class Client:
         self._env = dict(os.environ if env is None else env)
         self._lock = threading.Lock()
         self._epoll = select.epoll()
-        self._child: Child | None = None
-        self._leaving: Child | None = None
+        self._child: NvmlChild | None = None
+        self._leaving: NvmlChild | None = None
         self._left_at = 0.0
         self._abandoned = self._closed = self._held = False
         self._hung_since: float | None = None
@@ -250,8 +250,8 @@ class Client:
         self._start_at, self._failures, self._why = 0.0, 0, ""
         self._snapshot: Snapshot | None = None
         self._done = 0.0
-        self._recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
-        self._waiting: deque[Event] = deque(maxlen=WAITING_EVENTS)
+        self._recent: deque[NvmlEvent] = deque(maxlen=RECENT_EVENTS)
+        self._waiting: deque[NvmlEvent] = deque(maxlen=WAITING_EVENTS)
 
     def fileno(self) -> int:
         """Readable when the child has sent something; the same for the client's whole life."""
@@ -267,16 +267,16 @@ class Client:
         with self._lock:
             if self._closed:
                 raise CannotTell("NVML is closed")
-            self._look()
-            if (hung := self._hung()) is not None:
+            self._check_child()
+            if (hung := self._find_hung_call()) is not None:
                 overdue_s, call = hung
                 raise DriverHung(overdue_s, call)
-            if (halted := self._halted()) is not None:
+            if (halted := self._explain_halt()) is not None:
                 raise CannotTell(halted)
             snapshot = self._snapshot
             if snapshot is None:
                 raise CannotTell(self._why or "the first sweep of NVML is under way")
-            if self._absent(snapshot):
+            if self._is_driver_absent(snapshot):
                 raise NotHere("no NVIDIA GPU, driver or library")
             age_s = time.monotonic() - self._done
             pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
@@ -285,16 +285,16 @@ class Client:
                 raise CannotTell(self._pauses.reason or why)
             return replace(snapshot, events=tuple(self._recent))
 
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[NvmlEvent, ...]:
         """The events since the last call, oldest first; at most WAITING_EVENTS are kept."""
         with self._lock:
-            self._look()
+            self._check_child()
             events = tuple(self._waiting)
             self._waiting.clear()
             return events
 
     def wait(self, seconds: float) -> Snapshot:
-        """`newest`, but wait so long for a first sweep. Raises what `newest` raises then."""
+        """`latest_sweep`, but wait so long for a first sweep. Raises what that raises then."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -324,7 +324,7 @@ class Client:
     def child_pid(self) -> int | None:
         """The process id of the child that runs or hangs, for the agent's own measures."""
         with self._lock:
-            self._look()
+            self._check_child()
             child = self._child or self._leaving
             return None if child is None else child.pid
 
@@ -343,38 +343,38 @@ class Client:
             self._child = self._leaving = None
             self._epoll.close()
 
-    def _look(self) -> None:
+    def _check_child(self) -> None:
         if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
-            self._bury(self._leaving, status)
+            self._handle_exit(self._leaving, status)
         if self._child is not None:
             self._listen(self._child)
         elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
             self._start()
-        self._watch()
+        self._watch_late_child()
 
     def _start(self) -> None:
         library = find_library(self._root, self._env)
         try:
-            child = Child(self._every_s, self._env, "" if library is None else str(library))
+            child = NvmlChild(self._every_s, self._env, "" if library is None else str(library))
         except OSError as error:
-            self._pause(f"the NVML child does not start: {error}")
+            self._delay_restart(f"the NVML child does not start: {error}")
             return
         self._epoll.register(child.socket, select.EPOLLIN)
         self._child, self._abandoned, self._hung_since = child, False, None
 
-    def _listen(self, child: Child) -> None:
+    def _listen(self, child: NvmlChild) -> None:
         try:
             for message in child.messages():
                 match message:
-                    case Sweep(snapshot, done):
+                    case SweepMessage(snapshot, done):
                         self._snapshot, self._done = snapshot, done
                         self._why = ""
-                    case Happened(event):
+                    case EventMessage(event):
                         self._recent.append(event)
                         self._waiting.append(event)
-                    case Failed(text):
+                    case FailureMessage(text):
                         log.error("the NVML child failed: %s", text)
-                if self._abandoned and isinstance(message, Sweep):
+                if self._abandoned and isinstance(message, SweepMessage):
                     log.warning("the driver's call came back: a fresh NVML child takes over")
                     self._release(child)
                     return
@@ -383,14 +383,14 @@ class Client:
             self._release(child)
             return
 
-    def _release(self, child: Child) -> None:
+    def _release(self, child: NvmlChild) -> None:
         self._epoll.unregister(child.socket)
         child.let_go()
         self._child, self._leaving, self._left_at = None, child, time.monotonic()
         if (status := child.exit_status()) is not None:
-            self._bury(child, status)
+            self._handle_exit(child, status)
 
-    def _bury(self, child: Child, status: int) -> None:
+    def _handle_exit(self, child: NvmlChild, status: int) -> None:
         """It has exited: say when the next may start."""
         self._leaving = None
         child.forget()
@@ -399,20 +399,20 @@ class Client:
         snapshot = self._snapshot
         ended_well = status == 0 and not self._abandoned
         if ended_well and snapshot is not None and snapshot.error is not None:
-            pause_s = ABSENT_PAUSE_S if self._absent(snapshot) else ERROR_PAUSE_S
+            pause_s = ABSENT_PAUSE_S if self._is_driver_absent(snapshot) else ERROR_PAUSE_S
             self._start_at = time.monotonic() + pause_s
             return
         suffix = f": {child.last_output}" if child.last_output else ""
-        self._pause(f"the NVML child ended with status {status}{suffix}")
+        self._delay_restart(f"the NVML child ended with status {status}{suffix}")
 
-    def _pause(self, why: str) -> None:
+    def _delay_restart(self, why: str) -> None:
         self._why = why
         pause_s = min(FIRST_PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
         self._failures += 1
         self._start_at = time.monotonic() + pause_s
         log.warning("%s; the next starts in %g s", why, pause_s)
 
-    def _watch(self) -> None:
+    def _watch_late_child(self) -> None:
         """Look at the child that is late: whether it can run at all, and for how long it was."""
         now, call = time.monotonic(), self._late_call()
         longest_s = self._hung_after_s / LOOKS
@@ -423,9 +423,9 @@ class Client:
         if self._pauses.since_last_look_s(now) < longest_s / 20:
             return
         child = self._child or self._leaving
-        self._pauses.overdue(now, None if child is None else sample(child.pid, call.thread))
+        self._pauses.overdue(now, None if child is None else sample_thread(child.pid, call.thread))
         self._log_pause(self._pauses.reason, now)
-        if child is self._child and not self._abandoned and self._hung() is not None:
+        if child is self._child and not self._abandoned and self._find_hung_call() is not None:
             self._abandoned = True
             log.error("the driver hangs in %s", call.name)
 
@@ -439,9 +439,9 @@ class Client:
             self._pause_logged, self._pause_logged_at = True, now
             log.warning("%s; the driver is not blamed for the time without an answer", reason)
 
-    def _hung(self) -> tuple[float, str] | None:
+    def _find_hung_call(self) -> tuple[float, str] | None:
         """For how long which call has not come back; None where the driver is not to blame."""
-        now, call = time.monotonic(), self._call()
+        now, call = time.monotonic(), self._find_call()
         if call is None:
             return None
         if call.since != self._hung_since:
@@ -450,35 +450,35 @@ class Client:
             self._hung_since = call.since
         return now - call.since, call.name
 
-    def _halted(self) -> str | None:
+    def _explain_halt(self) -> str | None:
         """Why the child is late, where it is so late that the driver would be called hung."""
         call = self._late_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
 
-    def _call(self) -> Call | None:
+    def _find_call(self) -> DriverCall | None:
         """The call that keeps the child: one of the driver's, or its own exit."""
         child = self._child or self._leaving
         call = None if child is None else child.in_call()
         if call is None and self._leaving is not None:
             # Its descriptors are closed in the driver too: that can hang like any call.
-            call = Call(self._left_at, "the child's exit", self._leaving.pid)
+            call = DriverCall(self._left_at, "the child's exit", self._leaving.pid)
         return call
 
-    def _late_call(self) -> Call | None:
+    def _late_call(self) -> DriverCall | None:
         """The call that keeps the child, or the sweep that it does not begin."""
-        call = self._call()
+        call = self._find_call()
         if call is None and self._child is not None:
             begun = max(self._done, self._child.started)
-            call = Call(begun + self._every_s, "a sweep", self._child.pid)
+            call = DriverCall(begun + self._every_s, "a sweep", self._child.pid)
         return call
 
-    def _age_of_call(self, child: Child) -> float:
+    def _age_of_call(self, child: NvmlChild) -> float:
         call = child.in_call()
         return 0.0 if call is None else time.monotonic() - call.since
 
-    def _absent(self, snapshot: Snapshot) -> bool:
+    def _is_driver_absent(self, snapshot: Snapshot) -> bool:
         """No driver, and no GPU either: with a GPU, a driver that is not there is a fault."""
         error = snapshot.error
         if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):

@@ -31,7 +31,7 @@ _SLOT_SIZE = 64
 _SIZE = mmap.PAGESIZE
 
 
-class Call:
+class DriverCall:
     """A call into the driver that has not come back.
 
     `since` is in monotonic seconds: when it began or, for a call that is meant to last, when it
@@ -75,7 +75,7 @@ class InFlight:
         """The call came back."""
         _SINCE.pack_into(self._page, slot * _SLOT_SIZE, 0.0)
 
-    def oldest(self) -> Call | None:
+    def oldest(self) -> DriverCall | None:
         """Return the call that keeps the child longest, or None where it is in no call.
 
         A sweep as a whole counts too, under the name of the call that it is in: many calls that
@@ -84,17 +84,17 @@ class InFlight:
         sweep, events, whole = (self._read(slot) for slot in (SWEEP, EVENTS, WHOLE))
         if whole is not None:
             name = whole.name if sweep is None else sweep.name
-            sweep = Call(whole.since, name, whole.thread)
+            sweep = DriverCall(whole.since, name, whole.thread)
         calls = [call for call in (sweep, events) if call is not None]
         return min(calls, key=lambda call: call.since, default=None)
 
-    def _read(self, slot: int) -> Call | None:
+    def _read(self, slot: int) -> DriverCall | None:
         at = slot * _SLOT_SIZE
         (since,) = _SINCE.unpack_from(self._page, at)
         name, thread = _CALL.unpack_from(self._page, at + _SINCE.size)
         if not since or (since,) != _SINCE.unpack_from(self._page, at):
             return None
-        return Call(since, name.rstrip(b"\0").decode(errors="replace"), thread)
+        return DriverCall(since, name.rstrip(b"\0").decode(errors="replace"), thread)
 
     def close(self) -> None:
         """Unmap the page and close its descriptor."""
@@ -163,7 +163,7 @@ class Driver:
             self._inflight.end(self._slot)
 
 
-class Device:
+class NvmlDevice:
     """One GPU's handle. What the device or driver does not say is None."""
 
     def __init__(self, driver: Driver, index: int, handle: Any) -> None:
@@ -193,11 +193,11 @@ class Device:
         for first in range(0, len(wanted), BATCH):
             batch = wanted[first : first + BATCH]
             values = self.ask("nvmlDeviceGetFieldValues", batch)
-            answers += [None] * len(batch) if values is None else map(_value, values)
+            answers += [None] * len(batch) if values is None else map(_decode_value, values)
         return answers
 
 
-def _value(field: Any) -> int | None:
+def _decode_value(field: Any) -> int | None:
     if field.nvmlReturn in OF_THE_GPU:
         raise NvmlFailed(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
     if field.nvmlReturn != 0 or field.valueType >= len(_MEMBERS):

@@ -51,7 +51,7 @@ class ThreadSample(Struct, frozen=True):
     cpu_s: float
 
 
-def sample(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
+def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
     """Look at one thread of a process (`thread` is its kernel id); None once it has ended."""
     stat = stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
     if stat is None:
@@ -77,13 +77,13 @@ def is_frozen(pid: int, proc: Path = PROC) -> bool:
         _hierarchy, controllers, path = line.split(":", 2)
         if controllers and "freezer" not in controllers.split(","):
             continue
-        folder = _folder(path, v2=not controllers, mounts=mounts)
+        folder = _find_cgroup(path, v2=not controllers, mounts=mounts)
         if folder is not None and _says_frozen(folder):
             return True
     return False
 
 
-def _folder(path: str, *, v2: bool, mounts: str) -> Path | None:
+def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
     """Where a cgroup of that path is mounted; see proc(5) for the fields of mountinfo."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
@@ -140,12 +140,12 @@ class Pauses:
             return
         if self.reason or (before is not None and before.halted):
             # When exactly it was stopped, or went on, nobody knows.
-            self._lose(began, now)
+            self._add_pause(began, now)
         elif now - began > self._longest_s:
-            self._lose(began + self._longest_s, now)
+            self._add_pause(began + self._longest_s, now)
             self.reason = f"the agent itself did not run for {now - began:.0f} s"
-        elif _starved(before, seen, now - began):
-            self._lose(began, now)
+        elif _is_starved(before, seen, now - began):
+            self._add_pause(began, now)
             self.reason = STARVED
 
     def since_last_look_s(self, now: float) -> float:
@@ -157,13 +157,13 @@ class Pauses:
         lost_s = sum(max(0.0, min(end, now) - max(start, since)) for start, end in self._lost)
         return now - since - lost_s
 
-    def _lose(self, start: float, end: float) -> None:
+    def _add_pause(self, start: float, end: float) -> None:
         if self._lost and self._lost[-1][1] == start:
             start = self._lost.pop()[0]
         self._lost.append((start, end))
 
 
-def _starved(before: ThreadSample | None, seen: ThreadSample | None, elapsed_s: float) -> bool:
+def _is_starved(before: ThreadSample | None, seen: ThreadSample | None, elapsed_s: float) -> bool:
     if before is None or seen is None or before.thread != seen.thread:
         return False
     used_s = seen.cpu_s - before.cpu_s

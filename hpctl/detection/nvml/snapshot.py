@@ -104,14 +104,14 @@ class Fabric(Struct, frozen=True):
     health_mask: int | None = None
 
 
-class Process(Struct, frozen=True):
+class GpuProcess(Struct, frozen=True):
     """A compute process (nvmlDeviceGetComputeRunningProcesses); `used_bytes` of GPU memory."""
 
     pid: int
     used_bytes: int | None = None
 
 
-class Gpu(Struct, frozen=True):
+class GpuState(Struct, frozen=True):
     """One GPU. With `error` set (the first call that failed for good) the rest may be missing.
 
     `pci` is spelt as in sysfs, `0000:c1:00.0`; it and `uuid` are empty where the driver would
@@ -155,7 +155,7 @@ class Gpu(Struct, frozen=True):
     """nvmlDeviceGetMigMode of now: in it the driver takes a GPU off NVLink and fabric."""
     nvlinks: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
 
     @property
     def device(self) -> str:
@@ -163,7 +163,7 @@ class Gpu(Struct, frozen=True):
         return self.pci or self.uuid or f"gpu{self.index}"
 
 
-class Event(Struct, frozen=True):
+class NvmlEvent(Struct, frozen=True):
     """An NVML event (nvmlEventData_t): `kind` is one nvmlEventType bit, `data` its number.
 
     For kind 0x8 (XidCriticalError) the data is the Xid; for 0x8000 (GpuRecoveryAction) and 0x4000
@@ -187,7 +187,7 @@ class Snapshot(Struct, frozen=True):
     """
 
     at: float
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
     error: NvmlError | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[NvmlEvent, ...] = ()
     slow_at: float | None = None

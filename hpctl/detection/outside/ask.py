@@ -24,7 +24,9 @@ class AgentRefused(HpctlError):
         self.code = code
 
 
-def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def ask_agent(
+    path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
     """The agent's answer to one request, in `timeout_s` at most.
 
     Raises Unavailable where no agent answers, Refused where it says no.
@@ -37,7 +39,7 @@ def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) 
             link.connect(os.fspath(path))
             with contextlib.suppress(BrokenPipeError):  # it has refused already
                 link.sendall(line)
-            answer = _line(link, end)
+            answer = _read_answer(link, end)
     except TimeoutError as error:
         raise Unavailable(f"the agent did not answer within {timeout_s:g} s at {path}") from error
     except OSError as error:
@@ -57,7 +59,7 @@ def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) 
 _START = "Is hpctl-agent.service running? `systemctl status hpctl-agent` tells."
 
 
-def _line(link: socket.socket, end: float) -> bytes:
+def _read_answer(link: socket.socket, end: float) -> bytes:
     """Everything up to the end of the answer. Raises TimeoutError at `end`."""
     got = bytearray()
     while not got.endswith(b"\n") and len(got) < _ANSWER_BYTES:

@@ -53,7 +53,7 @@ LINES = 256
 """Most lines of one read."""
 
 
-class Line(Struct, frozen=True):
+class HealthAgentLine(Struct, frozen=True):
     """One line of the log. `at` is when it was logged, None where only the line itself may say."""
 
     text: str
@@ -64,7 +64,7 @@ class Untrusted(Unavailable):
     """The log is there, and others than root could have written it."""
 
 
-class _Lines:
+class _LineSplitter:
     """Bytes in, whole lines out; a line that is too long is left out and counted."""
 
     def __init__(self, cut: int = 0) -> None:
@@ -86,7 +86,7 @@ class _Lines:
         return lines
 
 
-class _Followed:
+class _LogFollower:
     """What is left of the bytes that were read. `cut`: how many lines were too long.
 
     One that was opened again begins again with this boot's first line. `read` gives the lines that
@@ -95,19 +95,19 @@ class _Followed:
     """
 
     def __init__(self) -> None:
-        self._lines, self._pending = _Lines(), list[bytes]()
+        self._lines, self._pending = _LineSplitter(), list[bytes]()
 
     @property
     def cut(self) -> int:
         """How many lines were too long and are left out."""
         return self._lines.cut
 
-    def _next(self) -> list[bytes]:
+    def _next_lines(self) -> list[bytes]:
         now, self._pending = self._pending[:LINES], self._pending[LINES:]
         return now
 
 
-class HealthAgentFile(_Followed):
+class HealthAgentFile(_LogFollower):
     """A log file, from its beginning: rotated, shortened or replaced files are followed."""
 
     def __init__(self, path: Path) -> None:
@@ -116,17 +116,17 @@ class HealthAgentFile(_Followed):
         self._fd: int | None = None
         self._inode, self._offset = 0, 0
 
-    def read(self, wait_s: float) -> list[Line]:
+    def read(self, wait_s: float) -> list[HealthAgentLine]:
         """What was added since the last time."""
         if not self._pending:
             try:
-                self._fill()
+                self._read_chunk()
                 if not self._pending:
                     time.sleep(wait_s)
             except OSError as error:
                 self.close()
                 raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
-        return [Line(line.decode(errors="replace")) for line in self._next()]
+        return [HealthAgentLine(line.decode(errors="replace")) for line in self._next_lines()]
 
     def close(self) -> None:
         """Close the file; the next `read` opens it again, from its beginning."""
@@ -134,9 +134,9 @@ class HealthAgentFile(_Followed):
             os.close(self._fd)
             self._fd = None
 
-    def _fill(self) -> None:
+    def _read_chunk(self) -> None:
         if self._fd is None:
-            self._open()
+            self._open_log()
         assert self._fd is not None
         chunk = os.pread(self._fd, CHUNK, self._offset)
         if chunk:
@@ -149,7 +149,7 @@ class HealthAgentFile(_Followed):
             if status.st_ino != self._inode or status.st_size < self._offset:
                 self.close()
 
-    def _open(self) -> None:
+    def _open_log(self) -> None:
         if trouble := why_not_directory(self._path.parent):
             raise Untrusted(f"{self._path} is not trusted: {trouble}")
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -161,10 +161,10 @@ class HealthAgentFile(_Followed):
             os.close(fd)
             raise Untrusted(f"{self._path} is not trusted: {trouble}")
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
-        self._lines = _Lines(self._lines.cut)
+        self._lines = _LineSplitter(self._lines.cut)
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _JournalEntry(msgspec.Struct, frozen=True):
     """One entry of `journalctl --output=json`; MESSAGE is a list of bytes where it is not text."""
 
     message: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
@@ -173,10 +173,10 @@ class _Entry(msgspec.Struct, frozen=True):
     at: str = msgspec.field(name="__REALTIME_TIMESTAMP", default="")
 
 
-_entry = msgspec.json.Decoder(_Entry)
+_entry = msgspec.json.Decoder(_JournalEntry)
 
 
-class HealthAgentJournal(_Followed):
+class HealthAgentJournal(_LogFollower):
     """The unit's journal of this boot, through `journalctl --follow` as a child.
 
     Where the machine has no such unit, no child is started.
@@ -192,11 +192,11 @@ class HealthAgentJournal(_Followed):
         self._command, self._unit, self._directories = tuple(command), unit, tuple(directories)
         self._child: subprocess.Popen[bytes] | None = None
 
-    def read(self, wait_s: float) -> list[Line]:
+    def read(self, wait_s: float) -> list[HealthAgentLine]:
         """The unit's own lines that were added, logged by root."""
         if not self._pending:
-            self._pending = self._lines.feed(self._chunk(wait_s))
-        return [line for entry in self._next() if (line := self._line(entry)) is not None]
+            self._pending = self._lines.feed(self._read_chunk(wait_s))
+        return [line for entry in self._next_lines() if (line := self._line(entry)) is not None]
 
     def close(self) -> None:
         """End the child; the next `read` starts another, from this boot's beginning."""
@@ -209,8 +209,8 @@ class HealthAgentJournal(_Followed):
         assert child.stdout is not None
         child.stdout.close()
 
-    def _chunk(self, wait_s: float) -> bytes:
-        child = self._child or self._start()
+    def _read_chunk(self, wait_s: float) -> bytes:
+        child = self._child or self._start_journalctl()
         assert child.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
@@ -222,7 +222,7 @@ class HealthAgentJournal(_Followed):
             raise Unavailable(f"{self._command[0]} ended with exit code {child.returncode}")
         return chunk
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start_journalctl(self) -> subprocess.Popen[bytes]:
         if not any(Path(place, self._unit).exists() for place in self._directories):
             raise Unavailable(f"this machine has no {self._unit}")
         if shutil.which(self._command[0]) is None:
@@ -240,7 +240,7 @@ class HealthAgentJournal(_Followed):
             raise Unavailable(f"{self._command[0]} cannot be run: {error.strerror}") from error
         return self._child
 
-    def _line(self, raw: bytes) -> Line | None:
+    def _line(self, raw: bytes) -> HealthAgentLine | None:
         """The text of an entry. Others may log in the unit's name, but not with its fields."""
         try:
             entry = _entry.decode(raw)
@@ -252,7 +252,7 @@ class HealthAgentJournal(_Followed):
         if isinstance(text, list):
             text = bytes(b & 0xFF for b in text).decode(errors="replace")
         stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
-        return Line(text, at_stamp(int(stamp) / 1e6))
+        return HealthAgentLine(text, at_stamp(int(stamp) / 1e6))
 
 
 Source = HealthAgentFile | HealthAgentJournal

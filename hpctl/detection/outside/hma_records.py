@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.kernel.xid import normalise
+from hpctl.detection.kernel.xid import normalize_address
 from hpctl.toolkit.bounds import EARLIEST, LATEST
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.vocabulary.model import Clears, Finding, Verdict
@@ -105,59 +105,71 @@ def read_detection(line: str) -> Detection | None:
         if isinstance(inner, dict):
             return reader(_plain_keys(inner), fields, line)
     if isinstance(fields.get("condition"), str):
-        return _dcgm(fields, line)
+        return _parse_dcgm(fields, line)
     raise Malformed(f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}")
 
 
-def _npd(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+def _parse_npd(
+    details: Mapping[str, Any], fields: Mapping[str, Any], line: str
+) -> Detection | None:
     """An event of the node problem detector: its reason, and the condition that it leads to."""
-    message, reason = _text(details, "message"), _code(details, "reason")
+    message, reason = _read_text(details, "message"), _read_code(details, "reason")
     condition = _CONDITION.search(message)
-    at = _time(details.get("timestamp")) or _time(fields.get("ts"))
-    action = _action(reason, condition[1] if condition else message)
+    at = _parse_time(details.get("timestamp")) or _parse_time(fields.get("ts"))
+    action = _find_action(reason, condition[1] if condition else message)
     xid = _XID.search(message)
     if xid is None:
         return Detection("npd", reason, line, at, action=action, message=message)
-    return Detection("npd", reason, line, at, normalise(xid["pci"]), action, f"Xid {xid['code']}")
+    return Detection(
+        "npd", reason, line, at, normalize_address(xid["pci"]), action, f"Xid {xid['code']}"
+    )
 
 
-def _event(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+def _parse_event(
+    details: Mapping[str, Any], fields: Mapping[str, Any], line: str
+) -> Detection | None:
     """An event with its action, as clusters on EKS have it."""
-    reason, kind = _code(details, "Reason"), _text(details, "Type")
-    asked = _text(details, "Action").lower()
-    action = asked if asked in ("replace", "reboot", "none") else _action(reason, kind) or asked
-    xid = _XID.search(_text(details, "Message"))
-    device = normalise(xid["pci"]) if xid else ""
-    return Detection("event", reason, line, _time(fields.get("ts")), device, action, kind)
+    reason, kind = _read_code(details, "Reason"), _read_text(details, "Type")
+    asked = _read_text(details, "Action").lower()
+    action = (
+        asked if asked in ("replace", "reboot", "none") else _find_action(reason, kind) or asked
+    )
+    xid = _XID.search(_read_text(details, "Message"))
+    device = normalize_address(xid["pci"]) if xid else ""
+    return Detection("event", reason, line, _parse_time(fields.get("ts")), device, action, kind)
 
 
-def _condition(
+def _parse_condition(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> Detection | None:
     """A condition of the node; one whose status is not True is none."""
     if str(details.get("status", "True")).lower() != "true":
         return None
-    kind = _code(details, "type")
-    at = _time(fields.get("ts"))
-    message = _text(details, "message")
-    return Detection("condition", kind, line, at, action=_action(kind, kind), message=message)
+    kind = _read_code(details, "type")
+    at = _parse_time(fields.get("ts"))
+    message = _read_text(details, "message")
+    return Detection("condition", kind, line, at, action=_find_action(kind, kind), message=message)
 
 
-_SHAPES = {"Event detail": _event, "condition details": _condition, "details": _npd}
+_SHAPES = {
+    "Event detail": _parse_event,
+    "condition details": _parse_condition,
+    "details": _parse_npd,
+}
 
 
-def _dcgm(fields: Mapping[str, Any], line: str) -> Detection:
+def _parse_dcgm(fields: Mapping[str, Any], line: str) -> Detection:
     """A DCGM policy violation. It names no action: nothing is to be read_detection into it."""
-    at, condition = _time(fields.get("ts")), _text(fields, "condition")
+    at, condition = _parse_time(fields.get("ts")), _read_text(fields, "condition")
     data = fields.get("data")
     values = _plain_keys(data) if isinstance(data, dict) else {}
     if condition.lower().startswith("xid"):
-        return Detection("xid", _number(values.get("ErrNum")), line, at)
+        return Detection("xid", _parse_xid(values.get("ErrNum")), line, at)
     message = msgspec.json.encode(data).decode() if data else ""
-    return Detection("dcgm", _slug(condition), line, at, message=message)
+    return Detection("dcgm", _make_slug(condition), line, at, message=message)
 
 
-def _number(value: object) -> str:
+def _parse_xid(value: object) -> str:
     """An Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
     text = str(value).removesuffix(".0")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
@@ -169,24 +181,24 @@ def _plain_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).rstrip(": "): value for key, value in record.items()}
 
 
-def _text(fields: Mapping[str, Any], key: str) -> str:
+def _read_text(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key, "")
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
-def _code(fields: Mapping[str, Any], key: str) -> str:
+def _read_code(fields: Mapping[str, Any], key: str) -> str:
     """The word that names it. Raises Malformed where there is none."""
-    slug = _slug(_text(fields, key))
+    slug = _make_slug(_read_text(fields, key))
     if not slug:
         raise Malformed(f"a detection without {key!r}")
     return slug
 
 
-def _slug(text: str) -> str:
+def _make_slug(text: str) -> str:
     return _NO_CODE.sub("_", text.strip())[:64]
 
 
-def _action(reason: str, condition: str) -> str:
+def _find_action(reason: str, condition: str) -> str:
     """What HyperPod means to do, from its own text; empty where that does not say."""
     if reason in _NO_ACTION:
         return "none"
@@ -199,7 +211,7 @@ def _action(reason: str, condition: str) -> str:
     return ""
 
 
-def _time(value: object) -> datetime | None:
+def _parse_time(value: object) -> datetime | None:
     """ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1) and
     for times that no clock shows."""
     try:

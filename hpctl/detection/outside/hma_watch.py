@@ -7,10 +7,10 @@ import time
 from datetime import datetime, timedelta
 
 from hpctl.detection.changes import ChangeListener
-from hpctl.detection.findings import fold
-from hpctl.detection.outside.hma_log import Line, Source, Untrusted
+from hpctl.detection.findings import merge_findings
+from hpctl.detection.outside.hma_log import HealthAgentLine, Source, Untrusted
 from hpctl.detection.outside.hma_records import Detection, Malformed, read_detection
-from hpctl.faults.health import Key, key
+from hpctl.faults.health import Key, make_finding_key
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.model import Clears, Finding, Verdict
@@ -74,15 +74,15 @@ class HealthAgentWatch(threading.Thread):
         try:
             lines = self._source.read(wait_s)
         except Untrusted as error:
-            self._note("untrusted", str(error))
+            self._note_problem("untrusted", str(error))
             return False
         except Unavailable:
             return False
         heard = datetime.now(UTC)
         for line in lines:
-            self._take(line, heard)
+            self._judge_line(line, heard)
         if self._source.cut > self._cut:
-            self._note("too_long", "a line is too long to be a detection")
+            self._note_problem("too_long", "a line is too long to be a detection")
             self._cut = self._source.cut
         return True
 
@@ -92,36 +92,39 @@ class HealthAgentWatch(threading.Thread):
             trouble = () if self._trouble is None else (self._trouble,)
             if trouble and datetime.now(UTC) - trouble[0].last > timedelta(seconds=TROUBLE_S):
                 self._trouble, trouble = None, ()
-            return (*sorted(self._found.values(), key=lambda f: (f.first, key(f))), *trouble)
+            return (
+                *sorted(self._found.values(), key=lambda f: (f.first, make_finding_key(f))),
+                *trouble,
+            )
 
-    def _take(self, line: Line, heard: datetime) -> None:
+    def _judge_line(self, line: HealthAgentLine, heard: datetime) -> None:
         try:
             detection = read_detection(line.text)
         except (Malformed, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            self._note("malformed", str(error) or type(error).__name__, line.text)
+            self._note_problem("malformed", str(error) or type(error).__name__, line.text)
             return
         if detection is not None:
-            self._add(detection, line, heard)
+            self._add_detection(detection, line, heard)
 
-    def _add(self, detection: Detection, line: Line, heard: datetime) -> None:
+    def _add_detection(self, detection: Detection, line: HealthAgentLine, heard: datetime) -> None:
         at = detection.at or line.at
         if at is not None and at < self._booted:
             return
         finding = detection.finding(line.at or heard)
-        name = key(finding)
+        name = make_finding_key(finding)
         with self._lock:
             old = self._found.get(name)
             if old is not None and at is not None and at <= old.last:
                 return  # The log was opened again, and says it again.
             full = old is None and len(self._found) >= MAX_KEPT
             if not full:
-                self._found[name] = finding if old is None else fold(old, finding)
+                self._found[name] = finding if old is None else merge_findings(old, finding)
         if full:
-            self._note("too_many", f"more than {MAX_KEPT} distinct detections in one boot")
+            self._note_problem("too_many", f"more than {MAX_KEPT} distinct detections in one boot")
         elif old is None:
             self._listener.note_change()
 
-    def _note(self, code: str, detail: str, evidence: str = "") -> None:
+    def _note_problem(self, code: str, detail: str, evidence: str = "") -> None:
         """One UNKNOWN finding for all that is wrong with the log: the first message, counted."""
         now = datetime.now(UTC)
         new = Finding(
@@ -136,7 +139,7 @@ class HealthAgentWatch(threading.Thread):
         )
         with self._lock:
             old = self._trouble
-            self._trouble = new if old is None else fold(old, new)
+            self._trouble = new if old is None else merge_findings(old, new)
         if old is None:
             self._listener.note_change()
 

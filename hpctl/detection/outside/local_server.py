@@ -17,9 +17,14 @@ import msgspec
 from msgspec import Struct, field
 
 from hpctl.detection.outside.node_verdict import NodeVerdict
-from hpctl.detection.outside.report_request import MAX_REQUEST, AskVerdict, BadRequest, decode
-from hpctl.detection.outside.reported import MAX_REPORTED, Full, Reported
-from hpctl.detection.outside.trust import owners
+from hpctl.detection.outside.report_request import (
+    MAX_REQUEST,
+    AskVerdict,
+    BadRequest,
+    decode_request,
+)
+from hpctl.detection.outside.reported import MAX_REPORTED, Reported, TooManyReports
+from hpctl.detection.outside.trust import trusted_owners
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.token_bucket import TokenBucket
 
@@ -43,7 +48,7 @@ REPORT_BURST = 100.0
 _UCRED = struct.Struct("3i")
 
 
-class _Peer(Struct):
+class _LocalClient(Struct):
     link: socket.socket
     deadline: float
     heard: bytearray = field(default_factory=bytearray)
@@ -59,13 +64,13 @@ class LocalServer:
     def __init__(self, path: Path, reported: Reported, verdict: Callable[[], NodeVerdict]) -> None:
         self._path, self._reported, self._verdict = path, reported, verdict
         self._reports = TokenBucket(REPORT_BURST, REPORTS_A_SECOND)
-        self._peers: dict[socket.socket, _Peer] = {}
+        self._peers: dict[socket.socket, _LocalClient] = {}
         self._listener: socket.socket | None = None
-        self._thread = threading.Thread(target=self._serve, name="local", daemon=True)
+        self._thread = threading.Thread(target=self._serve_clients, name="local", daemon=True)
 
     def start(self) -> None:
         """Listen. Raises Unavailable where the socket cannot be had."""
-        self._listener = _listen(self._path)
+        self._listener = _open_listener(self._path)
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -82,7 +87,7 @@ class LocalServer:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    def _serve(self) -> None:
+    def _serve_clients(self) -> None:
         assert self._listener is not None
         try:
             while True:
@@ -91,18 +96,18 @@ class LocalServer:
                     if key.fileobj is self._woken:
                         return
                     if key.fileobj is self._listener:
-                        self._accept(self._listener)
+                        self._accept_client(self._listener)
                     else:
-                        self._turn(self._peers[key.fileobj])  # type: ignore[index]
+                        self._serve_client(self._peers[key.fileobj])  # type: ignore[index]
                 self._drop_slow()
         finally:
             for peer in list(self._peers.values()):
-                self._drop(peer)
+                self._drop_client(peer)
             self._listener.close()
             self._woken.close()
             self._selector.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_client(self, listener: socket.socket) -> None:
         try:
             link, _ = listener.accept()
         except OSError as error:
@@ -111,47 +116,51 @@ class LocalServer:
                 time.sleep(0.1)
             return
         link.setblocking(False)
-        peer = _Peer(link, time.monotonic() + PEER_S)
+        peer = _LocalClient(link, time.monotonic() + PEER_S)
         self._peers[link] = peer
         self._selector.register(link, selectors.EVENT_READ)
         uid = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid not in owners():
-            self._reply(peer, _error("forbidden", f"uid {uid} may not speak to the agent"))
+        if uid not in trusted_owners():
+            self._send_answer(
+                peer, _encode_error("forbidden", f"uid {uid} may not speak to the agent")
+            )
         elif len(self._peers) > MAX_PEERS:
-            self._reply(peer, _error("busy", f"{MAX_PEERS} others are being served"))
+            self._send_answer(peer, _encode_error("busy", f"{MAX_PEERS} others are being served"))
 
-    def _turn(self, peer: _Peer) -> None:
+    def _serve_client(self, peer: _LocalClient) -> None:
         if peer.answer:
-            self._write(peer)
+            self._write_pending(peer)
             return
         try:
             chunk = peer.link.recv(MAX_REQUEST)
         except BlockingIOError:
             return
         except OSError:
-            self._drop(peer)
+            self._drop_client(peer)
             return
         peer.heard += chunk
         line, newline, _ = bytes(peer.heard).partition(b"\n")
         if len(line) > MAX_REQUEST:
-            self._reply(peer, _error("too_large", f"a request has at most {MAX_REQUEST} bytes"))
+            self._send_answer(
+                peer, _encode_error("too_large", f"a request has at most {MAX_REQUEST} bytes")
+            )
         elif newline:
-            self._reply(peer, self._answer(line))
+            self._send_answer(peer, self._answer_request(line))
         elif not chunk:
-            self._drop(peer)
+            self._drop_client(peer)
 
-    def _answer(self, line: bytes) -> bytes:
+    def _answer_request(self, line: bytes) -> bytes:
         try:
-            request = decode(line)
+            request = decode_request(line)
             if isinstance(request, AskVerdict):
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._reports.take(time.monotonic()):
-                return _error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
+                return _encode_error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
             return msgspec.json.encode(self._reported.take(request))
         except BadRequest as error:
-            return _error("malformed", str(error))
-        except Full:
-            return _error(
+            return _encode_error("malformed", str(error))
+        except TooManyReports:
+            return _encode_error(
                 "full",
                 f"{MAX_REPORTED} failures are reported already, this one is not kept",
                 "Clear what is repaired with --verdict ok.",
@@ -159,14 +168,16 @@ class LocalServer:
         except Exception as error:
             # Whatever broke, the thread must go on answering: prologs wait for it.
             log.exception("a request could not be answered")
-            return _error("internal", f"{type(error).__name__}: {error}", "See the agent's log.")
+            return _encode_error(
+                "internal", f"{type(error).__name__}: {error}", "See the agent's log."
+            )
 
-    def _reply(self, peer: _Peer, answer: bytes) -> None:
+    def _send_answer(self, peer: _LocalClient, answer: bytes) -> None:
         peer.answer = answer + b"\n"
         self._selector.modify(peer.link, selectors.EVENT_WRITE)
-        self._write(peer)
+        self._write_pending(peer)
 
-    def _write(self, peer: _Peer) -> None:
+    def _write_pending(self, peer: _LocalClient) -> None:
         try:
             peer.answer = peer.answer[peer.link.send(peer.answer) :]
         except BlockingIOError:
@@ -174,25 +185,25 @@ class LocalServer:
         except OSError:
             peer.answer = b""
         if not peer.answer:
-            self._drop(peer)
+            self._drop_client(peer)
 
     def _drop_slow(self) -> None:
         now = time.monotonic()
         for peer in [p for p in self._peers.values() if p.deadline < now]:
-            self._drop(peer)
+            self._drop_client(peer)
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop_client(self, peer: _LocalClient) -> None:
         self._peers.pop(peer.link, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.link)
         peer.link.close()
 
 
-def _error(code: str, message: str, hint: str = "") -> bytes:
+def _encode_error(code: str, message: str, hint: str = "") -> bytes:
     return msgspec.json.encode({"error": code, "message": message, "hint": hint})
 
 
-def _listen(path: Path) -> socket.socket:
+def _open_listener(path: Path) -> socket.socket:
     """A listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

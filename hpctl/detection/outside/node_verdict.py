@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.faults.assess import assess
+from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.identity import Generation, NodeName
@@ -51,7 +51,7 @@ class NodeVerdict(Struct, frozen=True):
     findings: tuple[ShownFinding, ...]
 
 
-def judge(
+def judge_node(
     generation: Generation,
     findings: Sequence[Finding],
     as_of: datetime,
@@ -63,7 +63,7 @@ def judge(
     An agent that has not looked for longer than `rules.silent_after` knows nothing: UNKNOWN, save
     for a fault that is proven.
     """
-    found = assess(Health(generation, as_of, tuple(findings)), rules, now)
+    found = assess_health(Health(generation, as_of, tuple(findings)), rules, now)
     return NodeVerdict(
         node=generation.node,
         condition=found.condition,
@@ -71,11 +71,11 @@ def judge(
         since=found.since,
         rule=found.fault.rule if found.fault else "",
         why=found.why,
-        findings=tuple(_shown(finding) for finding in found.findings[:MAX_SHOWN]),
+        findings=tuple(_view_finding(finding) for finding in found.findings[:MAX_SHOWN]),
     )
 
 
-def _shown(f: Finding) -> ShownFinding:
+def _view_finding(f: Finding) -> ShownFinding:
     evidence = f.evidence[:_EVIDENCE_CHARS]
     return ShownFinding(
         f.check, f.code, f.device, f.verdict, f.detail, evidence, f.count, f.first, f.last

@@ -35,7 +35,7 @@ class Ended(Struct, frozen=True):
     complaint: str
 
 
-class Child:
+class PluginProcess:
     """One program, run again and again, never twice at once.
 
     `environment` and `most` (bytes of output) are a plugin's unless others are given.
@@ -74,12 +74,12 @@ class Child:
             raise CannotTell(f"cannot be run: {error.strerror}") from error
         with child.stdout, child.stderr:  # type: ignore[union-attr]
             try:
-                output, complaint = self._listen(child)
+                output, complaint = self._read_output(child)
             finally:
-                self._end(child)
+                self._kill_group(child)
         return Ended(child.returncode, output, complaint)
 
-    def _listen(self, child: subprocess.Popen[bytes]) -> tuple[bytes, str]:
+    def _read_output(self, child: subprocess.Popen[bytes]) -> tuple[bytes, str]:
         """Read until it has ended, not until its output has: a grandchild may keep that open."""
         assert child.stdout is not None
         assert child.stderr is not None
@@ -110,7 +110,7 @@ class Child:
         del complaint[:-_STDERR_KEPT]
         return bytes(output), complaint.decode(errors="replace").strip()
 
-    def _end(self, child: subprocess.Popen[bytes]) -> None:
+    def _kill_group(self, child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         try:

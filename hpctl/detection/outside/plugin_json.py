@@ -30,7 +30,7 @@ _Seconds = Annotated[float, Meta(ge=1, le=WEEK_S)]
 _Word = Annotated[str, Meta(max_length=256)]
 
 
-class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
+class _PluginFinding(Struct, frozen=True, forbid_unknown_fields=True):
     code: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:+-]{0,64}\Z")] = ""
     verdict: Verdict = Verdict.FAIL
     device: _Word = ""
@@ -41,8 +41,8 @@ class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
     gone_s: _Seconds | None = None
 
 
-class _Findings(Struct, frozen=True, forbid_unknown_fields=True):
-    findings: Annotated[tuple[_Finding, ...], Meta(max_length=MAX_FINDINGS)]
+class _PluginFindings(Struct, frozen=True, forbid_unknown_fields=True):
+    findings: Annotated[tuple[_PluginFinding, ...], Meta(max_length=MAX_FINDINGS)]
 
 
 class Description(Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,25 +60,25 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Annotated[float, Meta(ge=0, le=WEEK_S)] = 0.0
 
 
-_findings = msgspec.json.Decoder(_Findings)
+_findings = msgspec.json.Decoder(_PluginFindings)
 
 
 _description = msgspec.json.Decoder(Description)
 
 
-def findings(output: bytes) -> tuple[Observation, ...]:
+def parse_findings(output: bytes) -> tuple[Observation, ...]:
     """What a run printed. Raises CannotTell with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CannotTell(f"{_wrong(output, error)}; {_FIX}") from error
+        raise CannotTell(f"{_describe_error(output, error)}; {_FIX}") from error
     return tuple(
         Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
         for f in found.findings
     )
 
 
-def description(output: bytes) -> Description:
+def parse_description(output: bytes) -> Description:
     """What `--describe` printed. Raises CannotTell.
 
     A plugin that prints nothing, or its findings as ever, knows no `--describe`: the defaults.
@@ -91,14 +91,14 @@ def description(output: bytes) -> Description:
         try:
             _findings.decode(output)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise CannotTell(f"--describe: {_wrong(output, error)}") from error
+            raise CannotTell(f"--describe: {_describe_error(output, error)}") from error
         return Description()
     if description.seen[0] > description.seen[1]:
         raise CannotTell("--describe: seen is N of M with N up to M - at `$.seen`")
     return description
 
 
-def _wrong(output: bytes, error: Exception) -> str:
+def _describe_error(output: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return f"its JSON is not as it must be: {error}"
     start = output[:40].decode(errors="replace").strip()

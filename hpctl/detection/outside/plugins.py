@@ -15,9 +15,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Judged, Limits, Machine, Observation
-from hpctl.detection.outside.plugin_child import Child
-from hpctl.detection.outside.plugin_json import MAX_DETAIL, Description, description, findings
+from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, Observation
+from hpctl.detection.outside.plugin_child import PluginProcess
+from hpctl.detection.outside.plugin_json import (
+    MAX_DETAIL,
+    Description,
+    parse_description,
+    parse_findings,
+)
 from hpctl.detection.outside.trust import why_not, why_not_directory
 from hpctl.faults.table import CheckSpec
 from hpctl.vocabulary.model import Clears, Verdict
@@ -51,7 +56,7 @@ _MISSED_RUNS = 3
 """A plugin's finding is gone when so many runs no longer saw it, unless it says otherwise."""
 
 
-class Refusal(Struct, frozen=True):
+class PluginRefusal(Struct, frozen=True):
     """A file that is not run, and why, with a hint."""
 
     file: str
@@ -75,17 +80,19 @@ class Plugin:
             grace_s=description.grace_s,
             shed=2,
         )
-        self._child = Child([os.fspath(path)], description.timeout_s)
+        self._child = PluginProcess([os.fspath(path)], description.timeout_s)
 
-    def gather(self, machine: Machine) -> tuple[Observation, ...]:
+    def gather(self, machine: CheckedMachine) -> tuple[Observation, ...]:
         """Run it once. Raises CannotTell, with a hint."""
-        if trouble := _untrusted(self.path):
+        if trouble := _explain_distrust(self.path):
             raise CannotTell(trouble)
         try:
             ended = self._child.run()
             if ended.status != 0:
-                raise CannotTell(f"ended with {_status(ended.status)}{_last(ended.complaint)}")
-            return findings(ended.output)
+                raise CannotTell(
+                    f"ended with {_describe_status(ended.status)}{_last_line(ended.complaint)}"
+                )
+            return parse_findings(ended.output)
         except CannotTell as error:
             raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
@@ -110,28 +117,30 @@ class PluginDirectory:
         shed=1,
     )
 
-    def __init__(self, directory: Path, refused: Sequence[Refusal], running: Iterable[str]) -> None:
+    def __init__(
+        self, directory: Path, refused: Sequence[PluginRefusal], running: Iterable[str]
+    ) -> None:
         self._directory = directory
         self._refused = {refusal.file: refusal.why for refusal in refused}
         self._running = frozenset(running)
 
-    def gather(self, machine: Machine) -> tuple[Refusal, ...]:
+    def gather(self, machine: CheckedMachine) -> tuple[PluginRefusal, ...]:
         """Look at the directory as it is now; nothing in it is run. Raises CannotTell."""
         try:
             if trouble := why_not_directory(self._directory):
-                return (Refusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
-            found = _files(self._directory)
+                return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
+            found = _list_files(self._directory)
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise CannotTell(f"{self._directory}: {error.strerror}") from error
         return tuple(
-            Refusal(path.name, _untrusted(path) or self._refused.get(path.name, _NEW))
+            PluginRefusal(path.name, _explain_distrust(path) or self._refused.get(path.name, _NEW))
             for path in found
             if path.name not in self._running
         )
 
-    def judge(self, seen: Sequence[Refusal], before: object, limits: Limits) -> Judged:
+    def judge(self, seen: Sequence[PluginRefusal], before: object, limits: Limits) -> Judged:
         """One observation for each file that is not run."""
         return tuple(
             Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL]) for r in seen
@@ -147,19 +156,19 @@ def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
     agent's main thread. Without a directory there is nothing but its own check.
     """
-    refused: list[Refusal] = []
+    refused: list[PluginRefusal] = []
     taken: dict[str, Path] = {}
-    for path in _trusted(directory):
-        if trouble := _misnamed(path, taken):
-            refused.append(Refusal(path.name, trouble))
+    for path in _list_trusted(directory):
+        if trouble := _explain_bad_name(path, taken):
+            refused.append(PluginRefusal(path.name, trouble))
         elif len(taken) >= MAX_PLUGINS:
-            refused.append(Refusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
+            refused.append(PluginRefusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
         else:
             taken[check_name(path.name)] = path
     with ThreadPoolExecutor(8, thread_name_prefix="describe") as pool:
-        asked = list(pool.map(_load, taken.values()))
+        asked = list(pool.map(_load_plugin, taken.values()))
     plugins = [made for made in asked if isinstance(made, Plugin)]
-    refused += [made for made in asked if isinstance(made, Refusal)]
+    refused += [made for made in asked if isinstance(made, PluginRefusal)]
     running = (plugin.path.name for plugin in plugins)
     return (*plugins, PluginDirectory(directory, refused, running))
 
@@ -170,29 +179,30 @@ def check_name(file: str) -> str:
     return "plugin." + stem.replace("-", ".")
 
 
-def _load(path: Path) -> Plugin | Refusal:
+def _load_plugin(path: Path) -> Plugin | PluginRefusal:
     try:
-        ended = Child([os.fspath(path), "--describe"], DESCRIBE_S).run()
+        ended = PluginProcess([os.fspath(path), "--describe"], DESCRIBE_S).run()
         if ended.status != 0:
             raise CannotTell(
-                f"--describe ended with {_status(ended.status)}{_last(ended.complaint)}"
+                f"--describe ended with {_describe_status(ended.status)}"
+                f"{_last_line(ended.complaint)}"
             )
-        return Plugin(path, description(ended.output))
+        return Plugin(path, parse_description(ended.output))
     except CannotTell as error:
-        return Refusal(path.name, f"{error}; it may also ignore its arguments")
+        return PluginRefusal(path.name, f"{error}; it may also ignore its arguments")
 
 
-def _trusted(directory: Path) -> list[Path]:
+def _list_trusted(directory: Path) -> list[Path]:
     """The files that may be run; why the others may not, PluginDirectory's gather says."""
     try:
         if why_not_directory(directory):
             return []
-        return [path for path in _files(directory) if not _untrusted(path)]
+        return [path for path in _list_files(directory) if not _explain_distrust(path)]
     except OSError:
         return []
 
 
-def _files(directory: Path) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     """What is meant to be run: no hidden files, no README, no directories. Raises OSError."""
     return sorted(
         path
@@ -201,7 +211,7 @@ def _files(directory: Path) -> list[Path]:
     )
 
 
-def _untrusted(path: Path) -> str:
+def _explain_distrust(path: Path) -> str:
     """Why a file is not run, with a hint; empty where it may be."""
     try:
         status = path.lstat()
@@ -216,7 +226,7 @@ def _untrusted(path: Path) -> str:
     return ""
 
 
-def _misnamed(path: Path, taken: dict[str, Path]) -> str:
+def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
     name = check_name(path.name)
     if not _NAME.fullmatch(name.removeprefix("plugin.")):
         return f"{path.name}: small letters, digits, _ . and - only, a letter first: rename it"
@@ -225,9 +235,9 @@ def _misnamed(path: Path, taken: dict[str, Path]) -> str:
     return ""
 
 
-def _status(status: int) -> str:
+def _describe_status(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit code {status}, not 0"
 
 
-def _last(complaint: str) -> str:
+def _last_line(complaint: str) -> str:
     return f": {complaint.splitlines()[-1][:120]}" if complaint else ""

@@ -47,7 +47,7 @@ class BadRequest(HpctlError):
     """A line that is no request. The message names the place."""
 
 
-class Report(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
+class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
     """One report. `for_s` counts from now, with clears `gone` alone; None is DEFAULT_FOR_S.
 
     With verdict OK it clears: an empty `code`, `device` or `job` then means every one.
@@ -75,13 +75,13 @@ class AskVerdict(Struct, frozen=True, forbid_unknown_fields=True, tag="verdict",
     """What does the agent think of this node?"""
 
 
-_decoder = msgspec.json.Decoder(Report | AskVerdict)
+_decoder = msgspec.json.Decoder(ReportRequest | AskVerdict)
 
 
-def decode(line: bytes) -> Report | AskVerdict:
+def decode_request(line: bytes) -> ReportRequest | AskVerdict:
     """The request in a line. Raises BadRequest."""
     try:
-        request: Report | AskVerdict = _decoder.decode(line)
+        request: ReportRequest | AskVerdict = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"not a request: {error}") from error
     if isinstance(request, AskVerdict):
@@ -93,13 +93,13 @@ def decode(line: bytes) -> Report | AskVerdict:
     return msgspec.structs.replace(
         request,
         code=_NO_CODE.sub("_", request.code.strip())[:64],
-        device=_plain(request.device, MAX_WORD),
-        detail=_plain(request.detail, MAX_WORD),
-        evidence=_plain(request.evidence, wire.MAX_EVIDENCE),
+        device=_clean_line(request.device, MAX_WORD),
+        detail=_clean_line(request.detail, MAX_WORD),
+        evidence=_clean_line(request.evidence, wire.MAX_EVIDENCE),
         job=_NO_JOB.sub("", request.job)[:32],
     )
 
 
-def _plain(text: str, limit: int) -> str:
+def _clean_line(text: str, limit: int) -> str:
     """One line without control characters: terminals obey those."""
     return _CONTROL.sub(" ", text).strip()[:limit]

@@ -8,7 +8,7 @@ The table is small and forgets by the reports' own times. It outlives a restart 
 small file; not a boot, which clears it: a script that still sees the trouble says so again, and
 what only an operator clears the head node remembers. Who reports the same check, code, device and
 job again renews it; the first detail is kept, for it is part of what makes two findings the same
-one (`hpctl.faults.health.key`).
+one (`hpctl.faults.health.make_finding_key`).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.changes import ChangeListener, NoListener
-from hpctl.detection.outside.report_request import Report
+from hpctl.detection.outside.report_request import ReportRequest
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId
 from hpctl.vocabulary.model import Clears, Finding, Verdict
@@ -38,11 +38,11 @@ MAX_REPORTED = 64
 _Key = tuple[str, str, str, str]
 
 
-class Full(Exception):
+class TooManyReports(Exception):
     """No room for one more, and everything that is kept is a failure."""
 
 
-class Taken(Struct, frozen=True):
+class ReportOutcome(Struct, frozen=True):
     """What came of one report: `kept`, or how many were cleared and how many stay.
 
     Those stay that only an operator clears.
@@ -53,14 +53,14 @@ class Taken(Struct, frozen=True):
     stays: int = 0
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _StoredReport(msgspec.Struct, frozen=True):
     finding: Finding
     until: datetime | None
 
 
-class _State(msgspec.Struct, frozen=True):
+class _StoredReports(msgspec.Struct, frozen=True):
     boot: str
-    kept: tuple[_Kept, ...]
+    kept: tuple[_StoredReport, ...]
 
 
 class Reported:
@@ -81,14 +81,16 @@ class Reported:
         self._listener, self._now = listener or NoListener(), now
         self._lock = threading.Lock()
         self._complained = False
-        self._kept = {_key(kept.finding): kept for kept in self._recall()}
+        self._kept = {_make_key(kept.finding): kept for kept in self._load_state()}
 
-    def take(self, report: Report) -> Taken:
+    def take(self, report: ReportRequest) -> ReportOutcome:
         """Keep, renew or clear. Raises Full."""
         with self._lock:
-            taken = self._clear(report) if report.verdict is Verdict.OK else self._keep(report)
+            taken = (
+                self._clear_reports(report) if report.verdict is Verdict.OK else self._keep(report)
+            )
             if taken.kept or taken.cleared:
-                self._save()
+                self._save_state()
         if taken.kept or taken.cleared:
             self._listener.note_change()
         return taken
@@ -96,13 +98,13 @@ class Reported:
     def findings(self) -> tuple[Finding, ...]:
         """What counts now, earliest first. Those whose time is over are dropped."""
         with self._lock:
-            self._forget()
+            self._drop_expired()
             found = [kept.finding for kept in self._kept.values()]
-        return tuple(sorted(found, key=lambda f: (f.first, _key(f))))
+        return tuple(sorted(found, key=lambda f: (f.first, _make_key(f))))
 
-    def _keep(self, report: Report) -> Taken:
+    def _keep(self, report: ReportRequest) -> ReportOutcome:
         now = self._now()
-        self._forget()
+        self._drop_expired()
         finding = Finding(
             report.check,
             report.verdict,
@@ -115,7 +117,7 @@ class Reported:
             clears=report.clears,
             job=report.job,
         )
-        known = self._kept.get(_key(finding))
+        known = self._kept.get(_make_key(finding))
         if known is None:
             self._make_room()
         elif known.finding.verdict is Verdict.OK:
@@ -129,14 +131,16 @@ class Reported:
                 count=before.count + 1,
             )
         lasts = report.lasts
-        self._kept[_key(finding)] = _Kept(finding, None if lasts is None else now + lasts)
-        return Taken(kept=True)
+        self._kept[_make_key(finding)] = _StoredReport(
+            finding, None if lasts is None else now + lasts
+        )
+        return ReportOutcome(kept=True)
 
-    def _clear(self, report: Report) -> Taken:
+    def _clear_reports(self, report: ReportRequest) -> ReportOutcome:
         now, cleared, stays = self._now(), 0, 0
         for name, kept in list(self._kept.items()):
             finding = kept.finding
-            if not _meant(report, finding) or finding.verdict is Verdict.OK:
+            if not _clears_finding(report, finding) or finding.verdict is Verdict.OK:
                 continue
             if finding.clears is Clears.OPERATOR:
                 stays += 1
@@ -148,10 +152,10 @@ class Reported:
                 # The head node remembers it until the boot, unless it hears that all is well.
                 first = min(finding.first, now)
                 well = replace(finding, verdict=Verdict.OK, first=first, last=now, evidence="")
-                self._kept[name] = _Kept(well, None)
-        return Taken(cleared=cleared, stays=stays)
+                self._kept[name] = _StoredReport(well, None)
+        return ReportOutcome(cleared=cleared, stays=stays)
 
-    def _forget(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._now()
         for name, kept in list(self._kept.items()):
             if kept.until is not None and kept.until <= now:
@@ -166,13 +170,13 @@ class Reported:
             if found:
                 del self._kept[min(found, key=lambda n: self._kept[n].finding.last)]
                 return
-        raise Full
+        raise TooManyReports
 
-    def _recall(self) -> tuple[_Kept, ...]:
+    def _load_state(self) -> tuple[_StoredReport, ...]:
         if self._state is None:
             return ()
         try:
-            state = msgspec.json.decode(self._state.read_bytes(), type=_State)
+            state = msgspec.json.decode(self._state.read_bytes(), type=_StoredReports)
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -180,7 +184,7 @@ class Reported:
             return ()
         return state.kept[:MAX_REPORTED] if state.boot == self._boot else ()
 
-    def _save(self) -> None:
+    def _save_state(self) -> None:
         """Not flushed to the disk: what a crash of the machine can damage, a boot clears anyway."""
         if self._state is None:
             return
@@ -188,7 +192,7 @@ class Reported:
         try:
             self._state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_bytes(
-                msgspec.json.encode(_State(self._boot, tuple(self._kept.values())))
+                msgspec.json.encode(_StoredReports(self._boot, tuple(self._kept.values())))
             )
             temporary.replace(self._state)
         except OSError as error:
@@ -199,11 +203,11 @@ class Reported:
                 log.warning("%s cannot be written: %s", self._state, error.strerror)
 
 
-def _key(finding: Finding) -> _Key:
+def _make_key(finding: Finding) -> _Key:
     return (finding.check, finding.code, finding.device, finding.job)
 
 
-def _meant(report: Report, finding: Finding) -> bool:
+def _clears_finding(report: ReportRequest, finding: Finding) -> bool:
     """Whether an OK speaks of a finding: what it leaves empty stands for every one."""
     return report.check == finding.check and all(
         given in ("", had)

@@ -21,17 +21,17 @@ from msgspec import Struct
 
 from hpctl.detection.budget import Budget
 from hpctl.detection.changes import ChangeListener
-from hpctl.detection.check import Machine
+from hpctl.detection.check import CheckedMachine
 from hpctl.detection.machine import boot_age_s
 from hpctl.detection.outside.ask import SOCKET
 from hpctl.detection.outside.hma_log import open_source
 from hpctl.detection.outside.hma_watch import HealthAgentWatch, booted_at
 from hpctl.detection.outside.local_server import LocalServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge
+from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
 from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
 from hpctl.detection.outside.reported import Reported
-from hpctl.detection.runner import Check, Runner
-from hpctl.faults.catalogue import rules
+from hpctl.detection.runner import CheckRunner, LoadedCheck
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.run_within import run_within
@@ -122,7 +122,7 @@ class PluginRunner(threading.Thread):
         super().__init__(name="plugins", daemon=True)
         self._directory, self._listener = directory, listener
         self._earlier = tuple(earlier)
-        self._runner: Runner | None = None
+        self._runner: CheckRunner | None = None
         self._lock = threading.Lock()
         self._stopping = False
 
@@ -130,9 +130,11 @@ class PluginRunner(threading.Thread):
         """Until stopped."""
         if not self._directory.exists():
             return
-        loaded = [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(self._directory)]
-        machine = Machine()
-        runner = Runner(
+        loaded = [
+            LoadedCheck(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(self._directory)
+        ]
+        machine = CheckedMachine()
+        runner = CheckRunner(
             loaded,
             machine,
             self._listener,
@@ -171,7 +173,7 @@ class Sources:
     """Serves and follows from `start` to `stop`.
 
     Reports are kept in `spool` over a restart; of the findings that a former run of the agent
-    recalls, those of `theirs` belong in `earlier`.
+    recalls, those of `is_outside_check` belong in `earlier`.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class Sources:
         agent: AgentLink,
         earlier: Iterable[Finding] = (),
     ) -> None:
-        self._generation, self._agent, self._rules = generation, agent, rules()
+        self._generation, self._agent, self._rules = generation, agent, build_rules()
         self._reported = Reported(generation.boot, spool / "reported.json", agent)
         self._server = LocalServer(places.socket, self._reported, self.verdict)
         self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), agent)
@@ -214,9 +216,9 @@ class Sources:
     def verdict(self) -> NodeVerdict:
         """What the agent thinks of this node now."""
         as_of, findings = self._agent.last_look()
-        return judge(self._generation, findings, as_of, self._rules, datetime.now(UTC))
+        return judge_node(self._generation, findings, as_of, self._rules, datetime.now(UTC))
 
 
-def theirs(check: str) -> bool:
+def is_outside_check(check: str) -> bool:
     """Whether a finding of that check is kept here: not to be recalled from the agent's spool."""
     return check.startswith(_OWN)

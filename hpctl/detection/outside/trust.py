@@ -7,7 +7,7 @@ from pathlib import Path
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def owners() -> frozenset[int]:
+def trusted_owners() -> frozenset[int]:
     """Whose files are trusted: root's, and the agent's own where it runs as another user."""
     return frozenset({0, os.geteuid()})
 
@@ -19,7 +19,7 @@ def why_not(path: Path, status: os.stat_result) -> str:
     """
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a symbolic link"
-    if status.st_uid not in owners():
+    if status.st_uid not in trusted_owners():
         return f"{path} belongs to uid {status.st_uid}, not to root"
     sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
     if status.st_mode & _OTHERS_WRITE and not sticky:

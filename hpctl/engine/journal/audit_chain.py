@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.events import ConfigurationTaken, Event, RequestTaken
-from hpctl.engine.journal.rows import decode
+from hpctl.engine.journal.rows import decode_event
 
 AUDITED: Final = (RequestTaken, ConfigurationTaken)
 FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
@@ -31,19 +31,19 @@ class AuditRow(Struct, frozen=True):
     @property
     def event(self) -> Event:
         """What it records. Raises JournalCorrupt."""
-        return decode(self.seq, self.kind, self.payload)
+        return decode_event(self.seq, self.kind, self.payload)
 
 
-def link(before: str, kind: str, payload: str) -> str:
+def chain_digest(before: str, kind: str, payload: str) -> str:
     """Return the digest of a row, from that of the row before it."""
     return hashlib.sha256(f"{before}\n{kind}\n{payload}".encode()).hexdigest()
 
 
-def broken(trail: Iterable[AuditRow]) -> AuditRow | None:
+def find_broken_row(trail: Iterable[AuditRow]) -> AuditRow | None:
     """Return the first row whose digest does not follow from the rows before it; None: all do."""
     before = FIRST
     for row in trail:
-        if row.digest != link(before, row.kind, row.payload):
+        if row.digest != chain_digest(before, row.kind, row.payload):
             return row
         before = row.digest
     return None

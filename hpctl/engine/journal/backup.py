@@ -50,7 +50,7 @@ def copy_rows(
         tell(done, total)
 
 
-def backup(url: str, file: Path, tell: Tell) -> None:
+def copy_journal(url: str, file: Path, tell: Tell) -> None:
     """Copy a journal, also while daemons write it. Raises Unavailable, JournalCorrupt, HpctlError
     where the file exists or cannot be written."""
     if file.exists():
@@ -60,7 +60,7 @@ def backup(url: str, file: Path, tell: Tell) -> None:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(open_journal(url)) as reader:
-            _copy(reader, url, part, tell)
+            _copy_rows(reader, url, part, tell)
         part.rename(file)
     except (OSError, sqlite3.Error, DBAPIError) as error:
         raise HpctlError(
@@ -72,7 +72,7 @@ def backup(url: str, file: Path, tell: Tell) -> None:
                 left.unlink(missing_ok=True)
 
 
-def _copy(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
+def _copy_rows(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
     path = sqlite_path(url)
     if path is not None:
         copy_file(path, target)

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.engine.journal.audit_chain import FIRST, AuditRow, link
+from hpctl.engine.journal.audit_chain import FIRST, AuditRow, chain_digest
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
-from hpctl.engine.journal.rows import decode, health_as_heard, info_of, request_of
+from hpctl.engine.journal.rows import decode_event, health_as_heard, info_of, request_of
 from hpctl.engine.journal.state import Corrupt, State
 from hpctl.toolkit.errors import JournalCorrupt
 
@@ -27,7 +27,7 @@ RESTORE_HINT = (
 )
 
 
-class Problem(Struct, frozen=True):
+class JournalProblem(Struct, frozen=True):
     """The first row that is wrong: its table and key, why, and what to do."""
 
     table: str
@@ -46,7 +46,7 @@ class Checked(Struct, frozen=True):
     open_recoveries: int
     audit_digest: str
     digest: str
-    problem: Problem | None = None
+    problem: JournalProblem | None = None
 
 
 class BadRow(Exception):
@@ -54,10 +54,10 @@ class BadRow(Exception):
 
     def __init__(self, table: str, row: object, why: object, fix: str) -> None:
         super().__init__(why)
-        self.problem = Problem(table, str(row), str(why), fix)
+        self.problem = JournalProblem(table, str(row), str(why), fix)
 
 
-class _Walk:
+class _JournalWalk:
     """Reads every row as its readers do. Raises BadRow at the first that is wrong."""
 
     def __init__(self, reader: JournalReader, tell: Tell) -> None:
@@ -71,7 +71,7 @@ class _Walk:
 
     def run(self) -> None:
         """Read all tables."""
-        self._each("hpctl_events", self._reader.stored_events(), self._event)
+        self._each("hpctl_events", self._reader.stored_events(), self._check_event)
         if "hpctl_audit" in self.rows:
             self._each("hpctl_audit", self._reader.audit_rows(), self._audit_row)
         readers: dict[str, Callable[[Any], object]] = {
@@ -107,9 +107,9 @@ class _Walk:
             if self.done % TELL_EVERY == 0:
                 self._tell(self.done, self.total)
 
-    def _event(self, row: StoredEvent) -> None:
+    def _check_event(self, row: StoredEvent) -> None:
         table = "hpctl_past" if row.retired else "hpctl_events"
-        event = decode(row.seq, row.kind, row.payload)
+        event = decode_event(row.seq, row.kind, row.payload)
         if row.seq == self.seq:
             raise BadRow(table, row.seq, "two events have this number", RESTORE_HINT)
         self.seq = row.seq
@@ -124,7 +124,7 @@ class _Walk:
         self.newest = max(event.at, self.newest or event.at)
 
     def _audit_row(self, row: AuditRow) -> None:
-        if row.digest != link(self.audit, row.kind, row.payload):
+        if row.digest != chain_digest(self.audit, row.kind, row.payload):
             why = "does not follow from the rows before it: the audit trail was changed there"
             fix = (
                 "compare with a backup and the daemon's log: journalctl -u hpctl-daemon -g digest="
@@ -136,7 +136,7 @@ class _Walk:
 
 def examine_journal(reader: JournalReader, name: str, tell: Tell) -> Checked:
     """Return what a check of every row found."""
-    walk, problem = _Walk(reader, tell), None
+    walk, problem = _JournalWalk(reader, tell), None
     try:
         walk.run()
     except BadRow as bad:
@@ -148,7 +148,7 @@ def examine_journal(reader: JournalReader, name: str, tell: Tell) -> Checked:
     return Checked(name, schema, walk.rows, walk.newest, opened, walk.audit, digest, problem)
 
 
-def check(url: str, tell: Tell) -> Checked:
+def check_journal(url: str, tell: Tell) -> Checked:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
     with closing(open_source(url)) as source:
         reader = JournalReader(source)
@@ -157,17 +157,17 @@ def check(url: str, tell: Tell) -> Checked:
             with reader.snapshot() as moment:
                 return examine_journal(moment, reader.name, tell)
         except JournalCorrupt as error:
-            problem = Problem("hpctl_meta", "", str(error), error.hint)
+            problem = JournalProblem("hpctl_meta", "", str(error), error.hint)
             return Checked(reader.name, "", {}, None, 0, "", "", problem)
 
 
-def events(
+def list_events(
     url: str, since: datetime | None, recovery: str | None
 ) -> Iterator[tuple[int, str, str]]:
     """Yield number, kind and JSON of each event, ended ones too. Raises as `open_journal` does."""
     with closing(open_journal(url)) as reader, reader.snapshot() as moment:
         for row in moment.stored_events():
-            event = decode(row.seq, row.kind, row.payload)
+            event = decode_event(row.seq, row.kind, row.payload)
             if since is not None and event.at < since:
                 continue
             if recovery in (None, getattr(event, "recovery", "")):

@@ -149,7 +149,7 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        if passing(error):
+        if is_transient(error):
             raise Unavailable(
                 f"{what} cannot be reached: {message_of(error)}",
                 "is the database up, and its disk well? Until it answers hpctl does nothing",
@@ -169,7 +169,7 @@ def writing(what: str) -> Iterator[None]:
         raise OSError(f"{what} cannot be written: {message_of(error)}") from error
 
 
-def passing(error: SQLAlchemyError) -> bool:
+def is_transient(error: SQLAlchemyError) -> bool:
     """Whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
@@ -181,7 +181,7 @@ def passing(error: SQLAlchemyError) -> bool:
         return True
     if not isinstance(error, OperationalError):
         return False
-    return not isinstance(error.orig, sqlite3.Error) or sqlite_source.passing(error.orig)
+    return not isinstance(error.orig, sqlite3.Error) or sqlite_source.is_transient(error.orig)
 
 
 _STREAMED = 500
@@ -278,17 +278,17 @@ _server: dict[str, Any] = {
 }
 
 
-def _table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
+def _make_table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
     return Table(name, metadata, *columns, **more, **_server)
 
 
-meta = _table(
+meta = _make_table(
     "hpctl_meta",
     Column("name", String(32), primary_key=True),
     Column("value", String(64), nullable=False),
 )
 
-events = _table(
+events = _make_table(
     "hpctl_events",
     Column("seq", _id, primary_key=True, autoincrement=True),
     Column("kind", String(32), nullable=False),
@@ -297,7 +297,7 @@ events = _table(
     sqlite_autoincrement=True,
 )
 
-past = _table(
+past = _make_table(
     # What ended long ago: read to explain it, and never replayed by a daemon. It came later than
     # the other tables and changes none of them, so the schema's number is still the same.
     "hpctl_past",
@@ -312,7 +312,7 @@ past = _table(
     Index("hpctl_past_recovery", "recovery"),
 )
 
-audit = _table(
+audit = _make_table(
     # Who asked what, and by which configuration the daemon acted: each row's digest covers the
     # one before it, and nothing here is ever retired. Later than the other tables, like `past`.
     "hpctl_audit",
@@ -323,14 +323,14 @@ audit = _table(
     sqlite_autoincrement=True,
 )
 
-outbox = _table(
+outbox = _make_table(
     # What people are still to be told, one row for all. Later than the other tables, like `past`.
     "hpctl_outbox",
     Column("id", Integer, primary_key=True),
     Column("payload", _text, nullable=False),
 )
 
-agents = _table(
+agents = _make_table(
     "hpctl_agents",
     Column("node", String(255), primary_key=True),
     Column("instance", String(64), nullable=False),
@@ -339,14 +339,14 @@ agents = _table(
     Column("findings", _text, nullable=False),
 )
 
-heard = _table(
+heard = _make_table(
     "hpctl_heard",
     Column("id", Integer, primary_key=True),
     # One row for all nodes: ten thousand of them are heard every ten seconds.
     Column("times", _text, nullable=False),
 )
 
-requests = _table(
+requests = _make_table(
     "hpctl_requests",
     Column("id", _id, primary_key=True, autoincrement=True),
     Column("at", Double, nullable=False),
@@ -357,7 +357,7 @@ requests = _table(
     sqlite_autoincrement=True,
 )
 
-proofs = _table(
+proofs = _make_table(
     # By what the next leader believes a request that this one did not take. Later than the other
     # tables, like `past`; a file's requests need none.
     "hpctl_proofs",
@@ -365,14 +365,14 @@ proofs = _table(
     Column("credential", _text, nullable=False),
 )
 
-details = _table(
+details = _make_table(
     # What else a request says. Later than the other tables, like `past`; most requests have none.
     "hpctl_details",
     Column("request", _id, primary_key=True, autoincrement=False),
     Column("detail", _text, nullable=False),
 )
 
-lease = _table(
+lease = _make_table(
     "hpctl_lease",
     Column("id", Integer, primary_key=True),
     Column("epoch", Integer, nullable=False),
@@ -392,7 +392,7 @@ lease = _table(
     Column("successor", String(255), nullable=False, server_default=""),
 )
 
-standbys = _table(
+standbys = _make_table(
     "hpctl_standbys",
     Column("address", String(255), primary_key=True),
     Column("host", String(255), nullable=False),
@@ -405,7 +405,7 @@ standbys = _table(
 )
 
 
-def _add(c: Connection, *columns: Column[object]) -> None:
+def _add_column(c: Connection, *columns: Column[object]) -> None:
     for column in columns:
         table = column.table.name
         if column.name not in {one["name"] for one in inspect(c).get_columns(table)}:
@@ -415,14 +415,14 @@ def _add(c: Connection, *columns: Column[object]) -> None:
 
 def _to_2(c: Connection) -> None:
     """A leader that standbys watch: what they count, and where agents find it."""
-    _add(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
+    _add_column(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
 
 
 STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _to_2}
 """What makes a schema of that number from the one before it. New tables need no step."""
 
 
-def migrate(engine: Engine, found: int, file: Path | None) -> None:
+def migrate_journal(engine: Engine, found: int, file: Path | None) -> None:
     """Bring a journal of schema `found` up to date. `file`: SQLite's.
 
     Raises JournalCorrupt where the trial fails: nothing was changed then.
@@ -431,18 +431,18 @@ def migrate(engine: Engine, found: int, file: Path | None) -> None:
     if file is not None:
         kept = file.with_name(f"{file.name}.schema-{found}")
         try:
-            _try(engine, found, file, kept)
+            _try_migration(engine, found, file, kept)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise JournalCorrupt(
                 f"the journal cannot be migrated from schema {found} to {newest}: {error}",
                 f"nothing was changed: make room beside {file}, or run the hpctl that wrote it",
             ) from error
         log.info("the journal as it was before its migration is kept in %s", kept)
-    _run(engine, found)
+    _run_migrations(engine, found)
     log.warning("the journal was migrated from schema %d to %d", found, newest)
 
 
-def _run(engine: Engine, found: int) -> None:
+def _run_migrations(engine: Engine, found: int) -> None:
     with engine.begin() as c:
         if c.dialect.name == "sqlite":
             c.execute(text("BEGIN IMMEDIATE"))
@@ -453,7 +453,7 @@ def _run(engine: Engine, found: int) -> None:
         c.execute(row.values(value=str(max(STEPS))))
 
 
-def _try(engine: Engine, found: int, file: Path, kept: Path) -> None:
+def _try_migration(engine: Engine, found: int, file: Path, kept: Path) -> None:
     """Keep a copy, migrate another one, and count what is in it."""
     trial = file.with_name(f"{file.name}.trial")
     for old in (kept, trial):
@@ -464,7 +464,7 @@ def _try(engine: Engine, found: int, file: Path, kept: Path) -> None:
     other = make_engine(file_url(trial))
     count = select(func.count()).select_from(events)
     try:
-        _run(other, found)
+        _run_migrations(other, found)
         with engine.connect() as before, other.connect() as after:
             counts = [c.execute(count).scalar() for c in (before, after)]
             after.execute(select(lease)).all()

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.change import ChangeOpened, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
@@ -24,7 +24,7 @@ from hpctl.vocabulary.node_recovery import (
     NodeSignal,
 )
 
-KINDS: Final = frozenset({Kind.REMOVE, Kind.RETURN})
+KINDS: Final = frozenset({ChangeKind.REMOVE, ChangeKind.RETURN})
 """The changes that are node recoveries by now."""
 
 _LEFT: Final = (NodeSignal.REMEDY_ACCEPTED, NodeSignal.INSTANCE_GONE)
@@ -43,7 +43,7 @@ _SIGNALS: Final[dict[tuple[NodePhase, str], tuple[NodeSignal, ...]]] = {
 def read_opening(e: ChangeOpened) -> NodeRecovery:
     """Return the node recovery that an earlier version opened as a change."""
     node, instance = e.node or NodeName(""), e.instance or InstanceId("")
-    removes = e.kind is Kind.REMOVE
+    removes = e.kind is ChangeKind.REMOVE
     generation = Generation(node, instance, BootId(""))
     return NodeRecovery(
         id=e.recovery,
@@ -70,6 +70,6 @@ def read_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
     return () if rec.ended else _SIGNALS.get((rec.phase, seen), (seen,))
 
 
-def end(rec: NodeRecovery, at: datetime) -> NodeRecovery:
+def end_removal(rec: NodeRecovery, at: datetime) -> NodeRecovery:
     """Return a removal that ends because its node is treated for another reason."""
     return rec.on(NodeSignal.OPERATOR_TOOK_OVER, at, "another recovery treats the node")

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -21,7 +21,7 @@ def move_times(recovery: R, seconds: float) -> R:
     """
 
     def moved(at: datetime | None) -> datetime | None:
-        return None if at is None else later(at, seconds)
+        return None if at is None else add_seconds(at, seconds)
 
     def moved_step(step: StepRecord) -> StepRecord:
         return replace(step, started=moved(step.started), resolved=moved(step.resolved))

@@ -20,8 +20,8 @@ from hpctl.engine.journal.rows import (
     DaemonInfo,
     Row,
     StandbyInfo,
-    checked,
-    decode,
+    check_schema,
+    decode_event,
     health_as_heard,
     info_of,
     request_of,
@@ -109,7 +109,7 @@ class JournalReader:
     def check_schema(self) -> None:
         """Raise Unavailable where there is no journal yet, or JournalCorrupt where it is of a
         release that this one cannot read."""
-        checked(self.schema(), self.name)
+        check_schema(self.schema(), self.name)
 
     def check_cluster(self, cluster: str) -> None:
         """Raise HpctlError where the journal is another cluster's."""
@@ -138,7 +138,7 @@ class JournalReader:
         with self._source.rows(f"{query} ORDER BY seq", {"after": after}) as rows:
             found: Iterable[Row] = rows if since is None else without_ended_jobs(rows, since)
             for row in found:
-                event = decode(*row)
+                event = decode_event(*row)
                 self.position = row[0]
                 yield row[0], event
 
@@ -146,7 +146,7 @@ class JournalReader:
         """Return the next events with their numbers."""
         query = f"{_EVENTS} WHERE seq > :after ORDER BY seq LIMIT :most"
         with self._source.rows(query, {"after": after, "most": most}) as rows:
-            return [(row.seq, decode(*row)) for row in rows]
+            return [(row.seq, decode_event(*row)) for row in rows]
 
     def newest(self) -> int:
         """Return the number of the last event, 0 where there is none."""
@@ -236,7 +236,7 @@ class JournalReader:
         query = f"{_EVENTS} WHERE kind = :kind ORDER BY seq DESC"
         with self._source.rows(query, {"kind": RequestTaken.__name__}) as rows:
             for row in rows:
-                event = decode(*row)
+                event = decode_event(*row)
                 if isinstance(event, RequestTaken) and event.request == request:
                     return event
         return None

@@ -18,7 +18,7 @@ from hpctl.engine.journal.check import Checked, Tell, examine_journal
 from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.rows import utc
+from hpctl.engine.journal.rows import read_timestamp
 from hpctl.engine.journal.source import file_url, sqlite_path
 from hpctl.engine.journal.sqlite_source import SqliteSource, copy_file
 from hpctl.engine.journal.store import Store
@@ -34,7 +34,7 @@ TRANSIENT_TABLES = (t.lease.name, t.standbys.name)
 """Tables of daemons that run: not of the journal that is put back."""
 
 
-class Target(Struct, frozen=True):
+class RestoreTarget(Struct, frozen=True):
     """Where a backup is to go: the events that are there, and those of them that are younger than
     the backup."""
 
@@ -43,7 +43,7 @@ class Target(Struct, frozen=True):
     lost: int
 
 
-def prepared(file: Path, directory: Path) -> str:
+def prepare_copy(file: Path, directory: Path) -> str:
     """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
     JournalCorrupt, HpctlError."""
     copy, hint = directory / "backup.db", "name what `hpctl journal backup` has written"
@@ -58,15 +58,15 @@ def prepared(file: Path, directory: Path) -> str:
     return file_url(copy)
 
 
-def target(source: str, url: str, now: datetime) -> Target:
+def find_target(source: str, url: str, now: datetime) -> RestoreTarget:
     """Return where a backup would go. Raises HpctlError where a daemon runs, or another journal is
     there, Unavailable, JournalCorrupt."""
     file = sqlite_path(url)
     if file is not None and not file.exists():
-        return Target(str(file), 0, 0)
+        return RestoreTarget(str(file), 0, 0)
     with closing(open_source(url)) as there:
         if t.meta.name not in there.tables():
-            return Target(there.name, 0, 0)
+            return RestoreTarget(there.name, 0, 0)
         with (
             closing(open_journal(source)) as wanted,
             wanted.snapshot() as a,
@@ -76,14 +76,14 @@ def target(source: str, url: str, now: datetime) -> Target:
             _refuse_other(a, b)
             newest = max((event.seq for event in a.stored_events()), default=0)
             numbers = [event.seq for event in b.stored_events()]
-            return Target(there.name, len(numbers), sum(seq > newest for seq in numbers))
+            return RestoreTarget(there.name, len(numbers), sum(seq > newest for seq in numbers))
 
 
 def _refuse_running(there: JournalReader, now: datetime) -> None:
     hint = "stop every head node's daemon: systemctl stop hpctl-daemon.socket hpctl-daemon"
     held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
-        until = f"{utc(held.until):%H:%M:%S} UTC"
+        until = f"{read_timestamp(held.until):%H:%M:%S} UTC"
         why = f"the daemon on {held.host} (pid {held.pid}) holds the journal until {until}"
         raise HpctlError(why, hint)
     standby = there.standby_since(now.timestamp() - STANDBY_S)
@@ -105,7 +105,7 @@ def _refuse_other(source: JournalReader, there: JournalReader) -> None:
         )
 
 
-def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
+def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked:
     """Put a prepared backup in a journal's place, in one transaction. The lease's epoch goes on, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     Store(url).close()

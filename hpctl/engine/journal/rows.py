@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported
 from hpctl.engine.view import Request
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
@@ -32,12 +32,12 @@ def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
     return msgspec.json.Decoder(EVENT_TYPES[kind]) if kind in EVENT_TYPES else None
 
 
-def encode(event: Event) -> tuple[str, str]:
+def encode_event(event: Event) -> tuple[str, str]:
     """The record's kind and its JSON."""
     return type(event).__name__, _encoder.encode(event).decode()
 
 
-def decode(seq: int, kind: str, payload: str) -> Event:
+def decode_event(seq: int, kind: str, payload: str) -> Event:
     """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
     try:
         decoder = _decoder(kind)
@@ -84,7 +84,7 @@ _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
 
 
-class Holder(Struct, frozen=True):
+class DaemonIdentity(Struct, frozen=True):
     """A daemon as the lease and the table of standbys name it. `address`: its intake, as agents
     reach it."""
 
@@ -130,7 +130,7 @@ class StandbyInfo(Struct, frozen=True):
     behind: int
 
 
-def checked(schema: str | None, name: str) -> None:
+def check_schema(schema: str | None, name: str) -> None:
     """Refuse a database without a journal, or with another version's. Raises Unavailable,
     JournalCorrupt."""
     if schema is None:
@@ -140,14 +140,14 @@ def checked(schema: str | None, name: str) -> None:
     if schema == str(SCHEMA_VERSION):
         return
     what = f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}"
-    if 0 < natural(schema) < SCHEMA_VERSION:
+    if 0 < parse_count(schema) < SCHEMA_VERSION:
         raise Unavailable(
             what, "the daemon of this release migrates it: systemctl restart hpctl-daemon"
         )
     raise JournalCorrupt(what, "run the hpctl version that wrote it, or a later one")
 
 
-def utc(stamp: float) -> datetime:
+def read_timestamp(stamp: float) -> datetime:
     """Seconds since the epoch, as every table keeps time, as an aware datetime."""
     return datetime.fromtimestamp(stamp, UTC)
 
@@ -179,7 +179,7 @@ def _health_of(row: Any, heard: float) -> Health:
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
         return Health(
             Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
-            utc(max(row.last_heard, heard)),
+            read_timestamp(max(row.last_heard, heard)),
             _findings.decode(row.findings),
         )
     except _UNREADABLE as error:
@@ -209,14 +209,14 @@ def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]
 def request_of(row: Any, proof: str) -> Request:
     """What an operator asked for. Raises JournalCorrupt."""
     with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
-        return Request(row.id, utc(row.at), row.verb, row.target, row.asked_by, proof)
+        return Request(row.id, read_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
 def info_of(row: Any) -> DaemonInfo:
     """Who holds the lease. Raises JournalCorrupt."""
     values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
-        values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
+        values |= {name: read_timestamp(values[name]) for name in ("started", "heartbeat", "until")}
         return DaemonInfo(**values)
 
 
@@ -225,4 +225,4 @@ def standby_of(row: Any) -> StandbyInfo:
     with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
         behind = max(0, (row.newest or 0) - row.seq)
-        return StandbyInfo(**values, heartbeat=utc(row.heartbeat), behind=behind)
+        return StandbyInfo(**values, heartbeat=read_timestamp(row.heartbeat), behind=behind)

@@ -64,7 +64,7 @@ class SqliteSource:
         try:
             yield
         except sqlite3.Error as error:
-            if passing(error):
+            if is_transient(error):
                 raise Unavailable(
                     f"the journal at {self.name} cannot be reached: {error}",
                     "is the database up, and its disk well? Until it answers hpctl does nothing",
@@ -80,7 +80,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
 
 
-def passing(error: sqlite3.Error) -> bool:
+def is_transient(error: sqlite3.Error) -> bool:
     """Whether the trouble is with reaching the file, not with what is in it."""
     if isinstance(error, sqlite3.InterfaceError):
         return True

@@ -32,14 +32,14 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.moved_times import move_times
-from hpctl.toolkit.bounds import later
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.pause import Pause, end, lift, prune
-from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, resolved
+from hpctl.vocabulary.pause import Pause, end_pause, lift_pauses, prune_pauses
+from hpctl.vocabulary.recovery import IllegalSignal, StepRecord, resolve_step
 
 REPORTS_KEPT = 64
 """Of each job, in memory: more than any policy's budgets look back on."""
@@ -139,7 +139,9 @@ class State(Struct):
             case NodeRecoveryOpened():
                 self._open_node(event)
             case JobRecoveryOpened():
-                job = JobRecovery(**_opening(event, JobRecovery), phase=job_recovery.JobPhase.HIT)
+                job = JobRecovery(
+                    **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
+                )
                 self._open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
@@ -151,7 +153,7 @@ class State(Struct):
             case HoldLifted():
                 self._note_mass_event(self.holds.pop(event.target, None), event.at)
             case RequestTaken():
-                self._request(event)
+                self._fold_request(event)
             case ConfigurationTaken():
                 self.configuration = event
             case ClockSet():
@@ -178,11 +180,11 @@ class State(Struct):
         listed[rec.key] = rec.id
 
     def _open_node(self, event: NodeRecoveryOpened) -> None:
-        values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
+        values = {**_list_opening_fields(event, NodeRecovery), "opened_for": event.generation}
         node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
         earlier = self.node_recovery(node.node)
         if earlier is not None and earlier.was_change:
-            self.nodes[earlier.id] = earlier_removals.end(earlier, event.at)
+            self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
             del self.open_nodes[node.node]
         self._open(self.nodes, self.open_nodes, node)
         if not node.of_capacity:
@@ -198,7 +200,7 @@ class State(Struct):
         """A removal, or a return, as an earlier version wrote it."""
         beside = self.node_recovery(rec.node)
         if beside is not None and not beside.was_change and not rec.ended:
-            rec = earlier_removals.end(rec, rec.opened)
+            rec = earlier_removals.end_removal(rec, rec.opened)
         if not rec.ended:
             self._open(self.nodes, self.open_nodes, rec)
         elif rec.id in self.nodes:
@@ -243,7 +245,7 @@ class State(Struct):
             steps = (*rec.steps, begun)
         else:
             try:
-                steps = resolved(rec.steps, e.step, e.attempt, e.outcome, e.at)
+                steps = resolve_step(rec.steps, e.step, e.attempt, e.outcome, e.at)
             except IllegalSignal as error:
                 raise Corrupt(f"{e.recovery}: {error}") from error
         kept[rec.id] = replace(rec, steps=steps)
@@ -254,29 +256,31 @@ class State(Struct):
         if e not in known:
             self.reports[e.report.job] = (*known, e)[-REPORTS_KEPT:]
 
-    def _request(self, e: RequestTaken) -> None:
+    def _fold_request(self, e: RequestTaken) -> None:
         if not e.ok:
             return
         if e.verb == "pause":
-            self.pauses = prune(self.pauses, later(e.at, -PAUSES_KEPT_S))
+            self.pauses = prune_pauses(self.pauses, add_seconds(e.at, -PAUSES_KEPT_S))
             self.pauses[e.target] = Pause(e.target, e.by or "operator", e.at, e.why, e.until)
         elif e.verb in LIFTS_PAUSE:
-            self.pauses = lift(self.pauses, e.target, e.at)
+            self.pauses = lift_pauses(self.pauses, e.target, e.at)
         elif e.verb == PAUSE_ENDED:
-            self.pauses.update(end(self.pauses, e.target, e.at))
+            self.pauses.update(end_pause(self.pauses, e.target, e.at))
         elif e.verb == "approve":
             self.approvals[e.target] = e.at
         elif e.verb == "return":
             self.returned[NodeName(e.target)] = e.at
 
 
-def _opening(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
+def _list_opening_fields(
+    e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]
+) -> dict[str, Any]:
     """What an opening says of its recovery, under the recovery's own names."""
     values = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
     return {**values, "id": e.recovery, "opened": e.at, "since": e.at}
 
 
-def replay(events: Iterable[Event]) -> State:
+def replay_events(events: Iterable[Event]) -> State:
     """Rebuild memory. Raises Corrupt at the first event that cannot follow those before it.
 
     Without the cyclic collector, in half the time: it would look through a hundred thousand new

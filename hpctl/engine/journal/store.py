@@ -14,12 +14,12 @@ from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.audit_chain import AUDITED, FIRST, link
+from hpctl.engine.journal.audit_chain import AUDITED, FIRST, chain_digest
 from hpctl.engine.journal.database import (
     EngineSource,
     make_engine,
     message_of,
-    migrate,
+    migrate_journal,
     reading,
     writing,
 )
@@ -27,15 +27,15 @@ from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.journal.reader import JournalReader
 from hpctl.engine.journal.rows import (
     SCHEMA_VERSION,
+    DaemonIdentity,
     DaemonInfo,
-    Holder,
-    checked,
-    encode,
+    check_schema,
+    encode_event,
     health_row,
     heard_row,
 )
 from hpctl.engine.journal.source import sqlite_path
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 from hpctl.vocabulary.identity import NodeName
@@ -57,13 +57,13 @@ Proves = Callable[[int], str]
 
 def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
     """Add what is audited of a batch, in the batch's own transaction."""
-    audited = [encode(e) for e in batch if isinstance(e, AUDITED)]
+    audited = [encode_event(e) for e in batch if isinstance(e, AUDITED)]
     if not audited:
         return
     newest = select(t.audit.c.digest).order_by(t.audit.c.seq.desc()).limit(1)
     digest = c.execute(newest).scalar() or FIRST
     for kind, payload in audited:
-        digest = link(digest, kind, payload)
+        digest = chain_digest(digest, kind, payload)
         row = c.execute(insert(t.audit).values(kind=kind, payload=payload, digest=digest))
         (seq,) = row.inserted_primary_key or (0,)
         log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
@@ -115,10 +115,10 @@ class Store(JournalReader):
         for left in reversed(range(len(t.metadata.tables) + 2)):
             try:
                 found = self.schema()
-                if 0 < (old := natural(found or "")) < SCHEMA_VERSION:
-                    migrate(self._engine, old, self._file)
+                if 0 < (old := parse_count(found or "")) < SCHEMA_VERSION:
+                    migrate_journal(self._engine, old, self._file)
                     return
-                checked(found or str(SCHEMA_VERSION), self.name)
+                check_schema(found or str(SCHEMA_VERSION), self.name)
                 with self._engine.begin() as c:
                     if self._file is not None:
                         c.execute(text("BEGIN IMMEDIATE"))
@@ -160,7 +160,7 @@ class Store(JournalReader):
         """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
         if not batch:
             return
-        rows = [dict(zip(("kind", "payload"), encode(e), strict=True)) for e in batch]
+        rows = [dict(zip(("kind", "payload"), encode_event(e), strict=True)) for e in batch]
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
         self._still_there()
         with writing("the journal"), self._writer.begin() as c:
@@ -274,7 +274,7 @@ class Store(JournalReader):
             c.execute(insert(t.outbox).values(id=1, payload=payload))
 
     def take_lease(
-        self, me: Holder, seen: DaemonInfo | None, now: datetime, lease_s: float
+        self, me: DaemonIdentity, seen: DaemonInfo | None, now: datetime, lease_s: float
     ) -> None:
         """Become the one writer, under the next epoch. `seen`: the lease as it stood when it was
         found to have run out. Raises LeaseHeld where it was renewed or taken since, Unavailable,
@@ -338,7 +338,7 @@ class Store(JournalReader):
         """Refuse every write of the daemon's with LeaseLost until the lease is taken."""
         self._epoch = _NO_EPOCH
 
-    def note_standby(self, me: Holder, beat: int, now: datetime) -> None:
+    def note_standby(self, me: DaemonIdentity, beat: int, now: datetime) -> None:
         """Say that this standby lives, and how far it has read. Raises OSError."""
         keep = ("host", "address", "pid", "version")
         values = {name: getattr(me, name) for name in keep}

@@ -12,22 +12,22 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.engine.request_client import hosts
+from hpctl.engine.request_client import expand_target
 from hpctl.engine.world import World, known_nodes
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.insight.forecast.history import (
     Band,
     Forecast,
-    calibration,
-    error,
-    forecasts,
+    compute_error,
+    compute_weights,
+    forecast_nodes,
+    measure_calibration,
     spares_for,
-    weights,
 )
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Lines, Section
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.output import DRY_RUN
 from hpctl.toolkit.tables import BAD, DIM, HEAD
 from hpctl.vocabulary.identity import NodeName
@@ -138,24 +138,26 @@ def forecast_view(
     """The table as a value: the nodes asked for, else those with a history, or `every` one. `by`:
     the nodes of each Weight."""
     known = known_nodes(w)
-    found = forecasts(w.state, known, w.health, w.now, of=names or None)
+    found = forecast_nodes(w.state, known, w.health, w.now, of=names or None)
     shown = [f for f in found if every or names or f.breaks or f.signs]
-    bands = calibration(w.state, known, w.now)
+    bands = measure_calibration(w.state, known, w.now)
     return ForecastView(
         as_of=w.now,
-        nodes=tuple(map(_node, shown)),
+        nodes=tuple(map(_build_node_view, shown)),
         not_shown=len(found) - len(shown),
         spares=spares_for(found),
-        weights=None if by is None else {str(weight): fold(nodes) for weight, nodes in by.items()},
+        weights=None
+        if by is None
+        else {str(weight): fold_hostlist(nodes) for weight, nodes in by.items()},
         calibration=bands,
-        error=round(error(bands), 4) if bands else None,
+        error=round(compute_error(bands), 4) if bands else None,
     )
 
 
-def _node(f: Forecast) -> NodeForecastView:
+def _build_node_view(f: Forecast) -> NodeForecastView:
     chances = {name: round(getattr(f, name), 4) for name in ("day", "week", "month")}
     classes = {kind: round(part, 3) for kind, part in f.classes.items()}
-    return view_copy.copied(
+    return view_copy.copy_view(
         NodeForecastView, f, instance_id=f.instance, again=f.again, classes=classes, **chances
     )
 
@@ -183,19 +185,19 @@ def forecast(
     nodes, and drains none. The last table tells what was predicted here, and what happened.
     """
     loaded = config_loading.load_config(config)
-    world = gather(loaded, output.now(), slurm=True)
+    world = gather_world(loaded, output.now(), slurm=True)
     known = [str(n) for n in known_nodes(world)]
-    wanted = [NodeName(n) for name in names for n in hosts(name)]
+    wanted = [NodeName(n) for name in names for n in expand_target(name)]
     for name in wanted:
         if name not in known:
             raise output.no_such("nodes", name, known)
     asked = tuple(dict.fromkeys(wanted))
-    found = _weigh(loaded, world, asked, dry_run) if set_weights or dry_run else None
+    found = _set_weights(loaded, world, asked, dry_run) if set_weights or dry_run else None
     view = forecast_view(world, asked, every=every, by=found)
-    output.show("forecast", replace(view, dry_run=dry_run), as_json)
+    output.show_view("forecast", replace(view, dry_run=dry_run), as_json)
 
 
-def _weigh(
+def _set_weights(
     loaded: Config, w: World, names: Collection[NodeName], dry_run: bool
 ) -> Mapping[int, Sequence[NodeName]]:
     """Set the weights of these nodes, or of all that Slurm has. Raises HpctlError."""
@@ -204,13 +206,14 @@ def _weigh(
     if w.slurm is None:
         raise Unavailable(w.slurm_error, "No weight was set.")
     nodes = [n for n in names or w.slurm.nodes if n in w.slurm.nodes]
-    found = weights(forecasts(w.state, nodes, w.health, w.now, of=nodes))
+    found = compute_weights(forecast_nodes(w.state, nodes, w.health, w.now, of=nodes))
     slurm = make_scheduler(loaded)
     for weight, these in () if dry_run else found.items():
-        outcome = slurm.weigh(these, weight)
+        outcome = slurm.set_weight(these, weight)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             raise HpctlError(
-                f"the Weight of {fold(these)} was not set: {outcome.detail or outcome.code}",
+                f"the Weight of {fold_hostlist(these)} was not set:"
+                f" {outcome.detail or outcome.code}",
                 "Only root, SlurmUser and Slurm's administrators may.",
             )
     return found

@@ -133,18 +133,18 @@ class Break(Struct, frozen=True):
     signs: tuple[str, ...] = ()
 
 
-class Unit(Struct, frozen=True):
+class ForecastInstance(Struct, frozen=True):
     """One instance: since when it is watched, and its breaks, oldest first."""
 
     since: float
     breaks: tuple[Break, ...] = ()
 
-    def at(self, now: float) -> "Unit":
+    def at(self, now: float) -> "ForecastInstance":
         """What was known of it at a time."""
         return replace(self, breaks=tuple(b for b in self.breaks if b.begun < now))
 
 
-class Model(Struct, frozen=True):
+class BreakModel(Struct, frozen=True):
     """What was learned up to `now`: the factors, each the mean of its posterior."""
 
     now: float
@@ -156,18 +156,18 @@ class Model(Struct, frozen=True):
     breaks: int
     priors: Priors = PRIORS
 
-    def own(self, unit: Unit) -> tuple[float, float]:
+    def own(self, unit: ForecastInstance) -> tuple[float, float]:
         """An instance's own breaks and how many were expected of one like all others, both
         discounted, each with the prior's share: their quotient is its factor."""
         decay = math.log(2) / self.priors.half_life
         expected = 0.0
-        for step, begin, end, _ in _stretches(unit, self.now):
+        for step, begin, end, _ in _list_stretches(unit, self.now):
             part = math.exp(-decay * (self.now - end)) - math.exp(-decay * (self.now - begin))
             expected += self.base * self.recency[step] * part / decay
         seen = sum(math.exp(-decay * (self.now - b.begun)) for b in unit.breaks)
         return self.shape + seen, self.shape + expected
 
-    def shares(self, unit: Unit, signs: Collection[str] = ()) -> dict[str, float]:
+    def shares(self, unit: ForecastInstance, signs: Collection[str] = ()) -> dict[str, float]:
         """By class: what part of its breaks is expected to be of it, times its indicators."""
         mine, weight = Counter(b.kind for b in unit.breaks), self.priors.own_class
         whole = weight + len(unit.breaks)
@@ -178,26 +178,26 @@ class Model(Struct, frozen=True):
                     found[kind] = found.get(kind, 0.0) * self.signs[sign.name]
         return found
 
-    def chance(self, unit: Unit, days: float, signs: Collection[str] = ()) -> float:
+    def chance(self, unit: ForecastInstance, days: float, signs: Collection[str] = ()) -> float:
         """How likely an instance in service breaks within so many days (negative binomial)."""
         seen, expected = self.own(unit)
         # What sets a node apart wears off as its past does.
         part = days * math.log(2) / self.priors.half_life
         factor = 1.0 + (seen / expected - 1.0) * -math.expm1(-part) / part
         hazard = factor * sum(self.shares(unit, signs).values())
-        ahead = Unit(
+        ahead = ForecastInstance(
             unit.since, tuple(replace(b, back=min(b.back, self.now)) for b in unit.breaks[-1:])
         )
         until = self.now + days
         exposed = sum(
             self.recency[step] * (end - max(begin, self.now))
-            for step, begin, end, _ in _stretches(ahead, until)
+            for step, begin, end, _ in _list_stretches(ahead, until)
             if end > self.now
         )
         return -math.expm1(-seen * math.log1p(self.base * hazard * exposed / seen))
 
 
-def _stretches(unit: Unit, now: float) -> Iterator[tuple[int, float, float, bool]]:
+def _list_stretches(unit: ForecastInstance, now: float) -> Iterator[tuple[int, float, float, bool]]:
     """An instance's time in service: step of recency, begin, end, whether it ended in a break."""
     begin, last = unit.since, -math.inf
     for number in range(len(unit.breaks) + 1):
@@ -216,13 +216,13 @@ def _stretches(unit: Unit, now: float) -> Iterator[tuple[int, float, float, bool
             begin = max(last, unit.since)
 
 
-def learn(
-    units: Iterable[Unit],
+def learn_model(
+    units: Iterable[ForecastInstance],
     quiet_days: float,
     now: float,
     priors: Priors = PRIORS,
     prevalence: Mapping[str, float] | None = None,
-) -> Model:
+) -> BreakModel:
     """The factors from all that was seen. `quiet_days`: node-days of instances that never broke.
     `prevalence`: the share of nodes that have each indicator now."""
     units = list(units)
@@ -230,7 +230,7 @@ def learn(
     exposure[-1] = quiet_days
     kinds, signs = Counter[str](), Counter[str]()
     for unit in units:
-        for step, begin, end, broke in _stretches(unit, now):
+        for step, begin, end, broke in _list_stretches(unit, now):
             exposure[step] += end - begin
             events[step] += broke
         kinds.update(b.kind for b in unit.breaks)
@@ -244,7 +244,7 @@ def learn(
     total = kinds.total() + sum(priors.classes.values())
     names = {*priors.classes, *kinds}
     there = prevalence or {}
-    model = Model(
+    model = BreakModel(
         now, base, tuple(recency), 1.0 / priors.spread,
         {k: (priors.classes.get(k, 0.0) + kinds[k]) / total for k in sorted(names)},
         {
@@ -254,15 +254,15 @@ def learn(
         },
         kinds.total(), priors,
     )  # fmt: skip
-    return replace(model, shape=1.0 / _spread(model, units))
+    return replace(model, shape=1.0 / _estimate_spread(model, units))
 
 
-def _spread(model: Model, units: Sequence[Unit]) -> float:
+def _estimate_spread(model: BreakModel, units: Sequence[ForecastInstance]) -> float:
     """The variance of nodes' own factor, by moments: what counts vary by beyond chance."""
     weight = model.priors.spread_events
     excess, square = weight * model.priors.spread, weight
     for unit in units:
-        parts = _stretches(unit, model.now)
+        parts = _list_stretches(unit, model.now)
         mean = sum(model.base * model.recency[k] * (end - begin) for k, begin, end, _ in parts)
         excess += (len(unit.breaks) - mean) ** 2 - mean
         square += mean**2

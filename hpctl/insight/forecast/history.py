@@ -22,12 +22,12 @@ from hpctl.insight.forecast.decide import (
     SIGNS,
     STEPS,
     Break,
-    Model,
-    Unit,
+    BreakModel,
+    ForecastInstance,
     class_of,
-    learn,
+    learn_model,
 )
-from hpctl.toolkit.bounds import span
+from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -60,12 +60,12 @@ class Forecast(Struct, frozen=True):
         return self.breaks > 2 and self.month >= AGAIN_CHANCE
 
 
-class History(Struct, frozen=True):
+class BreakHistory(Struct, frozen=True):
     """The instances that were ever treated, as the journal has them. `since`: when it begins, in
     days. `gone`: those that were replaced."""
 
     since: float
-    units: Mapping[InstanceId, Unit]
+    units: Mapping[InstanceId, ForecastInstance]
     treated: Mapping[InstanceId, tuple[NodeRecovery, ...]]
     gone: frozenset[InstanceId]
     of_node: Mapping[NodeName, InstanceId]
@@ -79,14 +79,18 @@ def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
 
 
-def history(state: State, now: datetime) -> History:
+def read_history(state: State, now: datetime) -> BreakHistory:
     """What the journal of the last RECENT_S tells. A person's orders, what was withdrawn and mass
     events are no breaks of the node's own."""
-    start = _days(now) - RECENT_S / DAY
-    since = max(start, _days(state.began)) if state.began is not None else _days(now)
+    start = _convert_to_days(now) - RECENT_S / DAY
+    since = (
+        max(start, _convert_to_days(state.began))
+        if state.began is not None
+        else _convert_to_days(now)
+    )
     treated_by_now = [r for r in state.nodes.values() if r.opened <= now and not r.of_capacity]
     past = sorted(treated_by_now, key=lambda r: r.opened)
-    shared = _mass([r for r in past if not (r.by or r.withdrawn)])
+    shared = _find_mass_events([r for r in past if not (r.by or r.withdrawn)])
     treated: dict[InstanceId, list[NodeRecovery]] = {}
     born: dict[InstanceId, float] = {}
     of_node: dict[NodeName, InstanceId] = {}
@@ -96,42 +100,46 @@ def history(state: State, now: datetime) -> History:
         of_node[rec.node] = new
         if old != new:
             gone.add(old)
-            born[new] = _days(rec.since)
+            born[new] = _convert_to_days(rec.since)
         if not (rec.by or rec.withdrawn or rec.id in shared):
             treated.setdefault(old, []).append(rec)
     units = {
-        instance: Unit(
+        instance: ForecastInstance(
             max(since, born.get(instance, since)),
-            tuple(_break(r, state, instance in gone) for r in recs if _days(r.opened) >= since),
+            tuple(
+                _make_break(r, state, instance in gone)
+                for r in recs
+                if _convert_to_days(r.opened) >= since
+            ),
         )
         for instance, recs in treated.items()
     }
     kept = {instance: tuple(recs) for instance, recs in treated.items()}
-    return History(since, units, kept, frozenset(gone), of_node)
+    return BreakHistory(since, units, kept, frozenset(gone), of_node)
 
 
-def _days(at: datetime) -> float:
+def _convert_to_days(at: datetime) -> float:
     return at.timestamp() / DAY
 
 
-def _break(rec: NodeRecovery, state: State, gone: bool) -> Break:
+def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
     back = math.inf
     if rec.ended and rec.opened_for.instance == rec.generation.instance:
-        back = _days(rec.since)
+        back = _convert_to_days(rec.since)
         by_hand = state.returned.get(rec.node)
         if rec.phase is NodePhase.ESCALATED and by_hand is not None:
-            back = max(back, _days(by_hand))
+            back = max(back, _convert_to_days(by_hand))
     elif rec.ended and not gone:
-        back = _days(rec.since)
-    return Break(_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
+        back = _convert_to_days(rec.since)
+    return Break(_convert_to_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
 
 
-def _mass(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
+def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
     """The recoveries that were one event of many nodes."""
     by_rule: dict[str, list[NodeRecovery]] = {}
     for rec in past:
         by_rule.setdefault(rec.rule, []).append(rec)
-    window = span(MASS_WINDOW_S)
+    window = clamp_duration(MASS_WINDOW_S)
     shared: set[RecoveryId] = set()
     for recs in by_rule.values():
         first = 0
@@ -144,7 +152,7 @@ def _mass(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
     return shared
 
 
-def forecasts(
+def forecast_nodes(
     state: State,
     nodes: Collection[NodeName],
     health: Mapping[NodeName, Health],
@@ -153,11 +161,11 @@ def forecasts(
 ) -> tuple[Forecast, ...]:
     """Every one of the nodes, or those `of` them, the worst first. A node that is out of service is
     taken to be back."""
-    past = history(state, now)
+    past = read_history(state, now)
     signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
-    model = _learned(past, nodes, signs, _days(now))
+    model = _learn_model(past, nodes, signs, _convert_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
-    quiet, found = Unit(past.since), []
+    quiet, found = ForecastInstance(past.since), []
     alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
     for node in nodes if of is None else of:
         known = health.get(node)
@@ -165,26 +173,28 @@ def forecasts(
         unit = past.units.get(instance, quiet)
         shown = signs.get(node, ())
         if unit.breaks:
-            chances = _chances(model, unit, shown)
+            chances = _estimate_chances(model, unit, shown)
         else:
             if shown not in alike:
-                alike[shown] = _chances(model, quiet, shown)
+                alike[shown] = _estimate_chances(model, quiet, shown)
             chances = alike[shown]
         recs = past.treated.get(instance, ()) if unit.breaks else ()
         mine = _NodePast(node, instance, unit, recs, shown)
         jobs = sum(moved.get(rec.id, 0) for rec in recs)
-        found.append(_forecast(model, mine, chances, jobs))
+        found.append(_make_forecast(model, mine, chances, jobs))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
 
 
 def rank_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
     """Return how likely each of some nodes breaks within a week."""
     known = {*view.scheduler.nodes, *view.health}
-    found = forecasts(view.state, known, view.health, now, of=nodes)
+    found = forecast_nodes(view.state, known, view.health, now, of=nodes)
     return {forecast.node: forecast.week for forecast in found}
 
 
-def _chances(model: Model, unit: Unit, signs: tuple[str, ...]) -> tuple[float, float, float]:
+def _estimate_chances(
+    model: BreakModel, unit: ForecastInstance, signs: tuple[str, ...]
+) -> tuple[float, float, float]:
     day, week, month = HORIZONS
     return (
         model.chance(unit, day, signs), model.chance(unit, week, signs),
@@ -192,20 +202,22 @@ def _chances(model: Model, unit: Unit, signs: tuple[str, ...]) -> tuple[float, f
     )  # fmt: skip
 
 
-def _learned(
-    past: History,
+def _learn_model(
+    past: BreakHistory,
     nodes: Collection[NodeName],
     signs: Mapping[NodeName, tuple[str, ...]],
     now: float,
-) -> Model:
+) -> BreakModel:
     there = Counter(name for found in signs.values() for name in found)
     share = {name: n / max(len(nodes), 1) for name, n in there.items()}
     units = [u.at(now) for u in past.units.values() if u.since < now]
     broken = [u for u in units if u.breaks]
-    return learn(broken, _quiet(past, len(nodes), now) * (now - past.since), now, PRIORS, share)
+    return learn_model(
+        broken, _count_quiet_nodes(past, len(nodes), now) * (now - past.since), now, PRIORS, share
+    )
 
 
-def _quiet(past: History, nodes: int, now: float) -> int:
+def _count_quiet_nodes(past: BreakHistory, nodes: int, now: float) -> int:
     """How many of the nodes had not broken by then: an instance that is gone has a successor."""
     return max(0, nodes - sum(
         i not in past.gone and bool(u.at(now).breaks) for i, u in past.units.items()
@@ -217,13 +229,13 @@ class _NodePast(Struct, frozen=True):
 
     node: NodeName
     instance: InstanceId
-    unit: Unit
+    unit: ForecastInstance
     recs: Sequence[NodeRecovery]
     signs: tuple[str, ...]
 
 
-def _forecast(
-    model: Model, of: _NodePast, chances: tuple[float, float, float], jobs: int
+def _make_forecast(
+    model: BreakModel, of: _NodePast, chances: tuple[float, float, float], jobs: int
 ) -> Forecast:
     """`chances`: to break within a day, a week, a month. `jobs`: those that its breaks moved."""
     unit, recs, signs = of.unit, of.recs, of.signs
@@ -241,7 +253,7 @@ def _forecast(
         signs=signs,
         first=recs[0].opened if recs else None,
         last=recs[-1].opened if recs else None,
-        why=_why(model, unit, rules, signs),
+        why=_explain_factors(model, unit, rules, signs),
     )  # fmt: skip
 
 
@@ -249,7 +261,9 @@ def _most_first(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
-def _why(model: Model, unit: Unit, rules: Mapping[str, int], signs: tuple[str, ...]) -> str:
+def _explain_factors(
+    model: BreakModel, unit: ForecastInstance, rules: Mapping[str, int], signs: tuple[str, ...]
+) -> str:
     """The factors in plain words, each with what it multiplies the fleet's rate by."""
     parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
     if unit.breaks:
@@ -258,7 +272,7 @@ def _why(model: Model, unit: Unit, rules: Mapping[str, int], signs: tuple[str, .
         broke = f"broke {len(unit.breaks)} times" if len(unit.breaks) > 1 else "broke once"
         days = max(1, round(model.now - unit.breaks[0].begun))
         age = max(0.0, model.now - last.back)
-        back = "out of service" if math.isinf(last.back) else f"back for {_age(age)}"
+        back = "out of service" if math.isinf(last.back) else f"back for {_format_age(age)}"
         seen, expected = model.own(unit)
         parts = [
             f"{broke} within {days} d: {causes}",
@@ -269,11 +283,11 @@ def _why(model: Model, unit: Unit, rules: Mapping[str, int], signs: tuple[str, .
     return "; ".join(parts)
 
 
-def _age(days: float) -> str:
+def _format_age(days: float) -> str:
     return f"{days:.0f} d" if days >= 2 else f"{24 * days:.0f} h"
 
 
-def finding(f: Forecast) -> Finding | None:
+def make_finding(f: Forecast) -> Finding | None:
     """The advice as a finding of the head node: WARN, and never a reason to act."""
     if f.first is None or f.last is None:
         return None
@@ -301,28 +315,30 @@ BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 WEEK: Final = 7.0
 
 
-def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tuple[Band, ...]:
+def measure_calibration(
+    state: State, nodes: Collection[NodeName], now: datetime
+) -> tuple[Band, ...]:
     """What would have been predicted at the beginning of each past week, from what was known then,
     and what happened in it. Weeks before the journal's first are no evidence."""
-    past, end = history(state, now), _days(now)
+    past, end = read_history(state, now), _convert_to_days(now)
     sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
 
-    def add(chance: float, happened: float, count: int = 1) -> None:
+    def add_outcome(chance: float, happened: float, count: int = 1) -> None:
         row = sums[min(bisect_right(BANDS, chance), len(sums)) - 1]
         row[0], row[1], row[2] = row[0] + count, row[1] + chance * count, row[2] + happened
 
     at = end - WEEK
     while at - WEEK >= past.since:
-        model, firsts = _learned(past, nodes, {}, at), 0
+        model, firsts = _learn_model(past, nodes, {}, at), 0
         for unit in past.units.values():
             then = unit.at(at)
             broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
             if then.breaks and then.breaks[-1].back <= at:
-                add(model.chance(then, WEEK), broke)
+                add_outcome(model.chance(then, WEEK), broke)
             elif not then.breaks and unit.since <= at:
                 firsts += broke
-        quiet = _quiet(past, len(nodes), at)
-        add(model.chance(Unit(past.since), WEEK), firsts, quiet)
+        quiet = _count_quiet_nodes(past, len(nodes), at)
+        add_outcome(model.chance(ForecastInstance(past.since), WEEK), firsts, quiet)
         at -= WEEK
     return tuple(
         Band(low, high, round(n), chance / n, happened / n)
@@ -331,13 +347,13 @@ def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tup
     )
 
 
-def error(bands: Sequence[Band]) -> float:
+def compute_error(bands: Sequence[Band]) -> float:
     """The calibration error: how far predictions lay from what happened, by node-weeks."""
     total = sum(b.node_weeks for b in bands)
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
 
 
-def weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
+def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
     """The nodes by Slurm's Weight: one more for each 5 % of the chance to break within a week, so
     that slurmctld gives jobs the nodes that will last. Without a history it is 1, the default.
 

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from hpctl.engine.journal.state import State
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import Observer
-from hpctl.engine.view import fresh
+from hpctl.engine.view import is_fresh
 from hpctl.insight.forecast.decide import CHECK
-from hpctl.insight.forecast.history import finding, forecasts
+from hpctl.insight.forecast.history import forecast_nodes, make_finding
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.decide import GAUGES, WINDOW, groups_of
 from hpctl.vocabulary.identity import Generation, InstanceId, NodeName
-from hpctl.vocabulary.isolation import walled
+from hpctl.vocabulary.isolation import isolate_call
 from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.ports import Clock
 
@@ -67,23 +67,25 @@ class PeerWindows:
         with self._lock:
             closed, self._open = self._open, {}
         renewed = {
-            node for node, (generation, _, _) in closed.items() if self._renewed(node, generation)
+            node
+            for node, (generation, _, _) in closed.items()
+            if self._is_renewed(node, generation)
         }
         self._generations.update((node, known[0]) for node, known in closed.items())
         memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
-        self._memory = decide.judge(groups, _means(closed), memory, now)
-        return decide.findings(self._memory)
+        self._memory = decide.judge_peers(groups, _compute_means(closed), memory, now)
+        return decide.make_findings(self._memory)
 
     def of(self, generation: Generation, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """`found`, where it was that generation that was judged; else nothing."""
         return found if self._generations.get(generation.node) == generation else ()
 
-    def _renewed(self, node: NodeName, generation: Generation) -> bool:
+    def _is_renewed(self, node: NodeName, generation: Generation) -> bool:
         """Another boot or instance: what the former one did is no evidence against it."""
         return self._generations.get(node, generation) != generation
 
 
-def _means(
+def _compute_means(
     closed: dict[NodeName, tuple[Generation, list[float], list[int]]],
 ) -> dict[NodeName, dict[str, float]]:
     return {
@@ -177,7 +179,7 @@ class GreyFailures:
     def _run(self) -> None:
         while not self._stop.wait(WINDOW.total_seconds()):
             # Advice must not end the daemon, nor end for good by one bad window.
-            flaw = walled("peers", "peers", lambda _: self.compare(), None)
+            flaw = isolate_call("peers", "peers", lambda _: self.compare(), None)
             if flaw is not None:
                 log.error("peers were not compared: %s", flaw)
 
@@ -186,7 +188,7 @@ class GreyFailures:
         now = self._clock.now()
         scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
-        known = fresh(scheduler.known_at, self._view_age_s, now)
+        known = is_fresh(scheduler.known_at, self._view_age_s, now)
         groups = groups_of(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_by_peers(found)
@@ -210,8 +212,8 @@ class GreyFailures:
         counts = Counter(rec.node for rec in state.nodes.values() if not rec.of_capacity)
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
-        found = forecasts(state, nodes, known, self._clock.now(), of=often)
-        repeated = {f.instance: again for f in found if f.again and (again := finding(f))}
+        found = forecast_nodes(state, nodes, known, self._clock.now(), of=often)
+        repeated = {f.instance: again for f in found if f.again and (again := make_finding(f))}
         self._found.set_by_history(repeated)
         if changed := before.keys() ^ repeated.keys():
             theirs = {n for n, h in known.items() if h.generation.instance in changed}

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -180,7 +180,7 @@ class PeerGroup(Struct, frozen=True):
     parts: tuple[tuple[NodeName, ...], ...]
 
 
-class Mark(Struct, frozen=True):
+class OutlierMark(Struct, frozen=True):
     """A node stood out in one window: its value, the peers' reference, z, and how many peers."""
 
     value: float
@@ -191,7 +191,7 @@ class Mark(Struct, frozen=True):
     beside: str = ""
 
 
-class Track(Struct, frozen=True):
+class OutlierTrack(Struct, frozen=True):
     """What is remembered of one node and signal: kept only while some window stood out.
 
     `marks`: the last windows that were judged, oldest first; the end of one that stood out,
@@ -203,11 +203,11 @@ class Track(Struct, frozen=True):
     last: datetime
     judged: datetime
     count: int
-    mark: Mark
+    mark: OutlierMark
     found: bool = False
 
 
-Memory = Mapping[tuple[NodeName, str], Track]
+Memory = Mapping[tuple[NodeName, str], OutlierTrack]
 
 
 def groups_of(
@@ -238,48 +238,50 @@ def groups_of(
     return tuple(groups)
 
 
-def judge(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime) -> Memory:
+def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime) -> Memory:
     """The memory after one more window, which ended at `now`; `memory` is that before it."""
     after = {key: t for key, t in memory.items() if now - t.judged <= FORGET}
     tracked = {node for node, _ in after}
     for group in groups:
         mine = tracked.intersection(group.nodes)
-        everybody = _Part.of(group.nodes, seen)
-        parts = [everybody] if len(group.parts) == 1 else [_Part.of(p, seen) for p in group.parts]
+        everybody = _PeerSubset.of(group.nodes, seen)
+        parts = (
+            [everybody] if len(group.parts) == 1 else [_PeerSubset.of(p, seen) for p in group.parts]
+        )
         for signal in SIGNALS:
             for part in (everybody,) if signal.wide else parts:
                 members = part.working if signal.busy else part.members
-                found = _window(signal, group.job, members, mine)
+                found = _judge_window(signal, group.job, members, mine)
                 if found is not None:
-                    _note(after, signal.name, *found, now)
+                    _record_marks(after, signal.name, *found, now)
     return after
 
 
-def findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
+def make_findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
     """What is found at present, by node: WARN, with the onset as `first`."""
     found: dict[NodeName, tuple[Finding, ...]] = {}
     for (node, name), track in sorted(memory.items()):
         if track.found:
-            found[node] = (*found.get(node, ()), _finding(SIGNAL[name], track))
+            found[node] = (*found.get(node, ()), _make_finding(SIGNAL[name], track))
     return found
 
 
 _Members = Sequence[tuple[NodeName, Mapping[str, float]]]
 
 
-class _Part(Struct, frozen=True):
+class _PeerSubset(Struct, frozen=True):
     """Nodes that are compared with each other, as far as they were heard."""
 
     members: _Members
     working: _Members
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _Part:
+    def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _PeerSubset:
         members = [(node, seen[node]) for node in nodes if node in seen]
-        return cls(members, _working(members))
+        return cls(members, _select_working(members))
 
 
-def _working(members: _Members) -> _Members:
+def _select_working(members: _Members) -> _Members:
     """The members whose GPUs do the work: at least seven tenths as busy as the middle one.
 
     Where no agent tells the utilisation, power stands in: an idle GPU draws a fifth of a busy
@@ -293,9 +295,9 @@ def _working(members: _Members) -> _Members:
     return members
 
 
-def _window(
+def _judge_window(
     signal: PeerGauge, job: JobId, members: _Members, tracked: set[NodeName]
-) -> tuple[dict[NodeName, Mark], list[NodeName]] | None:
+) -> tuple[dict[NodeName, OutlierMark], list[NodeName]] | None:
     """Who stood out, and which of the tracked nodes certainly did not; None where nobody can
     tell. A node that is far off among peers who are all over the place is neither."""
     gauge = signal.gauge
@@ -303,18 +305,20 @@ def _window(
     if len(readings) < LEAST_PEERS:
         return None
     if gauge == REMOTE or signal.odd:
-        marks = _differing(job, readings) if signal.odd else _silent_peer(signal, job, readings)
+        marks = (
+            _find_differing(job, readings) if signal.odd else _silent_peer(signal, job, readings)
+        )
         return marks, [node for _, node in readings if node in tracked and node not in marks]
     ordered = sorted(value for value, _ in readings)
-    centre = _centre(signal, ordered)
+    centre = _compute_center(signal, ordered)
     reach = max(signal.floor, signal.share * abs(centre))
     worst = ordered[-1] if signal.worse > 0 else ordered[0]
     marks = {}
     if (worst - centre) * signal.worse >= reach:
-        marks = _odd(signal, job, readings, centre, reach)
+        marks = _find_outliers(signal, job, readings, centre, reach)
         power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
-        usual = _middle(sorted(power.values())) if len(power) >= LEAST_PEERS else None
-        marks = {node: _beside(mark, power.get(node), usual) for node, mark in marks.items()}
+        usual = _compute_median(sorted(power.values())) if len(power) >= LEAST_PEERS else None
+        marks = {node: _add_power(mark, power.get(node), usual) for node, mark in marks.items()}
     clean = [
         node
         for value, node in (readings if tracked else ())
@@ -323,13 +327,13 @@ def _window(
     return marks, clean
 
 
-def _odd(
+def _find_outliers(
     signal: PeerGauge,
     job: JobId,
     readings: Sequence[tuple[float, NodeName]],
     centre: float,
     reach: float,
-) -> dict[NodeName, Mark]:
+) -> dict[NodeName, OutlierMark]:
     """The members that lie far out on the bad side, unless so many do that it is not theirs."""
     offs = [(value - centre) * signal.worse for value, _ in readings]
     # Those that are not quite so far out tell too whether the cause is shared.
@@ -342,17 +346,17 @@ def _odd(
         if off < reach:
             continue
         # Its peers are the others: in a small job one's own value would widen the spread.
-        others = _Others(ordered, bisect_left(ordered, value))
-        centre = _centre(signal, others)
+        others = _OtherMembers(ordered, bisect_left(ordered, value))
+        centre = _compute_center(signal, others)
         near = (len(others) - 1) // 4 * 2 + 1 if signal.low else len(others)
-        spread = max(_spread(others, near, centre), _TINY * reach)
+        spread = max(_compute_spread(others, near, centre), _TINY * reach)
         z = _TO_SIGMA * (value - centre) * signal.worse / spread
         if z >= signal.z:
-            out[node] = Mark(value, centre, z, len(others), job)
+            out[node] = OutlierMark(value, centre, z, len(others), job)
     return out
 
 
-class _Others(Struct, frozen=True):
+class _OtherMembers(Struct, frozen=True):
     """Sorted values but for the one at a place, without a copy of them for each outlier."""
 
     ordered: Sequence[float]
@@ -365,7 +369,7 @@ class _Others(Struct, frozen=True):
         return self.ordered[at + (at >= self.place)]
 
 
-def _spread(ordered: _Others, count: int, centre: float) -> float:
+def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
     """The middle one of the distances of the first `count` values from a centre."""
     half = count // 2
     if count % 2:
@@ -376,7 +380,7 @@ def _spread(ordered: _Others, count: int, centre: float) -> float:
     ) / 2
 
 
-def _nth_distance(ordered: _Others, count: int, centre: float, nth: int) -> float:
+def _nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
     """The `nth` smallest distance: the nearest values stand in a row, which bisection finds."""
     first, last = 0, count - nth
     while first < last:
@@ -388,13 +392,13 @@ def _nth_distance(ordered: _Others, count: int, centre: float, nth: int) -> floa
     return max(abs(ordered[first] - centre), abs(ordered[first + nth - 1] - centre))
 
 
-def _centre(signal: PeerGauge, ordered: Sequence[float] | _Others) -> float:
-    return ordered[(len(ordered) - 1) // 4] if signal.low else _middle(ordered)
+def _compute_center(signal: PeerGauge, ordered: Sequence[float] | _OtherMembers) -> float:
+    return ordered[(len(ordered) - 1) // 4] if signal.low else _compute_median(ordered)
 
 
 def _silent_peer(
     signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
-) -> dict[NodeName, Mark]:
+) -> dict[NodeName, OutlierMark]:
     """These events name the *other* end: if all but one raise them, it is that one; if only one
     raises them, it is that node itself. Anything between points at nobody."""
     raising = [(value, node) for value, node in readings if value >= signal.floor]
@@ -402,40 +406,42 @@ def _silent_peer(
         odd, centre = raising[0], 0.0
     elif len(raising) == len(readings) - 1:
         odd = next(item for item in readings if item[0] < signal.floor)
-        centre = _middle(sorted(value for value, _ in raising))
+        centre = _compute_median(sorted(value for value, _ in raising))
     else:
         return {}
-    return {odd[1]: Mark(odd[0], centre, 0.0, len(readings) - 1, job)}
+    return {odd[1]: OutlierMark(odd[0], centre, 0.0, len(readings) - 1, job)}
 
 
-def _differing(job: JobId, readings: Sequence[tuple[float, NodeName]]) -> dict[NodeName, Mark]:
+def _find_differing(
+    job: JobId, readings: Sequence[tuple[float, NodeName]]
+) -> dict[NodeName, OutlierMark]:
     """Who is not set up as most are; nobody where most do not agree."""
     ((usual, count),) = Counter(value for value, _ in readings).most_common(1)
     if count < _MOST * len(readings):
         return {}
     return {
-        node: Mark(value, usual, 0.0, len(readings) - 1, job)
+        node: OutlierMark(value, usual, 0.0, len(readings) - 1, job)
         for value, node in readings
         if value != usual
     }
 
 
-def _middle(ordered: Sequence[float] | _Others) -> float:
+def _compute_median(ordered: Sequence[float] | _OtherMembers) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _beside(mark: Mark, power: float | None, usual: float | None) -> Mark:
+def _add_power(mark: OutlierMark, power: float | None, usual: float | None) -> OutlierMark:
     """Who waits draws little power: shown beside the signal, for the person who reads it."""
     if power is None or usual is None:
         return mark
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
 
 
-def _note(
-    memory: dict[tuple[NodeName, str], Track],
+def _record_marks(
+    memory: dict[tuple[NodeName, str], OutlierTrack],
     name: str,
-    marks: Mapping[NodeName, Mark],
+    marks: Mapping[NodeName, OutlierMark],
     clean: Iterable[NodeName],
     now: datetime,
 ) -> None:
@@ -444,9 +450,9 @@ def _note(
         old = memory.get((node, name))
         kept = (*old.marks, now)[-of:] if old else (now,)
         found = old is not None and old.found
-        memory[node, name] = Track(
+        memory[node, name] = OutlierTrack(
             marks=kept,
-            onset=old.onset if old and found else _first(kept, now) - WINDOW,
+            onset=old.onset if old and found else _find_onset(kept, now) - WINDOW,
             last=now,
             judged=now,
             count=old.count + 1 if old else 1,
@@ -469,21 +475,21 @@ def _stood_out(marks: Iterable[datetime | None]) -> int:
     return sum(mark is not None for mark in marks)
 
 
-def _first(marks: Iterable[datetime | None], now: datetime) -> datetime:
+def _find_onset(marks: Iterable[datetime | None], now: datetime) -> datetime:
     return next((mark for mark in marks if mark is not None), now)
 
 
-def _finding(signal: PeerGauge, track: Track) -> Finding:
+def _make_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
     mark = track.mark
     need = f"{_stood_out(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
     if signal.gauge == REMOTE:
         contrast = "its peers raise these, it does not" if mark.centre else "it alone raises these"
         text = (
-            f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' median "
-            f"{_number(mark.centre)}: {contrast}, {mark.peers} peers, {need}"
+            f"{signal.gauge} {_format_number(mark.value)} {signal.unit}, peers' median "
+            f"{_format_number(mark.centre)}: {contrast}, {mark.peers} peers, {need}"
         )
     elif signal.odd:
-        shown = _version if signal.gauge == VBIOS else _number
+        shown = _format_version if signal.gauge == VBIOS else _format_number
         unit = f" {signal.unit}" if signal.unit else ""
         text = (
             f"{signal.gauge} {shown(mark.value)}{unit}, most of {mark.peers} peers have "
@@ -492,9 +498,9 @@ def _finding(signal: PeerGauge, track: Track) -> Finding:
     else:
         middle = "lower quartile" if signal.low else "median"
         text = (
-            f"{signal.gauge} {_number(mark.value)} {signal.unit}, peers' {middle} "
-            f"{_number(mark.centre)}, z {min(mark.z, 999.0):.1f} by MAD, {mark.peers} peers, "
-            f"{need}{mark.beside}"
+            f"{signal.gauge} {_format_number(mark.value)} {signal.unit}, peers' {middle} "
+            f"{_format_number(mark.centre)}, z {min(mark.z, 999.0):.1f} by MAD, "
+            f"{mark.peers} peers, {need}{mark.beside}"
         )
     return Finding(
         check=f"peer.{signal.name}",
@@ -508,10 +514,10 @@ def _finding(signal: PeerGauge, track: Track) -> Finding:
     )
 
 
-def _version(value: float) -> str:
-    digits = f"{natural(f'{value:.0f}'):010x}"
+def _format_version(value: float) -> str:
+    digits = f"{parse_count(f'{value:.0f}'):010x}"
     return ".".join(digits[n : n + 2] for n in range(0, len(digits), 2))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -13,11 +13,18 @@ import click
 from msgspec import Meta, Struct, field
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.world_offline import Followed
-from hpctl.insight.report.decide import FaultRow, Node, Published, Report, StageRow, Total
-from hpctl.insight.report.decide import report as figures
+from hpctl.engine.world_offline import JournalMemory
+from hpctl.insight.report.decide import (
+    CostReport,
+    CountedNode,
+    FaultCostRow,
+    Published,
+    StageRow,
+    Total,
+)
+from hpctl.insight.report.decide import build_report as figures
 from hpctl.insight.report.held import HeldFaults
-from hpctl.insight.report.html import page
+from hpctl.insight.report.html import render_page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.declared_view import (
@@ -30,7 +37,7 @@ from hpctl.toolkit.declared_view import (
     Section,
     number_column,
 )
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.tables import DIM
 
@@ -69,18 +76,18 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
         return next((self.partitions[p] for p in partitions if p in self.partitions), self.gpu_hour)
 
 
-def spent(total: Total, currency: str) -> str:
+def format_cost(total: Total, currency: str) -> str:
     """`12.5 GPU-hours (31.25 USD)`."""
     money = f" ({total.cost:,.2f} {currency})" if currency and total.cost is not None else ""
     return f"{total.gpu_hours:,.1f} GPU-hours{money}"
 
 
-def published(rates: tuple[Published, ...]) -> str:
+def format_published(rates: tuple[Published, ...]) -> str:
     """`3.79 (Llama 3, arXiv 2407.21783); ...`."""
     return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
 
-def _cost(fault: FaultRow) -> str:
+def _format_fault_cost(fault: FaultCostRow) -> str:
     return "-" if fault.lost.cost is None else f"{fault.lost.cost:,.2f}"
 
 
@@ -99,7 +106,7 @@ class StageText(Struct, frozen=True):
     stage: StageRow
 
 
-def _stages(view: ReportView) -> list[StageText]:
+def _format_stages(view: ReportView) -> list[StageText]:
     nodes = [StageText("node", stage) for stage in view.report.node_stages]
     return nodes + [StageText("job", stage) for stage in view.report.job_stages]
 
@@ -136,8 +143,8 @@ TABLES = (
             number_column("FAILURES", "failures"),
             number_column("PER 1,000 NODE-DAYS", "{per_1000:.2f}"),
             number_column("GPU-HOURS", "{lost.gpu_hours:,.1f}"),
-            number_column("{currency}", _cost, when="currency"),
-            Column("PUBLISHED", lambda row: published(row.published), fold=True, wide=True),
+            number_column("{currency}", _format_fault_cost, when="currency"),
+            Column("PUBLISHED", lambda row: format_published(row.published), fold=True, wide=True),
         ),
         title="Failures",
     ),
@@ -150,13 +157,13 @@ TABLES = (
         title="Runs that went wrong by themselves",
     ),
     Section(
-        _stages,
+        _format_stages,
         (
             Column("OF", "of"),
             number_column("STAGE", lambda row: row.stage.name.replace("_", " ")),
             number_column("COUNT", "stage.count"),
-            number_column("MEAN", lambda row: duration(row.stage.mean_s)),
-            Column("MEDIAN", lambda row: duration(row.stage.median_s), fold=True),
+            number_column("MEAN", lambda row: format_duration(row.stage.mean_s)),
+            Column("MEDIAN", lambda row: format_duration(row.stage.median_s), fold=True),
         ),
         title="Time to repair",
     ),
@@ -189,7 +196,7 @@ class ReportView(Struct, frozen=True):
 
     cluster: str
     currency: str
-    report: Report
+    report: CostReport
     assumptions: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
@@ -207,27 +214,27 @@ class ReportView(Struct, frozen=True):
     @property
     def idle(self) -> str:
         """What jobs cost while they waited."""
-        return spent(self.report.idle, self.currency)
+        return format_cost(self.report.idle, self.currency)
 
     @property
     def out(self) -> str:
         """What nodes cost while they were out of service."""
-        return spent(self.report.out, self.currency)
+        return format_cost(self.report.out, self.currency)
 
     @property
     def restarts(self) -> str:
         """What restarts of jobs saved."""
-        return spent(self.report.restarts, self.currency)
+        return format_cost(self.report.restarts, self.currency)
 
     @property
     def kept(self) -> str:
         """What nodes that were repaired saved."""
-        return spent(self.report.kept, self.currency)
+        return format_cost(self.report.kept, self.currency)
 
     @property
     def unneeded(self) -> str:
         """What drains without a remedy cost."""
-        return spent(self.report.unneeded, self.currency)
+        return format_cost(self.report.unneeded, self.currency)
 
 
 def html_page(view: ReportView) -> str:
@@ -236,12 +243,12 @@ def html_page(view: ReportView) -> str:
 
     tables = [(str(one.title), *section_texts(one, view)) for one in TABLES]
     facts = fact_texts(SUMMARY, view)
-    return page(view.cluster, view.report, facts, tables, view.assumptions)
+    return render_page(view.cluster, view.report, facts, tables, view.assumptions)
 
 
-def read(
+def read_report(
     config: Config, since: datetime, until: datetime, by_hand: timedelta, prices: Prices | None
-) -> Report:
+) -> CostReport:
     """The figures, from the journal with its past and the nodes that Slurm knows now.
 
     Raises what opening the journal raises, and Unavailable where Slurm does not answer.
@@ -252,9 +259,9 @@ def read(
     from hpctl.engine.world_reader import read_slurm
 
     nodes = read_slurm(config).nodes
-    journal = Followed(since, past=views.looks_back(until, ended=False, since=since))
+    journal = JournalMemory(since, past=views.looks_back(until, ended=False, since=since))
     held = HeldFaults()
-    quiet, err = not sys.stderr.isatty(), output.console(err=True)
+    quiet, err = not sys.stderr.isatty(), output.make_console(err=True)
     with (
         closing(open_reader(config)) as store,
         Progress(console=err, transient=True, disable=quiet) as bar,
@@ -267,7 +274,7 @@ def read(
     fleet = {}
     for name, node in nodes.items():
         price = prices.of(node.partitions) if prices else None
-        fleet[name] = Node(dict(node.has.gres).get("gpu", 0), price)
+        fleet[name] = CountedNode(dict(node.has.gres).get("gpu", 0), price)
     return figures(journal.state, fleet, since, until, by_hand, held.list_all())
 
 
@@ -310,14 +317,14 @@ def report(
     listed = None
     if prices is not None:
         listed = yaml_files.struct_of(
-            Prices, yaml_files.read(prices, PriceError), prices, PriceError
+            Prices, yaml_files.read_text(prices, PriceError), prices, PriceError
         )
-    found = read(loaded, since, until, timedelta(seconds=by_hand), listed)
-    assumed = tuple(text.format(by_hand=duration(by_hand)) for text in ASSUMED)
+    found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)
+    assumed = tuple(text.format(by_hand=format_duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)
     if html is not None:
         text = html_page(view)
         Path(html).write_text(text, encoding="utf-8")
         output.echo(f"hpctl: wrote {html}", err=True)
     if html is None or as_json:
-        output.show("report", view, as_json)
+        output.show_view("report", view, as_json)

@@ -16,7 +16,7 @@ from hpctl.engine.job_losses import find_standstill
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import find_fault_time
 from hpctl.insight.forecast.decide import class_of
-from hpctl.insight.forecast.history import Forecast, forecasts
+from hpctl.insight.forecast.history import Forecast, forecast_nodes
 from hpctl.insight.report.held import HeldFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -54,7 +54,7 @@ PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
 _MOST: Final = 10
 
 
-class Node(Struct, frozen=True):
+class CountedNode(Struct, frozen=True):
     """What a node has, and the price of an hour of one of its GPUs, where that is known."""
 
     gpus: int = 0
@@ -68,7 +68,7 @@ class Total(Struct, frozen=True):
     gpu_hours: float = 0.0
     cost: float | None = 0.0
 
-    def plus(self, hours: float, node: Node, nodes: int = 1) -> "Total":
+    def add_hours(self, hours: float, node: CountedNode, nodes: int = 1) -> "Total":
         """One more: hours of so many nodes of a kind."""
         spent = hours * node.gpus * nodes
         known = self.cost is not None and node.price is not None
@@ -76,7 +76,7 @@ class Total(Struct, frozen=True):
         return Total(self.count + 1, self.gpu_hours + spent, cost)
 
 
-class FaultRow(Struct, frozen=True):
+class FaultCostRow(Struct, frozen=True):
     """Failures of a class, per 1,000 node-days too, and what was lost by them."""
 
     name: str
@@ -104,7 +104,7 @@ class SpareRow(Struct, frozen=True):
     last: int
 
 
-class Report(Struct, frozen=True):
+class CostReport(Struct, frozen=True):
     """The figures. `idle`: jobs that did not run; `out`: nodes out of service; `restarts` and
     `kept`: what hpctl saved of each; `unneeded`: drained, and returned without a remedy; `held`:
     how many faults of nodes each gate held that nothing treated. They count as failures, but for
@@ -115,8 +115,8 @@ class Report(Struct, frozen=True):
     nodes: int
     gpus: int
     node_days: float
-    all: FaultRow
-    classes: tuple[FaultRow, ...]
+    all: FaultCostRow
+    classes: tuple[FaultCostRow, ...]
     runs: Mapping[str, int]
     orders: int
     idle: Total
@@ -134,11 +134,11 @@ class Report(Struct, frozen=True):
 
 class _Period(Struct, frozen=True):
     state: State
-    fleet: Mapping[NodeName, Node]
+    fleet: Mapping[NodeName, CountedNode]
     since: datetime
     until: datetime
     by_hand: timedelta
-    usual: Node
+    usual: CountedNode
 
     def has(self, at: datetime) -> bool:
         return self.since <= at < self.until
@@ -148,7 +148,7 @@ class _Period(Struct, frozen=True):
         seconds = (min(end, self.until) - max(begin, self.since)).total_seconds()
         return max(0.0, seconds) / 3600
 
-    def node(self, *names: NodeName) -> Node:
+    def node(self, *names: NodeName) -> CountedNode:
         """The first node that is still known; a usual one stands for those that are gone."""
         return next((self.fleet[n] for n in names if n in self.fleet), self.usual)
 
@@ -163,19 +163,19 @@ class _Period(Struct, frozen=True):
         return min(later, default=self.until)
 
 
-def report(  # noqa: PLR0913 -- pure: all that decides is an argument
+def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     state: State,
-    fleet: Mapping[NodeName, Node],
+    fleet: Mapping[NodeName, CountedNode],
     since: datetime,
     until: datetime,
     by_hand: timedelta,
     held: Sequence[HeldFault] = (),
-) -> Report:
+) -> CostReport:
     """The figures of a period. `fleet`: the nodes there are now, taken to be there all the time.
     `by_hand`: after what time a person would have repaired a node; `held`: the faults that gates
     held."""
     usual = Counter(fleet.values()).most_common(1)
-    p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else Node())
+    p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else CountedNode())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
     treated = [rec for rec in state.nodes.values() if not rec.of_capacity]
     nodes = sorted(treated, key=lambda rec: rec.opened)
@@ -185,42 +185,50 @@ def report(  # noqa: PLR0913 -- pure: all that decides is an argument
     jobs = [job for job in hit if p.hours(*find_standstill(job, p.until)) or p.has(job.opened)]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, Total] = {}
-    out, kept, unneeded = _nodes(p, nodes, lost)
-    idle, restarts = _jobs(p, jobs, lost)
+    out, kept, unneeded = _sum_nodes(p, nodes, lost)
+    idle, restarts = _sum_jobs(p, jobs, lost)
     untreated = [one for one in held if p.has(one.begun)]
     of_nodes = [one for one in untreated if one.gate != "correlated"]
     counts = Counter(class_of(rec.rule) for rec in faults)
     counts.update(class_of(one.rule) for one in of_nodes)
 
-    def row(name: str, count: int, cost: Total) -> FaultRow:
+    def make_row(name: str, count: int, cost: Total) -> FaultCostRow:
         rate = 1000 * count / node_days if node_days else 0.0
-        return FaultRow(name, count, rate, cost, PUBLISHED.get(name, ()))
+        return FaultCostRow(name, count, rate, cost, PUBLISHED.get(name, ()))
 
     names = sorted(lost.keys() | counts.keys(), key=lambda n: (-counts[n], n))
     both = [total.cost for total in (out, idle) if total.cost is not None]
     every = Total(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
-    return Report(
+    return CostReport(
         since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
-        all=row("all", len(faults) + len(of_nodes), every),
-        classes=tuple(row(name, counts[name], lost.get(name, Total())) for name in names),
+        all=make_row("all", len(faults) + len(of_nodes), every),
+        classes=tuple(make_row(name, counts[name], lost.get(name, Total())) for name in names),
         runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) and not rec.of_maintenance for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
-        node_stages=_stages(_node_times(r, state) for r in here if r.phase is NodePhase.RETURNED),
-        job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
-        again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
-        spares=tuple(_spares(p)),
+        node_stages=_summarize_stages(
+            _node_times(r, state) for r in here if r.phase is NodePhase.RETURNED
+        ),
+        job_stages=_summarize_stages(
+            _job_times(j) for j in jobs if p.has(j.opened) and _find_run_start(j)
+        ),
+        again=tuple(
+            f for f in forecast_nodes(state, list(fleet), {}, until) if f.breaks > 1
+        )[:_MOST],
+        spares=tuple(_list_spares(p)),
         held=dict(Counter(one.gate for one in untreated).most_common()),
     )  # fmt: skip
 
 
-def _add(lost: dict[str, Total], rule: RuleId, hours: float, node: Node, nodes: int = 1) -> None:
+def _add_loss(
+    lost: dict[str, Total], rule: RuleId, hours: float, node: CountedNode, nodes: int = 1
+) -> None:
     name = class_of(rule)
-    lost[name] = lost.get(name, Total()).plus(hours, node, nodes)
+    lost[name] = lost.get(name, Total()).add_hours(hours, node, nodes)
 
 
-def _nodes(
+def _sum_nodes(
     p: _Period, nodes: list[NodeRecovery], lost: dict[str, Total]
 ) -> tuple[Total, Total, Total]:
     """Time out of service; time in service before a person would have repaired the node; time out
@@ -235,18 +243,18 @@ def _nodes(
             continue
         node, back = p.node(rec.node), p.back(rec, nxt)
         if hours := p.hours(drained, back):
-            out = out.plus(hours, node)
-            _add(lost, rec.rule, hours, node)
+            out = out.add_hours(hours, node)
+            _add_loss(lost, rec.rule, hours, node)
         if not p.has(rec.since):
             continue
         if rec.phase is NodePhase.RETURNED and rec.remedied:
-            kept = kept.plus(p.hours(back, min(drained + p.by_hand, nxt or p.until)), node)
+            kept = kept.add_hours(p.hours(back, min(drained + p.by_hand, nxt or p.until)), node)
         elif (rec.phase is NodePhase.RETURNED or rec.withdrawn) and not (rec.remedied or rec.by):
-            unneeded = unneeded.plus(hours, node)
+            unneeded = unneeded.add_hours(hours, node)
     return out, kept, unneeded
 
 
-def _jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
+def _sum_jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
     """The time that jobs stood still, and what plain Slurm's restart would have added to it."""
     idle, saved = Total(), Total()
     for job in jobs:
@@ -255,16 +263,16 @@ def _jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[
         width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
         begin, end = find_standstill(job, p.until)
         hours = p.hours(begin, end)
-        idle = idle.plus(hours, node, width)
+        idle = idle.add_hours(hours, node, width)
         if cause is not None:
-            _add(lost, cause.rule, hours, node, width)
-            if _running(job) and p.has(end):
+            _add_loss(lost, cause.rule, hours, node, width)
+            if _find_run_start(job) and p.has(end):
                 gained = PLAIN_RESTART_S - (end - begin).total_seconds()
-                saved = saved.plus(max(0.0, gained) / 3600, node, width)
+                saved = saved.add_hours(max(0.0, gained) / 3600, node, width)
     return idle, saved
 
 
-def _running(job: JobRecovery) -> datetime | None:
+def _find_run_start(job: JobRecovery) -> datetime | None:
     seen = job_recovery.JobSignal.RUNNING_SEEN
     return next((move.at for move in job.trail if move.signal == seen), None)
 
@@ -273,14 +281,14 @@ def _node_times(rec: NodeRecovery, state: State) -> dict[str, float]:
     """Seconds by stage: from the first finding to the recovery, then by phase."""
     first = find_fault_time(rec, state)
     times = {"detect": (rec.opened - first).total_seconds()}
-    return times | _phases(rec, NodePhase.OPEN, rec.since)
+    return times | _split_phases(rec, NodePhase.OPEN, rec.since)
 
 
 def _job_times(job: JobRecovery) -> dict[str, float]:
-    return _phases(job, job_recovery.JobPhase.HIT, _running(job) or job.since)
+    return _split_phases(job, job_recovery.JobPhase.HIT, _find_run_start(job) or job.since)
 
 
-def _phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[str, float]:
+def _split_phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[str, float]:
     times, at = dict[str, float](), rec.opened
     for move in rec.trail:
         if move.at <= end:
@@ -289,7 +297,7 @@ def _phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[
     return {**times, "total": (end - rec.opened).total_seconds()}
 
 
-def _stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
+def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
     """Each stage over all that passed through it, in the order of phases."""
     found: dict[str, list[float]] = {}
     for one in times:
@@ -308,12 +316,12 @@ def _stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
     )
 
 
-def _spares(p: _Period) -> Iterator[SpareRow]:
+def _list_spares(p: _Period) -> Iterator[SpareRow]:
     """The sizes of each group's reservation: the last before the period, and all in it."""
     sizes: dict[str, list[int]] = {}
     done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)
     for one in sorted(done, key=lambda c: c.since):
-        if one.opened.kind is change.Kind.SPARES and one.since < p.until:
+        if one.opened.kind is change.ChangeKind.SPARES and one.since < p.until:
             known = sizes.setdefault(one.opened.group, [])
             if one.since <= p.since:
                 known.clear()

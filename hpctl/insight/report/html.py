@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from hpctl.insight.report.decide import Report
-from hpctl.toolkit.bounds import printable
-from hpctl.toolkit.durations import duration
+from hpctl.insight.report.decide import CostReport
+from hpctl.toolkit.bounds import make_printable
+from hpctl.toolkit.durations import format_duration
 
 #
 # The page of `hpctl report --html`: one file, no script, nothing loaded, light and dark.
@@ -35,10 +35,10 @@ WIDTH, LABEL, ROW = 720, 230, 22
 
 def text_of(value: object) -> str:
     """Text for HTML: escaped, and without what no page shows."""
-    return escape(printable(str(value)))
+    return escape(make_printable(str(value)))
 
 
-def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
+def render_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     """A bar a row: its name, length, value in words, and whether it is for comparison."""
     most = max((length for _, length, _, _ in rows), default=0.0) or 1.0
     lines = []
@@ -54,15 +54,15 @@ def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     return f'<svg viewBox="{box}" role="img">{"".join(lines)}</svg>'
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{text_of(name)}</th>" for name in heads)
     body = "".join(f"<tr>{''.join(f'<td>{text_of(c)}</td>' for c in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def page(
+def render_page(
     cluster: str,
-    r: Report,
+    r: CostReport,
     summary: Sequence[tuple[str, str]],
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
     assumptions: Sequence[str],
@@ -71,15 +71,16 @@ def page(
     period = f"{r.since:%Y-%m-%d %H:%M} to {r.until:%Y-%m-%d %H:%M} UTC"
     rates = [(c.name, c.per_1000, f"{c.per_1000:.2f}", False) for c in (r.all, *r.classes)]
     rates += [(one.source, one.rate, f"{one.rate:.2f}", True) for one in r.all.published]
-    stages = [(s.name, s.mean_s, duration(s.mean_s), False) for s in r.node_stages]
+    stages = [(s.name, s.mean_s, format_duration(s.mean_s), False) for s in r.node_stages]
     plots = {
         "Failures": "<p>Per 1,000 node-days: this fleet, and what others published.</p>"
-        + bars(rates),
-        "Time to repair": "<p>The mean of each stage of a node's recovery.</p>" + bars(stages),
+        + render_bars(rates),
+        "Time to repair": "<p>The mean of each stage of a node's recovery.</p>"
+        + render_bars(stages),
     }
     facts = "".join(f"<dt>{text_of(n)}</dt><dd>{text_of(t)}</dd>" for n, t in summary)
     parts = [
-        f"<h2>{text_of(title)}</h2>{plots.get(title, '')}{_table(heads, rows)}"
+        f"<h2>{text_of(title)}</h2>{plots.get(title, '')}{_render_table(heads, rows)}"
         for title, heads, rows in tables
         if rows
     ]

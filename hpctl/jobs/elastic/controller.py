@@ -38,7 +38,7 @@ from hpctl.jobs.elastic.group import (
     root_cause,
 )
 from hpctl.jobs.elastic.options import LauncherPlace
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.user_files import read_own_file
@@ -126,7 +126,9 @@ class AccountWriter(Struct):
                 file.write(text)
             Path(file.name).replace(self.path)
         except OSError as error:
-            print(printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True)
+            print(
+                make_printable(f"hpctl elastic: no account: {error}"), file=sys.stderr, flush=True
+            )
             self.path = None
 
 
@@ -147,13 +149,13 @@ def trouble_of(generation: GenerationRecord) -> Trouble | None:
     Kind and signature are what `crash.classify` makes of exit code and traceback.
     """
     # Only the reader's business: the launcher, which writes accounts, needs none of its patterns.
-    from hpctl.jobs.crash import classify
+    from hpctl.jobs.crash import classify_crash
 
     if generation.ended_at is None or not generation.failures:
         return None
     first = root_cause(list(generation.failures))
     trace = first.trace or (f"{first.exception}: {first.message}" if first.exception else "")
-    classified = classify(
+    classified = classify_crash(
         first.code,
         trace.splitlines(),
         at=datetime.fromtimestamp(first.at, UTC),
@@ -186,18 +188,20 @@ class GroupController:
         self._environment = environment
         self._group = RankGroup(place.nodes, limits)
         self._limits = limits
-        self._lines: dict[int, wire.Connection] = {}
+        self._lines: dict[int, wire.GroupConnection] = {}
         self._hosts: dict[int, str] = {}
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_empty = False
-        self._listener: wire.Listener | None = None
+        self._listener: wire.GroupListener | None = None
 
     async def listen(self) -> None:
         """Take the first of the step's ports that is free. Raises HpctlError where none is."""
         place = self._place
         try:
-            self._listener = wire.Listener(place.run_id, place.secret, place.nodes, self._client)
+            self._listener = wire.GroupListener(
+                place.run_id, place.secret, place.nodes, self._serve_client
+            )
         except OSError as error:
             raise HpctlError(str(error)) from error
 
@@ -210,7 +214,7 @@ class GroupController:
             await self._ended.wait()
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
-            self._do(
+            self._run_order(
                 self._group.gave_up_waiting(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
@@ -225,11 +229,11 @@ class GroupController:
 
     def own_launcher_left(self) -> None:
         """This node's launcher has ended: nobody is left to drive the group for."""
-        self._do(self._group.leaving(f"the launcher on {self._place.host} has ended"))
+        self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
 
     def asked(self, why: str) -> None:
         """Somebody wants the group restarted."""
-        self._do(self._group.asked(why))
+        self._run_order(self._group.asked(why))
 
     async def _beat(self) -> None:
         while True:
@@ -237,12 +241,12 @@ class GroupController:
             for line in self._lines.values():
                 line.send({"beat": 1})
 
-    async def _client(self, line: wire.Connection, hello: wire.Message) -> None:
+    async def _serve_client(self, line: wire.GroupConnection, hello: wire.Message) -> None:
         try:
             if "tell" in hello:
                 line.send({"answer": self._answer(str(hello["tell"]))})
             else:
-                await self._member(line, hello)
+                await self._serve_member(line, hello)
         finally:
             await line.close()
 
@@ -257,7 +261,7 @@ class GroupController:
             return f"ok: generation {self._group.generation}, {self._group.phase.value}"
         return "no: say `restart: why` or `status`"
 
-    async def _member(self, line: wire.Connection, hello: wire.Message) -> None:
+    async def _serve_member(self, line: wire.GroupConnection, hello: wire.Message) -> None:
         node, ranks = hello.get("node"), hello.get("ranks")
         if not isinstance(node, int) or not isinstance(ranks, int) or ranks < 1:
             return
@@ -266,12 +270,12 @@ class GroupController:
             return
         self._lines[node] = line
         self._hosts[node] = str(hello.get("host", ""))[:256]
-        self._do(self._group.joined(node, ranks))
+        self._run_order(self._group.joined(node, ranks))
         why = "connection lost"
         try:
             while True:
                 message = await line.receive_within(self._timing.silence_s)
-                self._heard(node, message)
+                self._handle_message(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
         except (wire.ProtocolError, KeyError, TypeError, ValueError) as error:
@@ -279,42 +283,50 @@ class GroupController:
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
-            self._do(self._group.lost(node, text, time.monotonic()))
+            self._run_order(self._group.lost(node, text, time.monotonic()))
 
-    def _heard(self, node: int, message: wire.Message) -> None:
+    def _handle_message(self, node: int, message: wire.Message) -> None:
         """Raises KeyError, TypeError, ValueError for a message that is none of ours."""
         if "failed" in message:
             generation = int(message["generation"])
-            self._do(self._group.failed(generation, failure.received(message["failed"])))
+            self._run_order(
+                self._group.failed(generation, failure.parse_failure(message["failed"]))
+            )
         elif "finished" in message:
-            self._do(self._group.finished(int(message["generation"]), int(message["finished"])))
+            self._run_order(
+                self._group.finished(int(message["generation"]), int(message["finished"]))
+            )
         elif "stopped" in message:
-            self._do(self._group.stopped(node, int(message["stopped"]), time.monotonic()))
+            self._run_order(self._group.stopped(node, int(message["stopped"]), time.monotonic()))
         elif "ask" in message:
             self.asked(str(message["ask"])[:500])
         elif "leaving" in message:
-            self._do(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
+            self._run_order(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
 
-    def _do(self, order: Order | None) -> None:
+    def _run_order(self, order: Order | None) -> None:
         if isinstance(order, PrepareGeneration):
             self._begun.set()
-            task = asyncio.get_running_loop().create_task(self._prepare(order.generation))
+            task = asyncio.get_running_loop().create_task(
+                self._prepare_generation(order.generation)
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif isinstance(order, StopGeneration):
-            say(f"generation {order.generation} is over: {order.why}")
+            print_line(f"generation {order.generation} is over: {order.why}")
             for line in self._lines.values():
                 line.send({"stop": order.generation})
         elif isinstance(order, EndGroup):
             self._end(order)
 
-    async def _prepare(self, generation: int) -> None:
+    async def _prepare_generation(self, generation: int) -> None:
         try:
-            await self._prepared(generation)
+            await self._handle_prepared(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
-            self._do(self._group.refused(f"cannot start generation {generation}: {error!r}", 1))
+            self._run_order(
+                self._group.refused(f"cannot start generation {generation}: {error!r}", 1)
+            )
 
-    async def _prepared(self, generation: int) -> None:
+    async def _handle_prepared(self, generation: int) -> None:
         self._account.generation_over(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
@@ -325,7 +337,7 @@ class GroupController:
                 nodes=self._place.nodes,
             )
         except HpctlError as error:
-            self._do(self._group.refused(str(error), STOP_EXIT_CODE))
+            self._run_order(self._group.refused(str(error), STOP_EXIT_CODE))
             return
         if self._group.phase is not GroupPhase.PREPARING:
             return
@@ -350,10 +362,12 @@ class GroupController:
         hosts = [self._hosts[node] for node in sorted(group.members)]
         self._account.generation_began(generation, path, hosts)
         whence = f"from {path}" if path else "from the beginning"
-        say(f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}")
+        print_line(
+            f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}"
+        )
 
     def _end(self, end: EndGroup) -> None:
-        say(ended_text(end))
+        print_line(ended_text(end))
         self._account.ended(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
@@ -361,9 +375,9 @@ class GroupController:
         self._ended.set()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """One line of the launchers' own in the job's output."""
-    print(printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
+    print(make_printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
 
 
 def _free_port() -> int:

@@ -84,11 +84,11 @@ def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> 
         document = json.loads(text)
     except (OSError, ValueError):
         return RankFailure(rank, node, code, at)
-    exception, message, trace = _recorded(document)
+    exception, message, trace = _parse_record(document)
     return RankFailure(rank, node, code, min(at, written), exception, message, trace)
 
 
-def _recorded(document: Any) -> tuple[str, str, str]:
+def _parse_record(document: Any) -> tuple[str, str, str]:
     """Exception, message and traceback of torch's format: `message` is a string or a mapping with
     `message` ("Type: text") and `extraInfo.py_callstack` (error_handler.py, torch 2.13)."""
     inner = document.get("message") if isinstance(document, dict) else None
@@ -99,19 +99,19 @@ def _recorded(document: Any) -> tuple[str, str, str]:
         inner = inner.get("message")
     if not isinstance(inner, str):
         return "", "", ""
-    inner, trace = _encodable(inner), _encodable(trace)
+    inner, trace = _replace_surrogates(inner), _replace_surrogates(trace)
     kind, colon, rest = inner.partition(": ")
     if not colon or not kind.replace(".", "_").isidentifier():
         kind, rest = "", inner
-    return kind, rest.strip()[:MESSAGE_CHARS], _shortened(trace)
+    return kind, rest.strip()[:MESSAGE_CHARS], _shorten_traceback(trace)
 
 
-def _encodable(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Text that UTF-8 can hold: Python names a file whose name is no UTF-8 with lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _shortened(trace: str) -> str:
+def _shorten_traceback(trace: str) -> str:
     """The end of a traceback, whole lines, still with the first line that marks it as one."""
     if len(trace) <= TRACE_CHARS:
         return trace
@@ -120,7 +120,7 @@ def _shortened(trace: str) -> str:
     return f"{head[:200]}\n{trace[-room:].partition(chr(10))[2]}"
 
 
-def received(document: object) -> RankFailure:
+def parse_failure(document: object) -> RankFailure:
     """A failure as a launcher sent it, with lengths bounded. Raises ValueError."""
     failure = msgspec.convert(document, RankFailure)
     return replace(
@@ -138,10 +138,10 @@ def root_cause(failures: list[RankFailure]) -> RankFailure:
     Time alone will not do: the kernel closes a killed process's connections before it frees its
     memory, so that a peer may write its error file before anybody hears of the death.
     """
-    return min(failures, key=lambda each: (_follows(each), each.at, each.rank))
+    return min(failures, key=lambda each: (_is_consequence(each), each.at, each.rank))
 
 
-def _follows(failure: RankFailure) -> bool:
+def _is_consequence(failure: RankFailure) -> bool:
     return bool(_COMPLAINT.search(f"{failure.exception} {failure.message}"))
 
 
@@ -338,7 +338,9 @@ class RankGroup(Struct):
         window = self.limits.window_s
         recent = [each for each in self._restarts if not window or now - each < window]
         if len(recent) >= self.limits.max_restarts:
-            return self._end(GroupVerdict.GAVE_UP, self._last_code(), self._spent(len(recent)))
+            return self._end(
+                GroupVerdict.GAVE_UP, self._last_code(), self._describe_spent(len(recent))
+            )
         self._restarts = [*recent, now]
         self.generation += 1
         self.phase = GroupPhase.PREPARING
@@ -349,7 +351,7 @@ class RankGroup(Struct):
     def _last_code(self) -> int:
         return root_cause(self.failures).code if self.failures else 1
 
-    def _spent(self, count: int) -> str:
+    def _describe_spent(self, count: int) -> str:
         within = f" within {self.limits.window_s:g} s" if self.limits.window_s else ""
         return f"{self.why} (restarts used up: {count}{within})"
 

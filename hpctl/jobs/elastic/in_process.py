@@ -39,7 +39,7 @@ by then: 1.4 s in the processes and 10.6 s with new ones, measured with CUDA on 
 PLACE_S = 3600
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Into the job's log."""
     print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
 
@@ -82,12 +82,14 @@ class Gathering:
 
     @staticmethod
     def _give_up() -> None:
-        say(f"a rank does not come to the restart within {GATHER_S:.0f} s: new processes start")
+        print_line(
+            f"a rank does not come to the restart within {GATHER_S:.0f} s: new processes start"
+        )
         sys.stdout.flush()
         os._exit(1)
 
 
-def agreed(store: Any, state: Any, began: bool) -> dict[str, Any]:
+def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
     """What rank 0 says of this beginning: `resume`, `port`, `error`."""
     key = f"hpctl-{state.iteration}"
     if state.rank == 0:
@@ -104,12 +106,12 @@ def agreed(store: Any, state: Any, began: bool) -> dict[str, Any]:
     return told
 
 
-def begin(store: Any, state: Any, began: bool) -> None:
+def prepare_start(store: Any, state: Any, began: bool) -> None:
     """Before the program, each time: what it finds in its environment."""
-    told = agreed(store, state, began)
+    told = await_agreement(store, state, began)
     if told["error"]:
         if state.rank == 0:
-            say(f"nothing to resume from: {told['error']}")
+            print_line(f"nothing to resume from: {told['error']}")
         sys.exit(STOP)
     os.environ["MASTER_PORT"] = str(told["port"])
     os.environ.pop("HPCTL_RESUME_FROM", None)
@@ -117,10 +119,10 @@ def begin(store: Any, state: Any, began: bool) -> None:
         os.environ["HPCTL_RESUME_FROM"] = told["resume"]
     if state.iteration and state.rank == 0:
         whence = told["resume"] or "the beginning"
-        say(f"restart {state.iteration} in the same processes, from {whence}")
+        print_line(f"restart {state.iteration} in the same processes, from {whence}")
 
 
-def program(arguments: list[str], gathering: Gathering) -> None:
+def run_program(arguments: list[str], gathering: Gathering) -> None:
     """Run it as Python would. An exit with 0 is an end as any other; with another code the process
     ends at once, for the wrapper would wait for ranks that wait for this one."""
     try:
@@ -147,12 +149,12 @@ def program(arguments: list[str], gathering: Gathering) -> None:
         raise
 
 
-def wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
+def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
     """NVIDIA's, for this rank."""
     began = not os.environ.get("HPCTL_RESUME_FROM")
     stores: list[Any] = []
 
-    class Store(inprocess.store.TCPStore):  # type: ignore[misc]
+    class RankStore(inprocess.store.TCPStore):  # type: ignore[misc]
         def __init__(self, **given: Any) -> None:
             super().__init__(**given)
             stores.append(self)
@@ -160,7 +162,7 @@ def wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
     class Begin(inprocess.initialize.Initialize):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
             gathering.end()
-            begin(stores[-1], state, began)
+            prepare_start(stores[-1], state, began)
             return state
 
     # A world that is smaller is the launchers' matter: they start all ranks anew.
@@ -169,7 +171,7 @@ def wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
         max_iterations=MOST, min_world_size=json.loads(world)
     )
     return inprocess.Wrapper(
-        store_factory=Store,
+        store_factory=RankStore,
         store_kwargs={"port": json.loads(os.environ["MASTER_PORT"])},
         initialize=inprocess.Compose(Begin(), limit),
         health_check=inprocess.health_check.CudaHealthCheck() if cuda else None,
@@ -191,12 +193,14 @@ def main(arguments: list[str]) -> int:
         torch = import_module("torch")
         inprocess = import_module("nvidia_resiliency_ext.inprocess")
     except ImportError as error:
-        say(f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process")
+        print_line(
+            f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process"
+        )
         return STOP
     gathering = Gathering()
-    restarting = wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
+    restarting = make_wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
     # No arguments: the wrapper looks at their annotations, and trips over those of today.
-    restarting(lambda: program(arguments, gathering))()
+    restarting(lambda: run_program(arguments, gathering))()
     return 0
 
 

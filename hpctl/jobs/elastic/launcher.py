@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 
 from hpctl.jobs.elastic import PYTHON, RESULT, SECRET, group, wire
-from hpctl.jobs.elastic.controller import say
+from hpctl.jobs.elastic.controller import print_line
 from hpctl.jobs.elastic.group import LOST, STOPPED
-from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, Program
+from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, RankProgram
 from hpctl.jobs.elastic.wire import wait_for
-from hpctl.jobs.job_processes import catches
-from hpctl.toolkit.bounds import printable
+from hpctl.jobs.job_processes import has_handler
+from hpctl.toolkit.bounds import make_printable
 from hpctl.wire import job_ports
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -33,7 +33,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent ends, instead of init: so
-    that none can hide from `descendants` by leaving its process group."""
+    that none can hide from `list_descendants` by leaving its process group."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -44,17 +44,19 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def descendants(root: int) -> set[int]:
+def list_descendants(root: int) -> set[int]:
     """Every living process under `root`, zombies left out. One that forks meanwhile may be missed,
     so ask again until there is none."""
-    children = _children_of if Path(f"/proc/{root}/task/{root}/children").exists() else _table()
+    children = (
+        _children_of if Path(f"/proc/{root}/task/{root}/children").exists() else _read_children()
+    )
     found: set[int] = set()
     front = [root]
     while front:
         fresh = children(front.pop()) - found
         found |= fresh
         front += fresh
-    return {pid for pid in found if lives(pid)}
+    return {pid for pid in found if is_alive(pid)}
 
 
 def _children_of(pid: int) -> set[int]:
@@ -68,21 +70,21 @@ def _children_of(pid: int) -> set[int]:
     return found
 
 
-def _table() -> Callable[[int], set[int]]:
+def _read_children() -> Callable[[int], set[int]]:
     children: dict[int, set[int]] = defaultdict(set)
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+        if entry.name.isdigit() and (stat := _read_stat(int(entry.name))):
             children[int(stat[1])].add(int(entry.name))
     return lambda pid: children[pid]
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether there is such a process, and it is no zombie."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return bool(stat) and stat[0] not in "ZX"
 
 
-def _stat(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     """State, parent, ...; nothing for a process that has ended."""
     try:
         # A name that a process gave itself is cut at 15 bytes, in the middle of a letter perhaps.
@@ -106,17 +108,17 @@ class UnkillableProcesses(Exception):
 class RankProcesses:
     """The ranks of this node. Make it in the main thread of a running asyncio loop."""
 
-    def __init__(self, program: Program, ended: Ended) -> None:
+    def __init__(self, program: RankProgram, ended: Ended) -> None:
         self._program, self._ended = program, ended
         self._alive: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._changed = asyncio.Event()
         adopt_orphans()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_children)
 
     def signal_who_catch(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
-            if catches(pid, number):
+            if has_handler(pid, number):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -133,9 +135,9 @@ class RankProcesses:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await wait_for(self._changed.wait(), left)
-        await self._sweep()
+        await self._kill_remaining()
 
-    async def _sweep(self) -> None:
+    async def _kill_remaining(self) -> None:
         limit = time.monotonic() + KILL_S
         pause = 0.001
         while left := self._left():
@@ -148,7 +150,7 @@ class RankProcesses:
             pause = min(0.1, pause * 2)
 
     def _left(self) -> set[int]:
-        return descendants(os.getpid()) | set(self._alive)
+        return list_descendants(os.getpid()) | set(self._alive)
 
     def start(self, local: int, environment: Mapping[str, str]) -> None:
         """Start one rank."""
@@ -164,7 +166,7 @@ class RankProcesses:
             )
         except OSError as error:
             print(
-                printable(f"hpctl elastic: cannot start a rank: {error}"),
+                make_printable(f"hpctl elastic: cannot start a rank: {error}"),
                 file=sys.stderr,
                 flush=True,
             )
@@ -173,7 +175,7 @@ class RankProcesses:
             return
         self._alive[process.pid] = (local, process)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         """Every child that has ended: ranks, and orphans that became ours."""
         while True:
             try:
@@ -255,7 +257,7 @@ class NodeLauncher:
         self._generation = -1
         self._base = 0
         self._stopping = False
-        self._line: wire.Connection | None = None
+        self._line: wire.GroupConnection | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
         self._ranks = RankProcesses(options.program, self._ended)
 
@@ -268,19 +270,20 @@ class NodeLauncher:
         loop.add_signal_handler(signal.SIGUSR2, self._send, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
         try:
-            self._line = await self._joined()
+            self._line = await self._join_or_stop()
             if self._line is None:
                 return STOPPED
             background = [
-                asyncio.create_task(each) for each in (self._receive(self._line), self._beat())
+                asyncio.create_task(each)
+                for each in (self._receive_orders(self._line), self._beat())
             ]
-            return await self._obey()
+            return await self._follow_orders()
         finally:
             for task in background:
                 task.cancel()
-            await self._leave()
+            await self._leave_group()
 
-    async def _obey(self) -> int:
+    async def _follow_orders(self) -> int:
         """One order at a time: the stop of a generation is over before the next one starts."""
         while True:
             order = await self._orders.get()
@@ -295,7 +298,7 @@ class NodeLauncher:
                     await self._stop(STOP_GRACE_S if stopped else self._options.grace_s)
                     return int(order["code"])
                 elif "lost" in order:
-                    say(f"{self._place.host}: {order['lost']}")
+                    print_line(f"{self._place.host}: {order['lost']}")
                     await self._stop(self._options.grace_s)
                     return LOST
                 elif "signal" in order:
@@ -303,7 +306,7 @@ class NodeLauncher:
                     await self._stop(STOP_GRACE_S)
                     return STOPPED
             except UnkillableProcesses as error:
-                say(f"{self._place.host}: processes that SIGKILL does not end: {error}")
+                print_line(f"{self._place.host}: processes that SIGKILL does not end: {error}")
                 return LOST
 
     async def _start(self, order: wire.Message) -> None:
@@ -340,9 +343,9 @@ class NodeLauncher:
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
 
-    async def _joined(self) -> wire.Connection | None:
+    async def _join_or_stop(self) -> wire.GroupConnection | None:
         """The connection; None where the step is ended before there is one."""
-        join = asyncio.ensure_future(self._join())
+        join = asyncio.ensure_future(self._join_controller())
         order = asyncio.ensure_future(self._orders.get())
         await asyncio.wait({join, order}, return_when=asyncio.FIRST_COMPLETED)
         if not order.done():
@@ -352,7 +355,7 @@ class NodeLauncher:
             join.result().abort()
         return None
 
-    async def _join(self) -> wire.Connection:
+    async def _join_controller(self) -> wire.GroupConnection:
         """Find the controller: on one of the step's ports, whenever its node is ready."""
         place = self._place
         hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
@@ -362,14 +365,14 @@ class NodeLauncher:
         pause = FIRST_PAUSE_S
         while True:
             with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
-                return await wire.connect(address, place.run_id, place.secret, hello)
+                return await wire.connect_controller(address, place.run_id, place.secret, hello)
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
             # Many nodes wait for one: ever more seldom, and not all at the same moment.
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
             pause = min(LAST_PAUSE_S, pause * 1.5)
 
-    async def _receive(self, line: wire.Connection) -> None:
+    async def _receive_orders(self, line: wire.GroupConnection) -> None:
         try:
             while True:
                 message = await line.receive_within(self._options.timing.silence_s)
@@ -393,7 +396,7 @@ class NodeLauncher:
     def _on_end_signal(self, number: signal.Signals) -> None:
         self._orders.put_nowait({"signal": number.name})
 
-    async def _leave(self) -> None:
+    async def _leave_group(self) -> None:
         if self._line is not None:
             await self._line.close()
         shutil.rmtree(self._files, ignore_errors=True)

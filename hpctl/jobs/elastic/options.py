@@ -16,12 +16,12 @@ from hpctl.jobs.elastic import RESULT, SECRET
 from hpctl.jobs.elastic.group import GroupTiming, RestartLimits
 from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 
 
-class Program(Struct, frozen=True):
+class RankProgram(Struct, frozen=True):
     """`argv` starts a rank. `script` is the Python file that it runs, empty for anything else."""
 
     argv: tuple[str, ...]
@@ -34,7 +34,7 @@ class Program(Struct, frozen=True):
             Path(self.script).stat()
 
 
-def program(command: Sequence[str]) -> Program:
+def parse_program(command: Sequence[str]) -> RankProgram:
     """Read the command as torchrun does (`script.py ...`, `-m module ...`), or as a whole command.
 
     Raises HpctlError where there are none.
@@ -42,33 +42,33 @@ def program(command: Sequence[str]) -> Program:
     if not command:
         raise HpctlError("nothing to run", "Give the training script after `--`.")
     if command[0].endswith(".py") or command[0] == "-m":
-        return _python(default_python(), tuple(command))
+        return _parse_python(default_python(), tuple(command))
     if _PYTHON.match(command[0]):
         rest = tuple(command[1:])
         if rest[:1] == ("-u",):
             rest = rest[1:]
         if rest and (rest[0] == "-m" or not rest[0].startswith("-")):
-            return _python(command[0], rest)
-    return Program(tuple(command))
+            return _parse_python(command[0], rest)
+    return RankProgram(tuple(command))
 
 
 IN_PROCESS = str(Path(__file__).with_name("in_process.py"))
 
 
-def in_process(found: Program) -> Program:
+def in_process(found: RankProgram) -> RankProgram:
     """The same Python program, begun again within its process. Raises HpctlError for any other."""
     if found.argv[1:2] != ("-u",):
         raise HpctlError(
             "--in-process takes a Python program", "Give `script.py ...` or `-m module ...`."
         )
     interpreter, _, *rest = found.argv
-    return Program((interpreter, "-u", IN_PROCESS, *rest), found.script)
+    return RankProgram((interpreter, "-u", IN_PROCESS, *rest), found.script)
 
 
-def _python(interpreter: str, rest: tuple[str, ...]) -> Program:
+def _parse_python(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
     if rest == ("-m",):
         raise HpctlError("-m without a module", "Give the module's name after -m.")
-    return Program((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
+    return RankProgram((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
 
 
 def default_python() -> str:
@@ -87,7 +87,7 @@ LEAST_SILENCE_S = 0.5
 class LauncherOptions(Struct, frozen=True):
     """What was asked for: `nproc` ranks on this node, `grace_s` from SIGTERM to SIGKILL."""
 
-    program: Program
+    program: RankProgram
     nproc: int
     limits: RestartLimits
     timing: GroupTiming
@@ -95,16 +95,16 @@ class LauncherOptions(Struct, frozen=True):
     result: Path | None
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherOptions:
+def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherOptions:
     """Read the command line. Raises HpctlError; ends the process for --help and bad options."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _build_parser().parse_args(arguments)
     command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
     result = environment.get(RESULT, "")
-    found = program(command)
+    found = parse_program(command)
     return LauncherOptions(
         program=in_process(found) if parsed.in_process else found,
-        nproc=_nproc(parsed.nproc_per_node, environment),
+        nproc=_parse_rank_count(parsed.nproc_per_node, environment),
         limits=RestartLimits(parsed.max_restarts, final_exit_codes=codes),
         timing=GroupTiming(silence_s=parsed.silence),
         grace_s=parsed.grace,
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherO
     )
 
 
-def _nproc(text: str, environment: Mapping[str, str]) -> int:
+def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
     """`auto`: as many GPUs as the step has on this node, else one."""
     if text not in ("auto", "gpu"):
         if not text.isdigit() or int(text) < 1:
@@ -125,7 +125,7 @@ def _nproc(text: str, environment: Mapping[str, str]) -> int:
     return max(1, len(devices))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m hpctl.jobs.elastic",
         usage="%(prog)s [options] -- script.py [args] | -m module [args] | command [args]",
@@ -136,13 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--nproc-per-node", "--nproc_per_node", default="auto", metavar="N|auto",
         help="ranks on this node (auto: as many as GPUs)")  # fmt: skip
-    add("--max-restarts", "--max_restarts", type=_number(int, 0), default=3, metavar="K",
+    add("--max-restarts", "--max_restarts", type=_make_number_type(int, 0), default=3, metavar="K",
         help="restarts within an hour before giving up (3)")  # fmt: skip
     add("--final-exit-codes", default="93,16,17", metavar="LIST",
         help="a rank's exit codes that end the group at once (93,16,17)")  # fmt: skip
-    add("--grace", type=_number(float, 0), default=2.0, metavar="S",
+    add("--grace", type=_make_number_type(float, 0), default=2.0, metavar="S",
         help="from SIGTERM to SIGKILL before a restart (2)")  # fmt: skip
-    add("--silence", type=_number(float, LEAST_SILENCE_S), default=15.0, metavar="S",
+    add("--silence", type=_make_number_type(float, LEAST_SILENCE_S), default=15.0, metavar="S",
         help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
     add("--in-process", action="store_true",
         help="after an exception keep the processes (nvidia-resiliency-ext)")  # fmt: skip
@@ -150,13 +150,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
-    def number(text: str) -> float:
+def _make_number_type(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+    def parse_number(text: str) -> float:
         if not least <= (value := kind(text)) < float("inf"):
             raise argparse.ArgumentTypeError(f"must be at least {least:g}")
         return value
 
-    return number
+    return parse_number
 
 
 LEAST_SECRET = 16
@@ -173,14 +173,14 @@ class LauncherPlace(Struct, frozen=True):
     secret: str
 
 
-def place(environment: Mapping[str, str]) -> LauncherPlace:
+def read_place(environment: Mapping[str, str]) -> LauncherPlace:
     """As the step's SLURM_* variables say; alone without them. Raises HpctlError."""
     get = environment.get
     try:
         count = int(get("SLURM_STEP_NUM_NODES") or get("SLURM_NNODES") or 1)
         mine = int(get("SLURM_PROCID", "0"))
         tasks = int(get("SLURM_STEP_NUM_TASKS") or get("SLURM_NTASKS") or count)
-        names = expand(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or "")
+        names = expand_hostlist(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or "")
     except (ValueError, HostlistError) as error:
         raise HpctlError(f"Slurm's environment cannot be read: {error}") from error
     if tasks != count:
@@ -194,13 +194,13 @@ def place(environment: Mapping[str, str]) -> LauncherPlace:
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),
-        address=_first(names, count),
+        address=_find_first_host(names, count),
         run_id=f"{job}.{get('SLURM_STEP_ID', '')}" if (job := get("SLURM_JOB_ID")) else "alone",
-        secret=_secret(get(SECRET, ""), count),
+        secret=_choose_secret(get(SECRET, ""), count),
     )
 
 
-def _first(names: tuple[str, ...], count: int) -> str:
+def _find_first_host(names: tuple[str, ...], count: int) -> str:
     if names:
         return find_address(names[0])
     if count > 1:
@@ -210,7 +210,7 @@ def _first(names: tuple[str, ...], count: int) -> str:
     return "127.0.0.1"
 
 
-def _secret(text: str, count: int) -> str:
+def _choose_secret(text: str, count: int) -> str:
     if not text and count == 1:
         return secrets.token_hex(16)
     if len(text) < LEAST_SECRET or not text.isascii():

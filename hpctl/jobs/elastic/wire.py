@@ -2,8 +2,8 @@
 
 Both sides prove by their TLS identities that they know the step's secret (`job_identity`): a stray
 connection, or a port on which somebody else's program listens, is turned away before anything it
-says is looked at, and a relay neither reads nor changes what passes. `tell` asks for a restart from
-outside the group.
+says is looked at, and a relay neither reads nor changes what passes. `send_request` asks for a
+restart from outside the group.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def wait_for(awaited: Awaitable[_T], seconds: float) -> _T:
         raise TimeoutError from error
 
 
-class Connection:
+class GroupConnection:
     """One proven connection: whole messages in and out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +112,9 @@ class Connection:
         self._writer.transport.abort()
 
 
-async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connection:
+async def connect_controller(
+    host: str, run_id: str, secret: str, hello: Message
+) -> GroupConnection:
     """Connect to the step's controller and prove each other.
 
     The step's ports are tried in order, the next as soon as one is closed or has said nothing for
@@ -120,12 +122,12 @@ async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connec
     answers as the controller.
     """
     first = first_port(secret, run_id)
-    context = create_client_context(secret, _member(run_id), _controller(run_id))
-    running: set[asyncio.Task[Connection]] = set()
+    context = create_client_context(secret, _name_member(run_id), _name_controller(run_id))
+    running: set[asyncio.Task[GroupConnection]] = set()
     why: BaseException | None = None
     try:
         for port in range(first, first + PORTS):
-            greeting = _greet(host, port, context, create_peer_name(secret), hello)
+            greeting = _open_connection(host, port, context, create_peer_name(secret), hello)
             running.add(asyncio.ensure_future(wait_for(greeting, HANDSHAKE_S)))
             line, running, why = await _take_first(running, STAGGER_S, why)
             if line is not None:
@@ -136,25 +138,25 @@ async def connect(host: str, run_id: str, secret: str, hello: Message) -> Connec
                 return line
     finally:
         for task in running:
-            _abandon(task)
+            _abandon_attempt(task)
     raise ProtocolError(f"no launcher answers on {host}: {why}") from why
 
 
-def _abandon(task: asyncio.Task[Connection]) -> None:
+def _abandon_attempt(task: asyncio.Task[GroupConnection]) -> None:
     """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
     task.add_done_callback(_discard_attempt)
     task.cancel()
 
 
-def _discard_attempt(task: asyncio.Task[Connection]) -> None:
+def _discard_attempt(task: asyncio.Task[GroupConnection]) -> None:
     # Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes with the result.
     if not task.cancelled() and task.exception() is None:
         task.result().abort()
 
 
 async def _take_first(
-    running: set[asyncio.Task[Connection]], seconds: float | None, why: BaseException | None
-) -> tuple[Connection | None, set[asyncio.Task[Connection]], BaseException | None]:
+    running: set[asyncio.Task[GroupConnection]], seconds: float | None, why: BaseException | None
+) -> tuple[GroupConnection | None, set[asyncio.Task[GroupConnection]], BaseException | None]:
     """Return the first connection, None where none is there within `seconds`; what still runs;
     and why the last one failed that did."""
     done, running = await asyncio.wait(
@@ -172,9 +174,9 @@ async def _take_first(
     return line, running, why
 
 
-async def _greet(
+async def _open_connection(
     host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
-) -> Connection:
+) -> GroupConnection:
     """Raises ProtocolError, OSError."""
     reader, writer = await asyncio.open_connection(
         host,
@@ -184,7 +186,7 @@ async def _greet(
         server_hostname=name,
         ssl_handshake_timeout=HANDSHAKE_S,
     )
-    line = Connection(reader, writer)
+    line = GroupConnection(reader, writer)
     try:
         line.send({"hello": hello})
         # In TLS 1.3 a client is done before the server has judged its certificate.
@@ -196,18 +198,20 @@ async def _greet(
     return line
 
 
-Serve = Callable[[Connection, Message], Awaitable[None]]
+Serve = Callable[[GroupConnection, Message], Awaitable[None]]
 """Takes a proven connection and its hello, and closes it."""
 
 
-class Listener:
+class GroupListener:
     """Takes the connections of a step's launchers on the first of its ports that is free."""
 
     def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
         """Raises OSError where no port is free. `nodes`: how many launchers the step has."""
         self._serve, self._unproven = serve, AdmissionPool(secret, nodes)
-        self._context = create_server_context(secret, _controller(run_id), _member(run_id))
-        self._socket = _listen(first_port(secret, run_id))
+        self._context = create_server_context(
+            secret, _name_controller(run_id), _name_member(run_id)
+        )
+        self._socket = _bind_port(first_port(secret, run_id))
         self._taking: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.ensure_future(self._accept())
 
@@ -241,7 +245,7 @@ class Listener:
         """Prove a peer and serve it. A stranger costs its connection alone."""
         line = None
         try:
-            line, hello = await wait_for(self._prove(connection), HANDSHAKE_S)
+            line, hello = await wait_for(self._prove_peer(connection), HANDSHAKE_S)
         except (ProtocolError, OSError, TimeoutError):
             return
         finally:
@@ -250,7 +254,7 @@ class Listener:
                 connection.close()
         await self._serve(line, hello)
 
-    async def _prove(self, connection: socket.socket) -> tuple[Connection, Message]:
+    async def _prove_peer(self, connection: socket.socket) -> tuple[GroupConnection, Message]:
         await _wait_for_first_message(connection)
         self._unproven.hear(connection)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(LIMIT)
@@ -258,7 +262,7 @@ class Listener:
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
         )
-        line = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        line = GroupConnection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         try:
             hello = (await line.receive()).get("hello")
             if not isinstance(hello, dict):
@@ -281,7 +285,7 @@ async def _wait_for_first_message(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _listen(first: int) -> socket.socket:
+def _bind_port(first: int) -> socket.socket:
     """Raises OSError where none of the ports is free."""
     last: OSError | None = None
     for port in range(first, first + PORTS):
@@ -296,25 +300,25 @@ def _listen(first: int) -> socket.socket:
     raise OSError(f"none of the ports {first} to {first + PORTS - 1} is free") from last
 
 
-def _controller(run_id: str) -> str:
+def _name_controller(run_id: str) -> str:
     return f"elastic launchers: controller of step {run_id}"
 
 
-def _member(run_id: str) -> str:
+def _name_member(run_id: str) -> str:
     return f"elastic launchers: member of step {run_id}"
 
 
-def tell(host: str, run_id: str, secret: str, line: str) -> str:
+def send_request(host: str, run_id: str, secret: str, line: str) -> str:
     """Say it to the controller on the step's first node, and return its answer.
 
     `run_id` is `JOBID.STEPID`. Takes some seconds where a host does not answer. Raises Unavailable.
     """
-    return asyncio.run(_tell(host, run_id, secret, line))
+    return asyncio.run(_send_request(host, run_id, secret, line))
 
 
-async def _tell(host: str, run_id: str, secret: str, line: str) -> str:
+async def _send_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
-        proven = await connect(host, run_id, secret, {"tell": line})
+        proven = await connect_controller(host, run_id, secret, {"tell": line})
         answer = await wait_for(proven.receive(), HANDSHAKE_S)
     except (OSError, ProtocolError, TimeoutError) as error:
         first = first_port(secret, run_id)

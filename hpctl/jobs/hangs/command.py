@@ -10,15 +10,15 @@ import click
 from msgspec import Struct
 
 from hpctl.engine.completion import complete_job
-from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect, aggregate
+from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect, aggregate_stacks
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import expand
+from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, styled
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, style_text
+from hpctl.toolkit.view_copy import copy_view
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -52,7 +52,7 @@ class StacksView(Struct, frozen=True):
     def ranks_by_stack(self) -> list[RanksView]:
         """Each group of ranks as its title and the lines of its stack."""
         suspects = {one.rank for one in self.suspects}
-        return [RanksView(_ranks(one), _stack(one, suspects)) for one in self.groups]
+        return [RanksView(_format_ranks(one), _format_stack(one, suspects)) for one in self.groups]
 
 
 class RanksView(Struct, frozen=True):
@@ -62,14 +62,14 @@ class RanksView(Struct, frozen=True):
     frames: list[Text]
 
 
-def _ranks(group: StackGroup) -> str:
+def _format_ranks(group: StackGroup) -> str:
     named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
     return f"{len(group.ranks)} of the ranks: {named}"
 
 
-def _stack(group: StackGroup, suspects: set[int]) -> list[Text]:
+def _format_stack(group: StackGroup, suspects: set[int]) -> list[Text]:
     style = BAD if suspects.intersection(group.ranks) else GOOD if group.waits else DIM
-    return [styled(frame, style if frame == group.place else DIM) for frame in group.frames]
+    return [style_text(frame, style if frame == group.place else DIM) for frame in group.frames]
 
 
 class RunningJob(Struct, frozen=True):
@@ -93,28 +93,30 @@ def stacks(job: str, as_json: bool) -> None:
     For the job's owner and root. A step is added to the job, and each rank stands still for a
     second or so. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack could be read.
     """
-    from hpctl.jobs.hangs.stacks import collect
+    from hpctl.jobs.hangs.stacks import collect_stacks
 
     found = running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
-    dumps = collect(found.id, found.nodes, uid=found.uid)
-    verdict = aggregate(dumps, found.nodes, found.working, spares=found.spares)
+    dumps = collect_stacks(found.id, found.nodes, uid=found.uid)
+    verdict = aggregate_stacks(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
     own = (output.now(), found.id, found.user, found.nodes)
-    view = copied(StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras)
-    output.show("stacks", view, as_json)
+    view = copy_view(
+        StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras
+    )
+    output.show_view("stacks", view, as_json)
     if not view.groups:
-        output.leave(Exit.CANNOT_TELL)
-    output.leave(Exit.PROBLEM if view.suspects else Exit.FINE)
+        output.exit_with(Exit.CANNOT_TELL)
+    output.exit_with(Exit.PROBLEM if view.suspects else Exit.FINE)
 
 
 def running_job(job: str) -> RunningJob:
     """The job of that id (of an array 12_3, a component 12+1). Raises HpctlError, Unavailable."""
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
 
     if parse_job_id(job) is None:
         raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
-    ran = Runner().run(
+    ran = SlurmRunner().run(
         "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
     )
     if not ran.ok and "Invalid job id" not in ran.message:
@@ -129,8 +131,8 @@ def running_job(job: str) -> RunningJob:
         id=int(number),
         uid=int(uid),
         user=user,
-        nodes=tuple(expand(nodes)),
-        working=_working(number),
+        nodes=tuple(expand_hostlist(nodes)),
+        working=_find_step_nodes(number),
         spares=_has_spares(number),
     )
 
@@ -138,21 +140,21 @@ def running_job(job: str) -> RunningJob:
 def _has_spares(job: str) -> bool:
     """Whether the job is registered with spares. Its comment is the user's text and may have
     several lines, so it is asked for alone."""
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
     from hpctl.vocabulary.registration import read_comment
 
-    ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
+    ran = SlurmRunner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
     registered = read_comment(ran.text.strip()) if ran.ok else None
     return registered is not None and registered.spares > 0
 
 
-def _working(job: str) -> tuple[str, ...] | None:
+def _find_step_nodes(job: str) -> tuple[str, ...] | None:
     """The nodes on which a step of the job runs; None where there is no step, as in a script that
     starts its ranks without srun, or where squeue does not say."""
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
 
-    ran = Runner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
+    ran = SlurmRunner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
     # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
     found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]
-    return tuple({node for nodes in found for node in expand(nodes)}) or None
+    return tuple({node for nodes in found for node in expand_hostlist(nodes)}) or None

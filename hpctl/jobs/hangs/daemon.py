@@ -24,12 +24,12 @@ import msgspec
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Due
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.jobs.hangs.decide import Track, find_standstill, judge, of_node
-from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate, read
+from hpctl.jobs.hangs.decide import HangTrack, find_standstill, judge_job, of_node
+from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_lines
 from hpctl.jobs.plan import found_hanging
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
-from hpctl.vocabulary.isolation import Flaw, each, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
@@ -47,10 +47,10 @@ class HangWatch:
     """Gauges in, hangs out. `hear` runs on the intake's threads, `look` on the loop's."""
 
     def __init__(self) -> None:
-        self.flaws: tuple[Flaw, ...] = ()
+        self.flaws: tuple[InconsistentState, ...] = ()
         self._lock = threading.Lock()
         self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
-        self._tracks: dict[JobId, Track] = {}
+        self._tracks: dict[JobId, HangTrack] = {}
         self._looked: datetime | None = None
         self._still: Mapping[JobId, Standstill] = {}
 
@@ -86,16 +86,16 @@ class HangWatch:
             heard, self._heard = self._heard, {}
         answers = {node: of_node(samples) for node, samples in heard.items()}
 
-        def one(job: SlurmJob) -> tuple[JobId, Track]:
+        def one(job: SlurmJob) -> tuple[JobId, HangTrack]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             ids = job.components or (job.id,)
             pairs = ((n, answers[n].get(i)) for n in job.nodes if n in answers for i in ids)
             mine = {n: activity for n, activity in pairs if activity is not None}
             known, found = self._tracks.get(job.id), found_hanging(job, state)
-            return job.id, judge(job, mine, known, policy, now, found)
+            return job.id, judge_job(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
-        tracks, flaws = each("hangs", running, lambda job: job.id, one)
+        tracks, flaws = isolate_each("hangs", running, lambda job: job.id, one)
         self._tracks, self.flaws = dict(tracks), tuple(flaws)
         shown = (find_standstill(track, policy, job) for job, track in tracks)
         self._still = {one.job: one for one in shown if one is not None}
@@ -123,7 +123,7 @@ class StackRequests(Protocol):
         """Have the agents of these nodes asked, and no others. Any thread."""
 
 
-class StackDesk:
+class StackCollector:
     """Asks, waits on a thread of its own, judges, keeps. `begin` and `done` are for the loop."""
 
     def __init__(
@@ -158,8 +158,8 @@ class StackDesk:
         return [self._done.get() for _ in range(self._done.qsize())]
 
     def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:
-        found = walled("stacks", ask.job, lambda asked: self._asked(due, asked, nodes), ask)
-        if isinstance(found, Flaw):
+        found = isolate_call("stacks", ask.job, lambda asked: self._asked(due, asked, nodes), ask)
+        if isinstance(found, InconsistentState):
             log.error("flaw=%s", found)
             found = Outcome.ambiguous("internal_error", found.error)
         for node in nodes:
@@ -176,7 +176,7 @@ class StackDesk:
             for node in nodes:
                 if node not in answers and (one := self._answer(node, ask)) is not None:
                     answers[node] = one
-        verdict = aggregate(answers.values(), nodes)
+        verdict = aggregate_stacks(answers.values(), nodes)
         self._keep(due, {"job": ask.job, "verdict": verdict, "nodes": [*answers.values()]})
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
@@ -185,7 +185,7 @@ class StackDesk:
     def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
         """What a node's agent has answered: never of another node, whatever it says."""
         parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
-        found = read(line for f in parts for line in f.evidence.splitlines())
+        found = parse_lines(line for f in parts for line in f.evidence.splitlines())
         return next((one for one in found if one.node == node), None)
 
     def _keep(self, due: Due, dump: dict[str, Any]) -> None:

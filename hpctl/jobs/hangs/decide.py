@@ -21,7 +21,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import later, natural
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
 from hpctl.vocabulary.policy import HangPolicy
@@ -69,7 +69,7 @@ _NAMES = frozenset(Activity.__struct_fields__)
 _WORK = ("working", "traffic", "gpu_w")
 
 
-class OfNode(Struct, frozen=True):
+class NodeActivity(Struct, frozen=True):
     """What one node's agent said of its jobs. `whole`: a job that is not there has no process."""
 
     jobs: Mapping[JobId, Activity]
@@ -80,7 +80,7 @@ class OfNode(Struct, frozen=True):
         return self.jobs.get(job) or (Activity() if self.whole else None)
 
 
-def of_node(samples: Iterable[Mapping[str, float]]) -> OfNode:
+def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
     """What an agent said since the last look, oldest first: the newest, but the most of what shows
     work. Names that are none of a job's are passed over."""
     whole = False
@@ -91,15 +91,15 @@ def of_node(samples: Iterable[Mapping[str, float]]) -> OfNode:
         for gauge, value in gauges.items():
             _, job, name, *more = (*gauge.split("."), "", "")
             if gauge.startswith(PREFIX) and name in _NAMES and job.isdecimal() and not any(more):
-                fresh.setdefault(JobId(natural(job)), {})[name] = value
+                fresh.setdefault(JobId(parse_count(job)), {})[name] = value
         for number, now in fresh.items():
             before = found.get(number, {})
             most = {n: max(now.get(n, 0.0), before.get(n, 0.0)) for n in _WORK}
             found[number] = {**now, **most}
-    return OfNode({job: Activity(**values) for job, values in found.items()}, whole)
+    return NodeActivity({job: Activity(**values) for job, values in found.items()}, whole)
 
 
-class Track(Struct, frozen=True):
+class HangTrack(Struct, frozen=True):
     """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
     its longest pause so far that ended by itself. `paused_s`: its longest since it last worked.
     `watts`: the most that its GPUs drew. `still`: since when it stands still. `worked`: when it was
@@ -120,26 +120,26 @@ class Track(Struct, frozen=True):
     hang: Hang | None = None
 
 
-def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
+def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     job: SlurmJob,
     nodes: Mapping[NodeName, Activity],
-    known: Track | None,
+    known: HangTrack | None,
     policy: HangPolicy,
     now: datetime,
     found: bool = False,
-) -> Track:
+) -> HangTrack:
     """One look at one running job. `nodes`: what their agents said since the last look. `found`:
     the journal says that it hangs."""
     if known is None or known.attempt != job.attempt:
-        return Track(job.attempt, now, found)
+        return HangTrack(job.attempt, now, found)
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
         return replace(known, seen=now, still=None, idle=None, hang=None)
     if len(mine) < len(job.nodes):
         # A node that is not heard may be at work: the time counts for nothing.
-        still = known.still and later(known.still, passed_s)
-        idle = known.idle and later(known.idle, passed_s)
+        still = known.still and add_seconds(known.still, passed_s)
+        idle = known.idle and add_seconds(known.idle, passed_s)
         return replace(known, seen=now, still=still, idle=idle)
     watts = [a.gpu_w for a in mine.values() if a.gpu_w]
     drawn = sum(watts) / len(watts) if watts else 0.0
@@ -153,20 +153,20 @@ def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
     )
     if any(a.working for a in mine.values()) or (busy > 0 and drawn >= WORKS * most):
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
-        return Track(job.attempt, now, False, now, worked_s, longest_s, most)
+        return HangTrack(job.attempt, now, False, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)
     if traffic >= 1:
         return replace(track, still=None, idle=None, hang=None, paused_s=paused_s)
     ranks, waits = sum(a.ranks for a in mine.values()), _someone_waits(mine, busy, watts)
     no_work = bool(ranks) and (waits or _is_quiet(mine, busy))
     since = (known.idle or known.seen) if no_work else None
-    track = replace(track, idle=since, doing=_doing(mine))
+    track = replace(track, idle=since, doing=_describe_activity(mine))
     if ranks < LEAST_RANKS or not waits:
         return replace(track, still=None, hang=None)
     track = replace(track, still=known.still or known.seen)
     # The next look will show whether the traffic lasts.
     spare_s = passed_s if traffic and not known.hang else 0.0
-    return replace(track, hang=_hang(track, mine, policy, later(now, -spare_s)))
+    return replace(track, hang=_detect_hang(track, mine, policy, add_seconds(now, -spare_s)))
 
 
 def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
@@ -179,14 +179,14 @@ def _is_quiet(mine: Mapping[NodeName, Activity], busy: float) -> bool:
     return busy == 0 and not any(a.spinning for a in mine.values())
 
 
-def find_standstill(track: Track, policy: HangPolicy, job: JobId) -> Standstill | None:
+def find_standstill(track: HangTrack, policy: HangPolicy, job: JobId) -> Standstill | None:
     """Return what is shown of a run of which nothing works; None where it works, or did lately."""
     if track.idle is None or (track.seen - track.idle).total_seconds() < policy.shown_s:
         return None
     return Standstill(job, track.idle, track.doing)
 
 
-def limit_s(track: Track, policy: HangPolicy) -> float:
+def limit_s(track: HangTrack, policy: HangPolicy) -> float:
     """For how long this run may stand still, in seconds."""
     if track.worked_s < policy.floor_s / 2:
         return policy.floor_s if track.found else policy.start_s
@@ -194,14 +194,14 @@ def limit_s(track: Track, policy: HangPolicy) -> float:
     return min(max(policy.floor_s, policy.factor * track.longest_s), cap_s)
 
 
-def _hang(
-    track: Track, mine: Mapping[NodeName, Activity], policy: HangPolicy, now: datetime
+def _detect_hang(
+    track: HangTrack, mine: Mapping[NodeName, Activity], policy: HangPolicy, now: datetime
 ) -> Hang | None:
     since = track.still
     if since is None or (now - since).total_seconds() < limit_s(track, policy):
         return None
-    what = _doing(mine)
-    node, before = _odd(mine), f"its longest pause before was {track.longest_s:.0f} s"
+    what = _describe_activity(mine)
+    node, before = _find_odd_node(mine), f"its longest pause before was {track.longest_s:.0f} s"
     why = (
         f"no process of it has made progress since {since:%H:%M:%S} UTC ({what}); {before}"
         f"{f'; {node} is the odd one' if node else ''}"
@@ -210,7 +210,7 @@ def _hang(
     return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
 
 
-def _doing(mine: Mapping[NodeName, Activity]) -> str:
+def _describe_activity(mine: Mapping[NodeName, Activity]) -> str:
     """What the processes do, and the GPUs where they only look busy."""
     several = sum(a.ranks for a in mine.values()) >= LEAST_RANKS
     shown = {
@@ -225,7 +225,7 @@ def _doing(mine: Mapping[NodeName, Activity]) -> str:
     return what
 
 
-def _odd(mine: Mapping[NodeName, Activity]) -> NodeName | None:
+def _find_odd_node(mine: Mapping[NodeName, Activity]) -> NodeName | None:
     """The one node whose ranks do something else than wait with the others."""
     if len(mine) < LEAST_RANKS:
         return None

@@ -33,10 +33,10 @@ from hpctl.jobs.hangs.flight_recorder import (
     FlightEntry,
     FlightGroup,
     FlightVerdict,
-    align,
-    elements,
+    align_ranks,
+    count_elements,
 )
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 
 READ_S: Final = 20.0
@@ -79,14 +79,14 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
     Call it with bounded memory: CPython's unpickler can be made to allocate without end.
     """
     try:
-        document = _document(raw)
+        document = _load_document(raw)
         version = document["version"]
         if not isinstance(version, str) or not version.startswith("2."):
             raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
-        rows = _rows(document.get("entries") or [])
-        entries = tuple(_entry(row, completed) for row, completed in _kept(rows))
+        rows = _select_rows(document.get("entries") or [])
+        entries = tuple(_parse_entry(row, completed) for row, completed in _select_needed(rows))
         first = rows[0].get("record_id") if rows else 0
-        groups = _groups(document.get("pg_config"))
+        groups = _parse_groups(document.get("pg_config"))
     except BadDump:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
@@ -94,7 +94,7 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
     return FlightDump(rank, groups, entries, first == 0)
 
 
-def _document(raw: bytes) -> dict[str, Any]:
+def _load_document(raw: bytes) -> dict[str, Any]:
     if raw[:1] == b"{":
         document = msgspec.json.decode(raw)
     else:
@@ -104,14 +104,14 @@ def _document(raw: bytes) -> dict[str, Any]:
     return document
 
 
-def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
+def _select_rows(listed: object) -> Sequence[Mapping[str, Any]]:
     """The newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
         raise BadDump("its entries are no list of tables")
     return listed[-MOST_ENTRIES:]
 
 
-def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """Whether each entry is completed, by its own state or by what another entry shows.
 
     torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
@@ -121,7 +121,7 @@ def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """
     last: dict[str, int] = {}
     batches = set[tuple[str, int]]()
-    places = [(_group_name(row), _sequence(row), row.get("is_p2p") is True) for row in rows]
+    places = [(_group_name(row), _read_sequence(row), row.get("is_p2p") is True) for row in rows]
     for row, (group, number, point_to_point) in zip(rows, places, strict=True):
         if row.get("state") != "completed":
             continue
@@ -143,43 +143,47 @@ def _group_name(row: Mapping[str, Any]) -> str:
     return name
 
 
-def _sequence(row: Mapping[str, Any]) -> int:
+def _read_sequence(row: Mapping[str, Any]) -> int:
     """The number of an operation in its group: the two kinds are counted apart."""
     kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
-    return _number(row[kind])
+    return _read_number(row[kind])
 
 
-def _entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
+def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightEntry(
-        group=_text(group[0]),
-        seq=_sequence(row),
+        group=_read_text(group[0]),
+        seq=_read_sequence(row),
         # Profiling names carry the backend: nccl:all_reduce.
-        op=_text(row["profiling_name"]).rpartition(":")[2],
-        sizes=tuple(elements([_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)),
-        dtypes=tuple(_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
+        op=_read_text(row["profiling_name"]).rpartition(":")[2],
+        sizes=tuple(
+            count_elements([_read_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)
+        ),
+        dtypes=tuple(_read_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
         completed=completed,
         p2p=row.get("is_p2p") is True,
-        place=_place(row.get("frames") or ()),
+        place=_find_place(row.get("frames") or ()),
     )
 
 
-def _place(frames: Sequence[Mapping[str, Any]]) -> str:
+def _find_place(frames: Sequence[Mapping[str, Any]]) -> str:
     """The innermost call in code that is no library's; empty where the dump has no stacks."""
     for frame in islice(frames, 64):
-        path = _text(frame["filename"])
+        path = _read_text(frame["filename"])
         if not _LIBRARY.search(path):
-            name, line = _text(frame["name"]), _number(frame["line"])
+            name, line = _read_text(frame["name"]), _read_number(frame["line"])
             return f"{name} ({path.rpartition('/')[2]}:{line})"
     return ""
 
 
-def _groups(listed: object) -> tuple[FlightGroup, ...]:
+def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
     if not isinstance(listed, dict):
         return ()
     return tuple(
-        FlightGroup(str(name)[:64], _text(one.get("desc", "")), _ranks_of(one.get("ranks", "")))
+        FlightGroup(
+            str(name)[:64], _read_text(one.get("desc", "")), _ranks_of(one.get("ranks", ""))
+        )
         for name, one in islice(listed.items(), MOST_GROUPS)
         if isinstance(one, dict)
     )
@@ -196,13 +200,13 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
+def _select_needed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
     """The entries that the alignment needs, and whether each is completed: the oldest that are not
     and, of each group, the newest that are."""
     left: dict[str, int] = {}
     finished = list[tuple[Mapping[str, Any], bool]]()
     waiting = list[tuple[Mapping[str, Any], bool]]()
-    for row, completed in zip(reversed(rows), reversed(_completed(rows)), strict=True):
+    for row, completed in zip(reversed(rows), reversed(_list_completed(rows)), strict=True):
         if not completed:
             waiting.append((row, False))
             continue
@@ -214,13 +218,13 @@ def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bo
     return [*reversed(finished), *reversed(waiting[-KEPT_OPEN:])]
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     if not isinstance(value, str):
         raise BadDump("it has something else where a text should be")
-    return printable(value[-200:])
+    return make_printable(value[-200:])
 
 
-def _number(value: object) -> int:
+def _read_number(value: object) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise BadDump("it has something else where a number should be")
     return value
@@ -307,7 +311,7 @@ def main(arguments: Sequence[str]) -> None:
     # A third of the time of reading a large dump; what leaks by cycles is bounded by MEMORY.
     gc.disable()
     dumps, unread = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
-    print(printable(msgspec.json.encode(align(dumps, unread)).decode()))
+    print(make_printable(msgspec.json.encode(align_ranks(dumps, unread)).decode()))
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class _Ranks(Struct):
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
 
-def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVerdict:
+def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVerdict:
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
     `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
@@ -157,20 +157,20 @@ def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVe
     for dump in dumps:
         known.add(dump)
     world = max((len(group.ranks) for group in known.groups.values()), default=0)
-    found = [_stop(key, known) for key in known.groups]
+    found = [_find_stop(key, known) for key in known.groups]
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _different(stops)
-        or _absent(stops, known)
-        or _silent(stops)
-        or _together(stops)
-        or FlightVerdict(text=_nobody(stops))
+        _find_different(stops)
+        or _find_absent(stops, known)
+        or _find_silent(stops)
+        or _find_common_stop(stops)
+        or FlightVerdict(text=_describe_no_cause(stops))
     )
     return FlightVerdict(verdict.cause, verdict.text, verdict.ranks, world, len(known.whole))
 
 
-def _stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
+def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     """Return the collective at which a group stands; None where it stands at none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
@@ -200,7 +200,7 @@ def _did_not_issue(
     return max(entries) < seq
 
 
-def _different(stops: Sequence[_Stop]) -> FlightVerdict | None:
+def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
     """Ranks that wait under the same number in another collective than most others."""
     for stop in stops:
         calls: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -213,7 +213,8 @@ def _different(stops: Sequence[_Stop]) -> FlightVerdict | None:
         odd = tuple(rank for ranks in others for rank in ranks)
         clear = len(most) > len(odd)
         parts = [
-            f"{_ranks(ranks)} called {stop.waiting[ranks[0]].what}{_at(stop.waiting[ranks[0]])}"
+            f"{_format_ranks(ranks)} called {stop.waiting[ranks[0]].what}"
+            f"{_describe_entry(stop.waiting[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
         text = f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}"
@@ -221,7 +222,7 @@ def _different(stops: Sequence[_Stop]) -> FlightVerdict | None:
     return None
 
 
-def _absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
     """Ranks that did not come to a collective and wait in no operation themselves."""
     waiting = {rank for stop in stops for rank in stop.waiting} | known.in_p2p
     for stop in stops:
@@ -229,12 +230,12 @@ def _absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
         if not named or len(named) > len(stop.waiting):
             continue
         last = _last_of(known, stop, named[0]) if len(named) == 1 else ""
-        text = f"{_ranks(named)} did not come to {_where(stop)}{last}"
+        text = f"{_format_ranks(named)} did not come to {_describe_stop(stop)}{last}"
         return FlightVerdict(FlightCause.ABSENT, text, named)
     return None
 
 
-def _silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
+def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
     """Ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
@@ -244,36 +245,39 @@ def _silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
         if not stop.silent or stop.absent or 2 * unknown >= len(stop.group.ranks):
             continue
         text = (
-            f"{_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not run"
-            f" Python code), and the others stand at {_where(stop)}"
+            f"{_format_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not"
+            f" run Python code), and the others stand at {_describe_stop(stop)}"
         )
         return FlightVerdict(FlightCause.SILENT, text, stop.silent)
     return None
 
 
-def _together(stops: Sequence[_Stop]) -> FlightVerdict | None:
+def _find_common_stop(stops: Sequence[_Stop]) -> FlightVerdict | None:
     for stop in stops:
         if stop.group.ranks and len(stop.waiting) == len(stop.group.ranks):
-            text = f"all {len(stop.waiting)} ranks came to {_where(stop)}, and it did not end"
+            text = (
+                f"all {len(stop.waiting)} ranks came to {_describe_stop(stop)}, and it did not end"
+            )
             return FlightVerdict(FlightCause.TOGETHER, text)
     return None
 
 
-def _nobody(stops: Sequence[_Stop]) -> str:
+def _describe_no_cause(stops: Sequence[_Stop]) -> str:
     if not stops:
         return "no rank waits in a collective"
     stop = stops[0]
-    silent = f", {_ranks(stop.silent)} wrote no dump" if stop.silent else ""
-    return f"the ranks stand at {_where(stop)}{silent}; the dumps name nobody"
+    silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
+    return f"the ranks stand at {_describe_stop(stop)}{silent}; the dumps name nobody"
 
 
-def _where(stop: _Stop) -> str:
+def _describe_stop(stop: _Stop) -> str:
     """`collective 5 of default_pg (all_reduce of 65536 Float), where rank 0 waits in ...`."""
     first = next(iter(stop.waiting.values()))
     ranks = tuple(stop.waiting)
     many = "waits" if len(ranks) == 1 else "wait"
-    return f"collective {stop.seq} of {stop.name} ({first.what}), where {_ranks(ranks)} {many}" + (
-        f" in {first.place}" if first.place else ""
+    return (
+        f"collective {stop.seq} of {stop.name} ({first.what}), where {_format_ranks(ranks)} {many}"
+        + (f" in {first.place}" if first.place else "")
     )
 
 
@@ -284,14 +288,14 @@ def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]
-    return f"; its last is {last.seq} ({last.op}){_at(last)}"
+    return f"; its last is {last.seq} ({last.op}){_describe_entry(last)}"
 
 
-def _at(entry: FlightEntry) -> str:
+def _describe_entry(entry: FlightEntry) -> str:
     return f" in {entry.place}" if entry.place else ""
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     named = ", ".join(map(str, ranks[:MOST_NAMED]))
     more = len(ranks) - MOST_NAMED
     return (
@@ -301,6 +305,6 @@ def _ranks(ranks: Sequence[int]) -> str:
     )
 
 
-def elements(shape: Sequence[int]) -> int:
+def count_elements(shape: Sequence[int]) -> int:
     """The number of elements of a tensor, bounded."""
     return min(prod(shape[:16]), 2**62)

@@ -1,8 +1,9 @@
-"""Two answers of the RAS service, some time apart: whom do the ranks wait for? `culprits` is pure.
+"""Two answers of the RAS service, some time apart: whom do the ranks wait for?
 
-The culprit of a synchronous program is the one who is not waiting. A process that is behind in one
-communicator and ahead in another waits itself, and is a victim. Point-to-point operations are not
-counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor looks behind.
+`find_culprits` is pure. The culprit of a synchronous program is the one who is not waiting. A
+process that is behind in one communicator and ahead in another waits itself, and is a victim.
+Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits for its
+predecessor looks behind.
 
 `Inquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
 explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
@@ -24,9 +25,9 @@ from hpctl.jobs.hangs.ras_report import (
     RasError,
     RasMember,
     RasReport,
-    query,
+    query_ras,
 )
-from hpctl.jobs.run.progress import Rank, RunProgress
+from hpctl.jobs.run.progress import RunProgress, TrackedRank
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
@@ -91,20 +92,20 @@ _Names = Callable[[Iterable[RasMember], Communicator | None], str]
 """How a member of a communicator is called."""
 
 
-def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
+def find_culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
     """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
-    names = _names(name or (lambda member, _: nccl_name(member)))
+    names = _make_namer(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators:
         return RasFinding(HangCause.NOTHING, "NCCL reports no communicator", sure=sure)
-    twice = _absent(first.report) & _absent(second.report)
+    twice = _list_absent(first.report) & _list_absent(second.report)
     return (
-        _missing(second.report, twice, sure, names)
-        or _failed(second.report, names)
-        or _moving(first.report, second.report)
-        or _missing(second.report, _absent(second.report), False, names)
-        or _behind(second.report, sure, names)
-        or _diverged(second.report, sure, names)
+        _find_missing(second.report, twice, sure, names)
+        or _find_failed(second.report, names)
+        or _find_progress(first.report, second.report)
+        or _find_missing(second.report, _list_absent(second.report), False, names)
+        or _find_lagging(second.report, sure, names)
+        or _find_diverged(second.report, sure, names)
         or RasFinding(
             HangCause.EQUAL,
             "all ranks launched the same collectives: no data, or one that does not end",
@@ -113,7 +114,7 @@ def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> R
     )
 
 
-def _absent(report: RasReport) -> set[tuple[str, int]]:
+def _list_absent(report: RasReport) -> set[tuple[str, int]]:
     """The ranks that did not answer, by their communicator's name."""
     return {
         (communicator.name, missing.member.rank)
@@ -123,7 +124,7 @@ def _absent(report: RasReport) -> set[tuple[str, int]]:
     }
 
 
-def _missing(
+def _find_missing(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
 ) -> RasFinding | None:
     """Who of those absent is still not there, and who is given up for dead anyway."""
@@ -139,7 +140,7 @@ def _missing(
     return None
 
 
-def _failed(report: RasReport, names: _Names) -> RasFinding | None:
+def _find_failed(report: RasReport, names: _Names) -> RasFinding | None:
     for communicator in _largest_first(report):
         own: list[RankError] = [one for one in communicator.failures if not one.remote]
         if own:
@@ -149,20 +150,20 @@ def _failed(report: RasReport, names: _Names) -> RasFinding | None:
     return None
 
 
-def _moving(first: RasReport, second: RasReport) -> RasFinding | None:
+def _find_progress(first: RasReport, second: RasReport) -> RasFinding | None:
     """Whether any rank that reported its counts twice has launched more since.
 
     Ranks and communicators that are in one answer alone prove nothing: a process that
     was late with its answer looks the same.
     """
     after = {one.name: one for one in second.communicators}
-    grew = any(_grew(one, after.get(one.name)) for one in first.communicators)
+    grew = any(_has_grown(one, after.get(one.name)) for one in first.communicators)
     return (
         RasFinding(HangCause.MOVING, "NCCL launches collectives: the run goes on") if grew else None
     )
 
 
-def _grew(before: Communicator, now: Communicator | None) -> bool:
+def _has_grown(before: Communicator, now: Communicator | None) -> bool:
     if now is None:
         return False
     known = _by_member(before)
@@ -178,9 +179,9 @@ def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
     }
 
 
-def _behind(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     """The ranks behind others, and ahead of none in any other communicator."""
-    lags = [lag for one in _largest_first(report) if (lag := _lag(one))]
+    lags = [lag for one in _largest_first(report) if (lag := _measure_lag(one))]
     if not lags:
         return None
     waiting = {member.process for lag in lags for member in lag.ahead if member.process}
@@ -192,11 +193,11 @@ def _behind(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     count, front = lag.counts
     others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"
     who = names(own, lag.communicator)
-    why = f"{who} launched {_operations(lag.operation, count)}, {others} {front}"
+    why = f"{who} launched {_format_operations(lag.operation, count)}, {others} {front}"
     return RasFinding(HangCause.BEHIND, why, own, lag.communicator, sure)
 
 
-def _lag(communicator: Communicator) -> _Lag | None:
+def _measure_lag(communicator: Communicator) -> _Lag | None:
     """Return the ranks behind by the sum of their operations; None where the sums are equal."""
     if communicator.status != RUNNING:
         return None
@@ -220,7 +221,7 @@ def _lag(communicator: Communicator) -> _Lag | None:
     return _Lag(communicator, operation, behind, ahead, counts)
 
 
-def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+def _find_diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     for communicator in _largest_first(report):
         if communicator.status != RUNNING:
             continue
@@ -230,8 +231,9 @@ def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None
                 who = names(odd.members, communicator)
                 others = next(group.count for group in groups if group is not odd)
                 why = (
-                    f"{who} launched {_operations(operation, odd.count)}, others {others}, and as"
-                    " many collectives in all: the ranks run different branches of the program"
+                    f"{who} launched {_format_operations(operation, odd.count)}, others {others},"
+                    " and as many collectives in all: the ranks run different branches of the"
+                    " program"
                 )
                 return RasFinding(HangCause.DIVERGED, why, odd.members, communicator, sure)
     return None
@@ -241,28 +243,28 @@ def _largest_first(report: RasReport) -> list[Communicator]:
     return sorted(report.communicators, key=lambda one: -one.size)
 
 
-def _operations(operation: str, count: int) -> str:
+def _format_operations(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
-def _names(name: Name) -> _Names:
-    def names(members: Iterable[RasMember], communicator: Communicator | None) -> str:
+def _make_namer(name: Name) -> _Names:
+    def format_names(members: Iterable[RasMember], communicator: Communicator | None) -> str:
         found = sorted(members)
         text = ", ".join(name(member, communicator) for member in found[:MOST_NAMED])
         more = len(found) - MOST_NAMED
         return f"{text} and {more} more" if more > 0 else text
 
-    return names
+    return format_names
 
 
 def nccl_name(member: RasMember) -> str:
     """`rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
-    place = " of ".join(part for part in (device(member), member.host) if part)
+    place = " of ".join(part for part in (format_device(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
     return f"rank {member.rank} ({place})" if place else f"rank {member.rank}"
 
 
-def device(member: RasMember) -> str:
+def format_device(member: RasMember) -> str:
     """`GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""
@@ -276,11 +278,11 @@ class RankNames(Struct, frozen=True):
     its ranks as the job does.
     """
 
-    ranks: Mapping[int, Rank]
+    ranks: Mapping[int, TrackedRank]
     hosts: Mapping[str, NodeName]
     world: int = 0
 
-    def rank(self, member: RasMember, communicator: Communicator | None) -> Rank | None:
+    def rank(self, member: RasMember, communicator: Communicator | None) -> TrackedRank | None:
         """The rank by which the job itself knows this process; None where it is not known."""
         same = [rank for rank in self.ranks.values() if rank.pid and rank.pid == member.pid]
         node = self.hosts.get(member.host)
@@ -290,10 +292,10 @@ class RankNames(Struct, frozen=True):
             return same[0]
         size = communicator.size if communicator else 0
         if size and size == self.world:
-            return self.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
+            return self.ranks.get(member.rank) or TrackedRank(member.rank, 0.0, node)
         return None
 
-    def node(self, member: RasMember, rank: Rank | None) -> NodeName | None:
+    def node(self, member: RasMember, rank: TrackedRank | None) -> NodeName | None:
         """The node of a process; None where it is not known."""
         return (rank.node if rank else None) or self.hosts.get(member.host)
 
@@ -304,7 +306,7 @@ class RankNames(Struct, frozen=True):
         if rank is None:
             own = nccl_name(member)
             return f"{own} on {node}" if node else own
-        gpu = f" ({device(member)})" if device(member) else ""
+        gpu = f" ({format_device(member)})" if format_device(member) else ""
         return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
 
 
@@ -312,7 +314,7 @@ LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
 
-class Inquiry:
+class RasInquiry:
     """Looks at one job's RAS service while its ranks are silent. No method raises."""
 
     def __init__(
@@ -334,12 +336,12 @@ class Inquiry:
         """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
         if self._thread is not None and self._thread.is_alive():
             return
-        self._begin(progress)
+        self._forget_samples(progress)
         if not progress.suspect(now) or self._error:
             return
         newest = self._second or self._first
         if newest is None or now - newest.at >= self._apart:
-            self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
+            self._thread = threading.Thread(target=self._take_sample, name="ras", daemon=True)
             self._thread.start()
 
     def explain(self, progress: RunProgress, trouble: Trouble) -> Trouble | None:
@@ -351,31 +353,31 @@ class Inquiry:
         """
         if self._thread is not None:
             self._thread.join(timeout=LAST_LOOK_S)
-        self._begin(progress)
+        self._forget_samples(progress)
         if self._first is None and not self._error:
-            self._look()
+            self._take_sample()
         if self._first is not None and self._second is None:
             apart = min(self._apart, progress.bound(time.monotonic()) / 2)
             time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
-            self._look()
+            self._take_sample()
         if self._first is None or self._second is None:
-            return replace(trouble, evidence=_evidence(trouble, f"NCCL RAS: {self._error}"))
-        finding = culprits(self._first, self._second, self._names(progress).name)
+            return replace(trouble, evidence=_append_evidence(trouble, f"NCCL RAS: {self._error}"))
+        finding = find_culprits(self._first, self._second, self._read_names(progress).name)
         if finding.cause is HangCause.MOVING:
-            return self._moving(progress, trouble, finding)
-        return self._named(progress, trouble, finding, self._second.report)
+            return self._judge_moving(progress, trouble, finding)
+        return self._add_names(progress, trouble, finding, self._second.report)
 
-    def _names(self, progress: RunProgress) -> RankNames:
+    def _read_names(self, progress: RunProgress) -> RankNames:
         return RankNames(progress.ranks, self._hosts, len(progress.ranks))
 
-    def _begin(self, progress: RunProgress) -> None:
+    def _forget_samples(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
         if self._moved != progress.moved:
             self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
 
-    def _look(self) -> None:
+    def _take_sample(self) -> None:
         try:
-            sample = RasSample(query(self._where, LAST_LOOK_S), time.monotonic())
+            sample = RasSample(query_ras(self._where, LAST_LOOK_S), time.monotonic())
         except RasError as error:
             self._error = str(error)
             return
@@ -384,7 +386,7 @@ class Inquiry:
         else:
             self._second = sample
 
-    def _moving(
+    def _judge_moving(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding
     ) -> Trouble | None:
         """No hang, unless the run has not made a step for as long as its start may take."""
@@ -395,15 +397,15 @@ class Inquiry:
         progress.alive(now)
         return None
 
-    def _named(
+    def _add_names(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
     ) -> Trouble:
         answer = f"NCCL {report.nccl_version} RAS:\n{report.text}"
         if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
             # NCCL has nobody to name; the ranks' own notes may.
             why = f"{trouble.why}; {finding.why}"
-            return replace(trouble, why=why, evidence=_evidence(trouble, answer))
-        names = self._names(progress)
+            return replace(trouble, why=why, evidence=_append_evidence(trouble, answer))
+        names = self._read_names(progress)
         found = [(m, names.rank(m, finding.communicator)) for m in finding.members]
         nodes = {names.node(member, rank) for member, rank in found} - {None}
         only = found[0] if len(found) == 1 else None
@@ -414,10 +416,10 @@ class Inquiry:
             signature=f"hang: {finding.cause}",
             node=nodes.pop() if len(nodes) == 1 else None,
             rank=only[1].rank if only and only[1] else None,
-            device=device(only[0]) if only else "",
-            evidence=_evidence(trouble, answer),
+            device=format_device(only[0]) if only else "",
+            evidence=_append_evidence(trouble, answer),
         )
 
 
-def _evidence(trouble: Trouble, more: str) -> str:
+def _append_evidence(trouble: Trouble, more: str) -> str:
     return "\n".join(part for part in (trouble.evidence, more) if part)[:EVIDENCE_CHARS]

@@ -129,7 +129,7 @@ class RasWithoutJsonError(RasError):
         super().__init__("RAS answers no JSON before NCCL 2.28", "use NCCL 2.28.7 or later")
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _RawStatus(msgspec.Struct, frozen=True):
     init_state: int = 0
     async_error: int = 0
     finalize_called: bool = False
@@ -137,7 +137,7 @@ class _Status(msgspec.Struct, frozen=True):
     abort_flag: bool = False
 
 
-class _Process(msgspec.Struct, frozen=True):
+class _RawProcess(msgspec.Struct, frozen=True):
     rank: int
     host: str = ""
     pid: int = -1
@@ -145,31 +145,31 @@ class _Process(msgspec.Struct, frozen=True):
     nvml_dev: int = -1
 
 
-class _Rank(_Process, frozen=True):
-    status: _Status = _Status()
+class _RawRank(_RawProcess, frozen=True):
+    status: _RawStatus = _RawStatus()
     collective_counts: dict[str, int] = {}
 
 
-class _Absent(msgspec.Struct, frozen=True):
+class _RawAbsent(msgspec.Struct, frozen=True):
     unresponsive: bool = True
     considered_dead: bool = False
 
 
-class _MissingRank(_Process, frozen=True):
-    status: _Absent = _Absent()
+class _RawMissingRank(_RawProcess, frozen=True):
+    status: _RawAbsent = _RawAbsent()
 
 
-class _Communicator(msgspec.Struct, frozen=True):
+class _RawCommunicator(msgspec.Struct, frozen=True):
     hash: str
     secondary_hash: str = ""
     size: int = 0
-    ranks: list[_Rank] = []
-    missing_ranks: list[_MissingRank] = []
+    ranks: list[_RawRank] = []
+    missing_ranks: list[_RawMissingRank] = []
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _RawDocument(msgspec.Struct, frozen=True):
     nccl_version: str
-    communicators: list[_Communicator]
+    communicators: list[_RawCommunicator]
 
 
 _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status":)')
@@ -180,9 +180,9 @@ def read_json(raw: bytes) -> RasReport:
     """Read a whole answer. Raises RasError where it is torn, or no such document."""
     try:
         try:
-            document = msgspec.json.decode(raw, type=_Document)
+            document = msgspec.json.decode(raw, type=_RawDocument)
         except msgspec.DecodeError:
-            document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_Document)
+            document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_RawDocument)
     # A deeply nested answer ends the decoder's recursion.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RasError(
@@ -191,53 +191,53 @@ def read_json(raw: bytes) -> RasReport:
         ) from error
     return RasReport(
         nccl_version=document.nccl_version,
-        communicators=tuple(_communicator(one) for one in document.communicators),
+        communicators=tuple(_parse_communicator(one) for one in document.communicators),
         text=raw[:SHOWN].decode(errors="replace"),
     )
 
 
-def _communicator(raw: _Communicator) -> Communicator:
+def _parse_communicator(raw: _RawCommunicator) -> Communicator:
     return Communicator(
         name=f"{raw.hash}:{raw.secondary_hash}" if raw.secondary_hash else raw.hash,
         size=raw.size,
-        counts=_counts(raw.ranks),
-        missing=tuple(_missing(one) for one in raw.missing_ranks),
-        failures=tuple(failure for one in raw.ranks if (failure := _failure(one))),
-        status=_status(raw.ranks),
+        counts=_group_counts(raw.ranks),
+        missing=tuple(_parse_missing(one) for one in raw.missing_ranks),
+        failures=tuple(failure for one in raw.ranks if (failure := _parse_failure(one))),
+        status=_find_furthest_status(raw.ranks),
     )
 
 
-def _counts(ranks: list[_Rank]) -> Mapping[str, tuple[CountGroup, ...]]:
+def _group_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[CountGroup, ...]]:
     names = dict.fromkeys(name for rank in ranks for name in rank.collective_counts)
     found = {}
     for name in names:
         by_count: dict[int, list[RasMember]] = defaultdict(list)
         for rank in ranks:
-            by_count[rank.collective_counts.get(name, 0)].append(_member(rank))
+            by_count[rank.collective_counts.get(name, 0)].append(_parse_member(rank))
         found[name] = tuple(
             CountGroup(count, tuple(members)) for count, members in sorted(by_count.items())
         )
     return found
 
 
-def _missing(raw: _MissingRank) -> AbsentRank:
+def _parse_missing(raw: _RawMissingRank) -> AbsentRank:
     absence = Absence.ELSEWHERE
     if raw.status.considered_dead:
         absence = Absence.DEAD
     elif raw.status.unresponsive:
         absence = Absence.UNRESPONSIVE
-    return AbsentRank(_member(raw), absence)
+    return AbsentRank(_parse_member(raw), absence)
 
 
-def _failure(raw: _Rank) -> RankError | None:
+def _parse_failure(raw: _RawRank) -> RankError | None:
     for code in (raw.status.async_error, raw.status.init_state):
         if code not in (0, IN_PROGRESS):
             word = _ERRORS.get(code, f"error {code}")
-            return RankError(_member(raw), word, code == REMOTE_ERROR)
+            return RankError(_parse_member(raw), word, code == REMOTE_ERROR)
     return None
 
 
-def _status(ranks: list[_Rank]) -> str:
+def _find_furthest_status(ranks: list[_RawRank]) -> str:
     """The furthest that any rank is, in NCCL's own order."""
     statuses = [rank.status for rank in ranks]
     if any(status.abort_flag for status in statuses):
@@ -249,7 +249,7 @@ def _status(ranks: list[_Rank]) -> str:
     return INIT
 
 
-def _member(raw: _Process) -> RasMember:
+def _parse_member(raw: _RawProcess) -> RasMember:
     return RasMember(
         raw.rank,
         "" if raw.host == "unknown" else raw.host,
@@ -282,7 +282,7 @@ class Address(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(text: str = "") -> Address:
+def parse_address(text: str = "") -> Address:
     """Read `HOST:PORT` as NCCL_RAS_ADDR has it; empty is NCCL's default. Raises RasError."""
     if not text:
         return Address()
@@ -301,7 +301,7 @@ def address_of_job(job_id: int) -> Address:
     return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query(
+def query_ras(
     where: Address | None = None, deadline_s: float = DEADLINE_S, owner: int | None = None
 ) -> RasReport:
     """Ask what all ranks of the job report now, on this host.
@@ -311,7 +311,7 @@ def query(
     RasWithoutJsonError where the service knows no JSON.
     """
     where = where or Address()
-    line = _Connection(
+    line = _RasConnection(
         where, time.monotonic() + deadline_s, os.geteuid() if owner is None else owner
     )
     try:
@@ -342,7 +342,7 @@ _HINT = (
 )
 
 
-class _Connection:
+class _RasConnection:
     """One connection within this host, with one deadline for everything on it."""
 
     def __init__(self, where: Address, deadline: float, owner: int) -> None:
@@ -353,7 +353,7 @@ class _Connection:
     def connect(self) -> None:
         # localhost may be ::1 and 127.0.0.1, and NCCL listens on one of them.
         self._socket = socket.create_connection(
-            (self._where.host, self._where.port), timeout=self._remaining()
+            (self._where.host, self._where.port), timeout=self._compute_remaining()
         )
         # An agent that is root takes the address from a user's environment: nothing is sent to
         # another host.
@@ -368,14 +368,14 @@ class _Connection:
             raise RasError(f"{self._where} answers as uid {uid}, not {self._owner}", _HINT)
 
     def send(self, command: str) -> None:
-        self._timed().sendall(command.encode() + b"\n")
+        self._set_timeout().sendall(command.encode() + b"\n")
 
     def reply(self) -> str:
         """One line."""
         while b"\n" not in self._left:
             if len(self._left) > LONGEST_GREETING:
                 raise RasError(f"{self._where} answers without an end of line", _HINT)
-            more = self._timed().recv(LONGEST_GREETING)
+            more = self._set_timeout().recv(LONGEST_GREETING)
             if not more:
                 raise RasError(f"{self._where} closed the connection", _HINT)
             self._left += more
@@ -391,7 +391,7 @@ class _Connection:
     def rest(self) -> bytes:
         """Everything until the service closes."""
         chunks, size = [self._left], len(self._left)
-        while more := self._timed().recv(_CHUNK):
+        while more := self._set_timeout().recv(_CHUNK):
             chunks.append(more)
             size += len(more)
             if size > LARGEST_ANSWER:
@@ -402,12 +402,12 @@ class _Connection:
         if self._socket is not None:
             self._socket.close()
 
-    def _timed(self) -> socket.socket:
+    def _set_timeout(self) -> socket.socket:
         assert self._socket is not None
-        self._socket.settimeout(self._remaining())
+        self._socket.settimeout(self._compute_remaining())
         return self._socket
 
-    def _remaining(self) -> float:
+    def _compute_remaining(self) -> float:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.toolkit import bounds
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 
 MOST_FRAMES, MOST_RANKS, MOST_NAMED = 64, 64, 4
 """Frames of a stack and ranks of a node that are kept; ranks that a sentence names."""
@@ -73,7 +73,7 @@ class Frame(Struct, frozen=True, array_like=True):
     own: bool = False
 
     def __post_init__(self) -> None:
-        bounds.clean(self, "function", "file")
+        bounds.clean_texts(self, "function", "file")
 
     def __str__(self) -> str:
         place = self.file.rpartition("/")[2]
@@ -99,7 +99,7 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
     flight: str = ""
 
     def __post_init__(self) -> None:
-        bounds.clean(self, "error", "wchan", "state", "step", "flight")
+        bounds.clean_texts(self, "error", "wchan", "state", "step", "flight")
 
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
@@ -114,7 +114,7 @@ class NodeStacks(Struct, frozen=True, omit_defaults=True):
     ras: str = ""
 
     def __post_init__(self) -> None:
-        bounds.clean(self, "node", "error", "ras")
+        bounds.clean_texts(self, "node", "error", "ras")
 
 
 class StackGroup(Struct, frozen=True):
@@ -157,7 +157,7 @@ class StackVerdict(Struct, frozen=True):
         return tuple(sorted({one.node for one in self.suspects if one.node}))
 
 
-def lines(dump: NodeStacks) -> Iterator[str]:
+def format_lines(dump: NodeStacks) -> Iterator[str]:
     """What a node says as lines of text that may be mixed with other nodes'."""
     packed = base64.b64encode(zlib.compress(msgspec.json.encode(dump))).decode()
     parts = [packed[at : at + LINE - 100] for at in range(0, len(packed), LINE - 100)]
@@ -165,14 +165,14 @@ def lines(dump: NodeStacks) -> Iterator[str]:
         yield f"stacks {dump.node} {number} {len(parts)} {part}"
 
 
-def read(text: Iterable[str]) -> list[NodeStacks]:
+def parse_lines(text: Iterable[str]) -> list[NodeStacks]:
     """What nodes said, from lines in any order. What is torn or no such line is left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     whole: dict[str, int] = {}
     for fields in (line.split() for line in text):
         if len(fields) == 5 and fields[0] == "stacks" and fields[2].isdecimal():
-            parts[fields[1]][bounds.natural(fields[2])] = fields[4]
-            whole[fields[1]] = bounds.natural(fields[3])
+            parts[fields[1]][bounds.parse_count(fields[2])] = fields[4]
+            whole[fields[1]] = bounds.parse_count(fields[3])
     found = []
     for node, pieces in parts.items():
         try:
@@ -186,12 +186,12 @@ def read(text: Iterable[str]) -> list[NodeStacks]:
     return found
 
 
-def waits(frames: Sequence[Frame]) -> bool:
+def is_waiting(frames: Sequence[Frame]) -> bool:
     """Whether a stack ends in a collective, or in waiting for the GPU to have done one."""
-    return _entrance(frames) is not None
+    return _find_entrance(frames) is not None
 
 
-def _entrance(frames: Sequence[Frame]) -> int | None:
+def _find_entrance(frames: Sequence[Frame]) -> int | None:
     """Where a stack enters the collective that it waits in; None where it waits in none."""
     found: int | None = None
     for number, frame in enumerate(frames):
@@ -206,26 +206,26 @@ def _entrance(frames: Sequence[Frame]) -> int | None:
 
 
 @lru_cache(4096)
-def _named(file: str, function: str) -> tuple[str, str]:
+def _name_frame(file: str, function: str) -> tuple[str, str]:
     return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
 
 
 _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
-def _key(rank: RankStack) -> _Key:
+def _make_key(rank: RankStack) -> _Key:
     """What is the same for stacks that are alike: names of files and functions, without numbers
     that a compiler or a path puts in; recursion counts once."""
-    at = _entrance(rank.frames)
+    at = _find_entrance(rank.frames)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
-        name = _named(frame.file, frame.function)
+        name = _name_frame(frame.file, frame.function)
         if frame.line and (not kept or kept[-1] != name):
             kept.append(name)
     return at is not None, tuple(kept)
 
 
-def aggregate(
+def aggregate_stacks(
     dumps: Iterable[NodeStacks],
     asked: Iterable[str] = (),
     expected: Collection[str] | None = None,
@@ -251,7 +251,7 @@ def aggregate(
     lost = empty if not by_rank else [node for node in empty if node in (expected or ())]
     idle = tuple(node for node in empty if node not in lost)
     if lost:
-        errors.add(f"no Python process of the job runs on {fold(lost)[:200]}")
+        errors.add(f"no Python process of the job runs on {fold_hostlist(lost)[:200]}")
     silent = tuple(sorted(set(asked) - {answer.node for answer in answers}))
     # Ranks of nodes that did not answer are not known to be missing.
     world = min(max((answer.world for answer in answers), default=0), MAX_WORLD)
@@ -259,15 +259,15 @@ def aggregate(
     by_key: dict[_Key, list[RankStack]] = defaultdict(list)
     for _, one in sorted(by_rank.items()):
         if one.frames:
-            by_key[_key(one)].append(one)
+            by_key[_make_key(one)].append(one)
     ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
-    groups = tuple(_group(key, members) for key, members in ordered)
-    suspects = _suspects(by_rank, [members for _, members in ordered], groups, node_of)
+    groups = tuple(_make_group(key, members) for key, members in ordered)
+    suspects = _find_suspects(by_rank, [members for _, members in ordered], groups, node_of)
     gone = tuple(Suspect(rank, "", "has no process") for rank in missing[:MOST_RANKS])
     suspects = (*gone, *suspects)
-    text = _text(suspects, groups, len(by_rank), silent, sorted(errors))
+    text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
-        told = fold(idle)[:200]
+        told = fold_hostlist(idle)[:200]
         text += f"; {told}: spare, idle" if spares else f"; no process of the job runs on {told}"
     return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
@@ -278,14 +278,14 @@ def _largest_step(answers: Sequence[NodeStacks]) -> str:
     return max(sizes, key=lambda step: (sizes[step], step), default="")
 
 
-def _group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
+def _make_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
-    place = frames[_entrance(frames) or 0]
+    place = frames[_find_entrance(frames) or 0]
     ranks = tuple(one.rank for one in members)
     return StackGroup(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
 
 
-def _suspects(
+def _find_suspects(
     by_rank: dict[int, RankStack],
     ordered: Sequence[Sequence[RankStack]],
     groups: Sequence[StackGroup],
@@ -305,22 +305,22 @@ def _suspects(
     for rank, one in by_rank.items():
         if not one.frames and 2 * read_ > len(by_rank):
             found.setdefault(rank, f"could not be read: {one.error}")
-    odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _most(g, read_))]
+    odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_most(g, read_))]
     if not odd and not found:
-        odd = list(groups[1:]) if groups and _most(groups[0], read_) else []
+        odd = list(groups[1:]) if groups and _is_most(groups[0], read_) else []
     for rank in (rank for group in odd for rank in group.ranks):
         why = f"is {_STATES['D']} ({by_rank[rank].wchan})" if by_rank[rank].state == "D" else ""
         found.setdefault(rank, why)
     if 2 * len(found) > len(by_rank):
         return ()
-    return tuple(_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
+    return tuple(_make_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
 
 
-def _most(group: StackGroup, of: int) -> bool:
+def _is_most(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
-def _suspect(rank: RankStack, node: str, why: str) -> Suspect:
+def _make_suspect(rank: RankStack, node: str, why: str) -> Suspect:
     if not rank.frames:
         return Suspect(rank.rank, node, why)
     inner = next((frame for frame in rank.frames if frame.line), rank.frames[0])
@@ -332,7 +332,7 @@ def _suspect(rank: RankStack, node: str, why: str) -> Suspect:
     return Suspect(rank.rank, node, text, own.function, place, own.line)
 
 
-def _text(
+def _describe_verdict(
     suspects: Sequence[Suspect],
     groups: Sequence[StackGroup],
     ranks: int,
@@ -357,5 +357,5 @@ def _text(
     elif not ranks:
         named.append("no rank of the job was found")
     named += [f"no stack was read: {errors[0][:200]}"] if errors and not groups else []
-    named += [f"no answer from {fold(silent)[:200]}"] if silent else []
+    named += [f"no answer from {fold_hostlist(silent)[:200]}"] if silent else []
     return "; ".join(named)

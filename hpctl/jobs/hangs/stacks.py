@@ -2,11 +2,11 @@
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
 owner, reads each within bounds, and prints what it saw in lines
-(`hpctl.jobs.hangs.stack_groups.lines`). A first look reads a rank's memory and stops nobody; a
-second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
+(`hpctl.jobs.hangs.stack_groups.format_lines`). A first look reads a rank's memory and stops nobody;
+a second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
 out where it cannot end well.
 
-`collect` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
+`collect_stacks` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, address, query
+from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
     MOST_RANKS,
@@ -35,14 +35,14 @@ from hpctl.jobs.hangs.stack_groups import (
     NodeStacks,
     RankStack,
     StackVerdict,
-    aggregate,
-    lines,
-    read,
+    aggregate_stacks,
+    format_lines,
+    parse_lines,
 )
 from hpctl.jobs.job_processes import PROC, JobProcess, list_pids, of_this_cluster, read_process
-from hpctl.slurm.run import End, Runner
+from hpctl.slurm.run import End, SlurmRunner
 from hpctl.slurm.step_beside import beside_options
-from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.run_within import run_within
@@ -64,7 +64,9 @@ _HOW_TO_PERMIT = (
 _NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' beside hpctl there"
 
 
-def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], JobProcess]:
+def find_ranks(
+    job: str, uid: int | None, node: str, own_step: str
+) -> dict[tuple[str, int], JobProcess]:
     """The process of each rank on this node, by its step and number: the first Python of its line
     of descent, so that neither a shell around it nor its own workers are taken for it."""
     processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
@@ -94,7 +96,7 @@ def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str
     return dict(list(found.items())[:MOST_RANKS])
 
 
-def _dump(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
+def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
     """The frames of a process's main thread; or none, and why."""
     program = Path(sys.executable).with_name("py-spy")
     spy = str(program) if program.exists() else shutil.which("py-spy")
@@ -114,23 +116,23 @@ def _dump(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
             return [], _HOW_TO_PERMIT if _PTRACE.search(text) else f"py-spy: {text[-200:]}"
         out.seek(0)
         try:
-            return _frames(json.loads(out.read())), ""
+            return _select_frames(json.loads(out.read())), ""
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return [], "py-spy's answer cannot be read"
 
 
-def _frames(threads: list[dict[str, object]]) -> list[Frame]:
+def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
     """The main thread's; what it has autograd's threads do for it goes before."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
-    stack = _thread(main)
+    stack = _read_thread(main)
     inner = next((frame for frame in stack if frame.line), None)
     if inner is not None and inner.function == "_engine_run_backward":
         others = [t for t in threads if not str(t["thread_name"] or "Dummy").find("Dummy")]
-        stack = max(map(_thread, others), key=len, default=[]) + stack
+        stack = max(map(_read_thread, others), key=len, default=[]) + stack
     return stack[:MOST_FRAMES]
 
 
-def _thread(thread: dict[str, object]) -> list[Frame]:
+def _read_thread(thread: dict[str, object]) -> list[Frame]:
     frames = thread["frames"]
     assert isinstance(frames, list)
     return [
@@ -146,25 +148,25 @@ def _thread(thread: dict[str, object]) -> list[Frame]:
     ]
 
 
-def _rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
+def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
     """One rank, read twice where that does no harm: a process that the kernel holds, or that is
     stopped already, would take the signal that stops it later, and nobody would wake it."""
     (step, rank), process = item
-    frames, error = _dump(process.pid, DUMP_S, "--nonblocking")
+    frames, error = _dump_stack(process.pid, DUMP_S, "--nonblocking")
     if frames and native and process.state in "RS":
-        more, why = _dump(process.pid, NATIVE_S, "--native")
+        more, why = _dump_stack(process.pid, NATIVE_S, "--native")
         if "did not end" in why:
             os.kill(process.pid, signal.SIGCONT)
         # Where it went on meanwhile, the first look tells what it did without us.
         same = [f for f in more if f.line] and [f for f in more if f.line][-1] == frames[-1]
         frames = more[:MOST_FRAMES] if same else frames
     return RankStack(
-        rank, process.pid, step, process.state, _wchan(process.pid), tuple(frames), error[:300],
-        _dead_children(process.pid), _flight(process, rank),
+        rank, process.pid, step, process.state, _read_wchan(process.pid), tuple(frames),
+        error[:300], _dead_children(process.pid), _read_flight_dump(process, rank),
     )  # fmt: skip
 
 
-def _wchan(pid: int) -> str:
+def _read_wchan(pid: int) -> str:
     try:
         return (PROC / str(pid) / "wchan").read_text(errors="replace")[:60]
     except OSError:
@@ -188,7 +190,7 @@ def _dead_children(pid: int) -> tuple[str, ...]:
     return tuple(found[:8])
 
 
-def _flight(process: JobProcess, rank: int) -> str:
+def _read_flight_dump(process: JobProcess, rank: int) -> str:
     """The dump of torch's flight recorder, asked for where the job set a pipe for that.
 
     An agent that runs as root reads these paths from the environment of a user's process.
@@ -210,29 +212,31 @@ def _flight(process: JobProcess, rank: int) -> str:
     return dump[:200] if is_user_file(dump, process.owner) else ""
 
 
-def _ras(found: Mapping[tuple[str, int], JobProcess]) -> str:
+def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
     """What NCCL's RAS service says, on the node of the lowest rank alone: one answer is all's."""
     first = next((one for (_, rank), one in found.items() if rank == 0), None)
     if first is None:
         return ""
     try:
-        where = address(first.env.get("NCCL_RAS_ADDR", ""))
-        return query(where, RAS_S, first.owner).text[:2000]
+        where = parse_address(first.env.get("NCCL_RAS_ADDR", ""))
+        return query_ras(where, RAS_S, first.owner).text[:2000]
     except RasWithoutJsonError as error:
         return str(error)
     except HpctlError:
         return ""
 
 
-def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -> NodeStacks:
+def read_node_stacks(
+    job: str, uid: int | None, node: str, own_step: str, *, native: bool
+) -> NodeStacks:
     """What this node's ranks of the job do now. `uid`: of the job's owner, None: anybody's.
     `native`: with the native calls too, and with what NCCL says. Raises nothing."""
-    found = ranks(job, uid, node, own_step)
+    found = find_ranks(job, uid, node, own_step)
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"
-    sizes = [natural(one.env.get(world, "")) for one in found.values()]
+    sizes = [parse_count(one.env.get(world, "")) for one in found.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ras = pool.submit(_ras, found) if native else None
-        stacks = tuple(pool.map(partial(_rank, native), found.items()))
+        ras = pool.submit(_read_ras_verdict, found) if native else None
+        stacks = tuple(pool.map(partial(_read_rank, native), found.items()))
         text = ras.result() if ras else ""
     return NodeStacks(node, max(sizes, default=0), stacks, ras=text)
 
@@ -240,10 +244,12 @@ def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -
 def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
     """Read the stacks of a step's ranks on these nodes and judge them. Takes EXPLAIN_S at most.
     Raises HpctlError."""
-    return aggregate(collect(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes)
+    return aggregate_stacks(
+        collect_stacks(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes
+    )
 
 
-def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
+def explain_hang(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
     """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
     where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
     try:
@@ -259,7 +265,7 @@ def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | No
     return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
 
 
-def collect(
+def collect_stacks(
     job: int,
     nodes: Sequence[str],
     *,
@@ -271,7 +277,7 @@ def collect(
 
     Slurm lets nobody but the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
     """
-    runner = Runner(bin_dir=bin_dir)
+    runner = SlurmRunner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"
     options = beside_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
@@ -279,16 +285,16 @@ def collect(
         owner = pwd.getpwuid(uid)
         become = [f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
         command = ["setpriv", *become, *command]
-    done = Runner(environ=runner.env()).run(*command, timeout=within_s)
-    answers = read(done.text.splitlines())
+    done = SlurmRunner(environ=runner.env()).run(*command, timeout=within_s)
+    answers = parse_lines(done.text.splitlines())
     if not answers and done.end is not End.TIMED_OUT:
         raise HpctlError(
-            f"the job's nodes were not asked: {done.message[-300:]}", _refused(done.err)
+            f"the job's nodes were not asked: {done.message[-300:]}", _explain_refusal(done.err)
         )
     return answers
 
 
-def _refused(text: str) -> str:
+def _explain_refusal(text: str) -> str:
     if "ccess" in text and "denied" in text:
         return "Ask as the job's owner or as root."
     if "No module named" in text or "No such file" in text:
@@ -305,8 +311,8 @@ def main() -> None:
     parser.add_argument("--no-native", action="store_true")
     asked = parser.parse_args()
     own_step = os.environ.get("SLURM_STEP_ID", "")
-    found = look(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
-    print(printable("\n".join(lines(found)), lines=True))
+    found = read_node_stacks(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
+    print(make_printable("\n".join(format_lines(found)), lines=True))
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from hpctl.toolkit.declared_view import (
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import Exit
-from hpctl.toolkit.tables import moment
-from hpctl.toolkit.view_copy import copied
+from hpctl.toolkit.tables import format_moment
+from hpctl.toolkit.view_copy import copy_view
 
 if TYPE_CHECKING:
     from hpctl.jobs.logs.engine import Replay, RuleWatch
@@ -99,7 +99,7 @@ class LogsTestView(Struct, frozen=True):
     @property
     def span(self) -> str:
         """From when to when the log is; empty where its lines tell no time."""
-        return f", {moment(self.first)} to {moment(self.last)}" if self.first else ""
+        return f", {format_moment(self.first)} to {format_moment(self.last)}" if self.first else ""
 
 
 @click.command("test-logs", short_help="Show which log rules would have fired, and where.")
@@ -122,18 +122,18 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
     does nothing else. Exit code: 0 nothing fired, 1 something did, 2 RULES are wrong, 3 FILE
     cannot be read.
     """
-    from hpctl.jobs.logs.engine import NotALog, replay
+    from hpctl.jobs.logs.engine import NotALog, replay_file
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("give a file of rules and one log, or --preset and one log")
-    rules = _rules(paths[:-1], presets)
+    rules = _load_rules(paths[:-1], presets)
     try:
-        played = replay(rules, Path(paths[-1]))
+        played = replay_file(rules, Path(paths[-1]))
     except NotALog as error:
         raise Unavailable(str(error), error.hint) from error
-    view = _view(played, paths[-1])
-    output.show("logs-test", view, as_json)
-    output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
+    view = _build_view(played, paths[-1])
+    output.show_view("logs-test", view, as_json)
+    output.exit_with(Exit.PROBLEM if view.verdicts else Exit.FINE)
 
 
 @click.command("log-rules", short_help="Print a preset's log rules, to copy and change.")
@@ -146,24 +146,24 @@ def log_rules(name: str | None) -> None:
     if name is None:
         output.echo("\n".join(log_presets.PRESETS))
         return
-    _rules((), (name,))
+    _load_rules((), (name,))
     output.echo(logs_rules.preset_text(name), nl=False)
 
 
-def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
+def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
     """All rules that were named. What is wrong with them is a usage error, exit code 2."""
-    from hpctl.jobs.logs.rules import RuleSet, load, preset
+    from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
 
     with as_typed():
-        sets = [preset(name) for name in names] + [load(Path(path)) for path in files]
+        sets = [load_preset(name) for name in names] + [load_rules(Path(path)) for path in files]
     return RuleSet(tuple(rule for one in sets for rule in one.rules))
 
 
-def _view(played: Replay, file: str) -> LogsTestView:
+def _build_view(played: Replay, file: str) -> LogsTestView:
     timed = played.first is not None
-    rules = tuple(_row(watch, timed) for watch in played.engine.watches)
+    rules = tuple(_build_row(watch, timed) for watch in played.engine.watches)
     verdicts = tuple(
-        copied(VerdictRow, v, at=_time(v.at) if timed else None) for v in played.verdicts
+        copy_view(VerdictRow, v, at=_convert_time(v.at) if timed else None) for v in played.verdicts
     )
     limits = ("expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds")
     rules_ = [watch.rule for watch in played.engine.watches]
@@ -181,19 +181,21 @@ def _view(played: Replay, file: str) -> LogsTestView:
         file=file,
         lines=played.engine.lines,
         bytes=played.size,
-        first=_time(played.first),
-        last=_time(played.last),
+        first=_convert_time(played.first),
+        last=_convert_time(played.last),
         rules=rules,
         verdicts=verdicts,
         notes=tuple(notes),
     )
 
 
-def _row(watch: RuleWatch, timed: bool) -> RuleRow:
+def _build_row(watch: RuleWatch, timed: bool) -> RuleRow:
     due = watch.due if timed else None
     kind = watch.rule.judges or "hang"
-    return RuleRow(watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _time(due))
+    return RuleRow(
+        watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _convert_time(due)
+    )
 
 
-def _time(at: float | None) -> datetime | None:
+def _convert_time(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -12,7 +12,7 @@ was written up to `at` has been fed. So a reader that is behind never takes its 
 hang. A judge of one rule answers True for a bad data point, False for a good one and None for one
 that says nothing (the text is no number). Counting consecutive bad ones is `Watch`'s business.
 
-`replay` runs a finished log through it, by the times that the log's own lines carry.
+`replay_file` runs a finished log through it, by the times that the log's own lines carry.
 """
 
 import math
@@ -97,7 +97,7 @@ class NotALog(HpctlError):
     """The path is a directory, a FIFO or a device: following it could block or never end."""
 
 
-class Follower:
+class LogFollower:
     """Reads one path, whatever file stands there. Not safe for several threads.
 
     What it cannot see: lines that were written and rotated away, twice, between two reads; and a
@@ -214,7 +214,7 @@ _AROUND = b" \t,;:'\"()[]{}|%"
 Judge = Callable[[float | None], bool | None]
 
 
-def number(text: bytes | None) -> float | None:
+def parse_number(text: bytes | None) -> float | None:
     """A captured number: `1,234.5`, `1.2E+00`, `nan`, `-inf`, `tensor(nan)`; None for others."""
     if text is None or len(text) > LONGEST_NUMBER:
         return None
@@ -241,9 +241,9 @@ class Baseline:
     def __init__(self, rule: LogRule) -> None:
         self._rule = rule
         self._sign = 1.0 if rule.higher_is_worse else -1.0
-        self._clear()
+        self._clear_values()
 
-    def _clear(self) -> None:
+    def _clear_values(self) -> None:
         self._order: deque[float] = deque()
         self._sorted: list[float] = []
         self._steps: deque[float] = deque(maxlen=self._rule.window)
@@ -255,17 +255,17 @@ class Baseline:
         if value is None or not math.isfinite(value):
             return None
         if self._new or self._limit is None:
-            self._learn()
+            self._update_limit()
         if self._limit is not None and self._sign * value > self._limit:
             self._outside += 1
             if self._outside >= self._rule.window:
-                self._clear()
+                self._clear_values()
             return True
         self._outside = 0
-        self._admit(value)
+        self._admit_value(value)
         return False
 
-    def _admit(self, value: float) -> None:
+    def _admit_value(self, value: float) -> None:
         if self._order:
             self._steps.append(abs(value - self._order[-1]))
         self._order.append(value)
@@ -274,7 +274,7 @@ class Baseline:
             del self._sorted[bisect_left(self._sorted, self._order.popleft())]
         self._new += 1
 
-    def _learn(self) -> None:
+    def _update_limit(self) -> None:
         """Work the limit out again: at first each time, later once an eighth of it is new."""
         size = len(self._order)
         if size < self._rule.minimum:
@@ -294,20 +294,20 @@ def judge_for(rule: LogRule) -> Judge:
     if kind in ("spike", "slow"):
         return Baseline(rule)
     if kind == "nan":
-        return _not_finite if Pattern(rule.logPattern).captures else _always
+        return _not_finite if Pattern(rule.logPattern).captures else _accept_any
     if kind == "threshold":
         assert rule.operator is not None
         assert rule.metricThreshold is not None
         compare, threshold = COMPARE[rule.operator], rule.metricThreshold
         return lambda value: None if value is None else compare(value, threshold)
-    return _always
+    return _accept_any
 
 
 def _not_finite(value: float | None) -> bool | None:
     return None if value is None else not math.isfinite(value)
 
 
-def _always(value: float | None) -> bool:
+def _accept_any(value: float | None) -> bool:
     return True
 
 
@@ -419,7 +419,7 @@ class RuleWatch:
             return []
         end = len(block)
         if self._stop and (stop := next(self._stop.matches(block), None)) is not None:
-            end, self._stopped = _begin(block, stop), True
+            end, self._stopped = _find_line_start(block, stop), True
         good = self._success.matches(block) if self._success else iter(())
         success = next(good, None)
         verdicts = []
@@ -432,13 +432,13 @@ class RuleWatch:
             last = match
             self.matched += 1
             if self._judge is not None and self._counts(match):
-                verdicts.append(self._verdict(block, match, at, before))
+                verdicts.append(self._make_verdict(block, match, at, before))
         if success is not None and success.at < end:
             self._bad = 0
         if last is not None:
             self._last_at, self._hanging = at, False
             if self.rule.expectedRecurringFrequencyInSeconds:
-                self._last_line = _place(block, last, before)
+                self._last_line = _find_place(block, last, before)
         return verdicts
 
     def _counts(self, match: Match) -> bool:
@@ -446,7 +446,7 @@ class RuleWatch:
         assert self._judge is not None
         value = None
         if self._wants_number and match.captured is not None:
-            value = number(match.captured)
+            value = parse_number(match.captured)
             self.unread += value is None
         bad = self._judge(value)
         if bad is None:
@@ -454,32 +454,32 @@ class RuleWatch:
         self._bad = self._bad + 1 if bad else 0
         return self._bad == self.rule.points
 
-    def _verdict(self, block: bytes, match: Match, at: float, before: int) -> RuleVerdict:
+    def _make_verdict(self, block: bytes, match: Match, at: float, before: int) -> RuleVerdict:
         self.fired += 1
-        value = _text(match.captured or b"", SHOWN_VALUE)
-        why = _why(self.rule, value)
+        value = _clean_text(match.captured or b"", SHOWN_VALUE)
+        why = _describe_match(self.rule, value)
         assert self.rule.judges is not None
-        line_number, line = _place(block, match, before)
+        line_number, line = _find_place(block, match, before)
         return RuleVerdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
 
 
-def _place(block: bytes, match: Match, before: int) -> tuple[int, str]:
-    begin = _begin(block, match)
-    text = _text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
+def _find_place(block: bytes, match: Match, before: int) -> tuple[int, str]:
+    begin = _find_line_start(block, match)
+    text = _clean_text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
     return before + block.count(b"\n", 0, begin) + 1, text
 
 
-def _begin(block: bytes, match: Match) -> int:
+def _find_line_start(block: bytes, match: Match) -> int:
     return block.rfind(b"\n", 0, match.at) + 1
 
 
-def _text(raw: bytes, limit: int) -> str:
+def _clean_text(raw: bytes, limit: int) -> str:
     """Bytes of an untrusted line as text that a terminal cannot be misled by."""
     text = raw[:limit].decode(errors="replace")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def _why(rule: LogRule, value: str) -> str:
+def _describe_match(rule: LogRule, value: str) -> str:
     times = f", {rule.points} times running" if rule.points > 1 else ""
     match rule.judges:
         case "threshold":
@@ -511,16 +511,16 @@ class Replay(Struct, frozen=True):
     size: int
 
 
-def replay(rules: RuleSet, path: Path) -> Replay:
+def replay_file(rules: RuleSet, path: Path) -> Replay:
     """Run a file through rules.
 
     A line without a time has that of the line before it; times never run backwards. Without any
     time in the first megabyte hangs are not judged, and every verdict's time is 0.
     Raises Unavailable or NotALog where the file cannot be read.
     """
-    blocks = _blocks(path)
+    blocks = _read_blocks(path)
     block = next(blocks, b"")
-    first = next((at for _, at in stamps(block)), None)
+    first = next((at for _, at in find_times(block)), None)
     engine = Engine(rules, first or 0.0)
     verdicts: list[RuleVerdict] = []
     now, size = first, 0
@@ -529,12 +529,12 @@ def replay(rules: RuleSet, path: Path) -> Replay:
         if now is None:
             verdicts += engine.feed(block, 0.0)
         else:
-            now = _timed(engine, block, now, verdicts)
+            now = _feed_timed(engine, block, now, verdicts)
         block = next(blocks, b"")
     return Replay(engine, tuple(verdicts), first, now, size)
 
 
-def stamps(block: bytes) -> Iterator[tuple[int, float]]:
+def find_times(block: bytes) -> Iterator[tuple[int, float]]:
     """The offset and time of every line that carries a time (UTC where it names no zone)."""
     for match in STAMP.matches(block):
         try:
@@ -544,9 +544,9 @@ def stamps(block: bytes) -> Iterator[tuple[int, float]]:
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _timed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
+def _feed_timed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
     begin = 0
-    for offset, at in stamps(block):
+    for offset, at in find_times(block):
         if at <= now:
             continue
         if offset > begin:
@@ -558,8 +558,8 @@ def _timed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]
     return now
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    follower = Follower(path)
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    follower = LogFollower(path)
     try:
         if not path.exists():
             raise Unavailable(f"cannot read {path}: no such file", "name a job's log")

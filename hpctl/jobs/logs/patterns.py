@@ -57,7 +57,7 @@ class Pattern:
     def __init__(self, text: str) -> None:
         """Compile. Raises ValueError saying what is wrong and what to write."""
         self.text = text
-        _refuse(text)
+        _refuse_unsafe(text)
         options = re2.Options()
         options.never_nl = True
         options.log_errors = False
@@ -69,7 +69,7 @@ class Pattern:
         try:
             compiled: Any = re2.compile(b"(?m)" + grouped.encode(), options)
         except re2.error as error:
-            raise ValueError(_reason(error)) from error
+            raise ValueError(_describe_error(error)) from error
         if compiled.programsize > LARGEST:
             raise ValueError(
                 f"too costly: {compiled.programsize} steps where {LARGEST} are allowed;"
@@ -99,7 +99,7 @@ class Pattern:
             position = end + 1
 
 
-def _refuse(text: str) -> None:
+def _refuse_unsafe(text: str) -> None:
     if not text:
         raise ValueError("is empty, and would match every line")
     if len(text) > LONGEST:
@@ -113,7 +113,7 @@ def _refuse(text: str) -> None:
         raise ValueError("has a non-ASCII character in [...]: write (?:x|y) instead")
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     message = error.args[0] if error.args else error
     reason = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     if "invalid perl operator" in reason or re.search(r"invalid escape sequence: \\\d", reason):

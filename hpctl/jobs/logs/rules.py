@@ -32,7 +32,7 @@ BLOCK = "logMonitoringConfiguration"
 DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 
-def _regex(text: Any) -> Any:
+def _compile_regex(text: Any) -> Any:
     if isinstance(text, str):
         Pattern(text)
     return text
@@ -44,7 +44,9 @@ _Seconds = Annotated[float, Meta(gt=0)]
 class LogRule(Struct, frozen=True):
     """One rule. Seconds and thresholds may have fractions; unset keys judge nothing."""
 
-    READS: ClassVar[Reads] = dict.fromkeys(("logPattern", "stopPattern", "successPattern"), _regex)
+    READS: ClassVar[Reads] = dict.fromkeys(
+        ("logPattern", "stopPattern", "successPattern"), _compile_regex
+    )
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     logPattern: str
@@ -80,11 +82,11 @@ class LogRule(Struct, frozen=True):
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
     def __post_init__(self) -> None:
-        problems = [text for bad, text in self._contradictions() if bad]
+        problems = [text for bad, text in self._find_contradictions() if bad]
         if problems:
             raise ValueError("; ".join(problems))
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
+    def _find_contradictions(self) -> list[tuple[bool, str]]:
         threshold, kind = self.metricThreshold is not None, self.judges
         timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
         captures = Pattern(self.logPattern).captures
@@ -133,16 +135,16 @@ class RulesError(FileProblems):
     hint_text = "see docs/logs.md"
 
 
-def load(path: Path) -> RuleSet:
+def load_rules(path: Path) -> RuleSet:
     """Read a file of rules. Raises RulesError, also where it cannot be read."""
-    return parse(yaml_files.read(path, RulesError), str(path))
+    return parse_rules(yaml_files.read_text(path, RulesError), str(path))
 
 
-def parse(text: str, path: str = "<text>") -> RuleSet:
+def parse_rules(text: str, path: str = "<text>") -> RuleSet:
     """Validate YAML text. Raises RulesError with every problem it has."""
-    data = yaml_files.load(text, path, RulesError)
+    data = yaml_files.load_yaml(text, path, RulesError)
     try:
-        place, entries = _entries(data)
+        place, entries = _find_entries(data)
     except ValueError as error:
         raise RulesError(path, [str(error)]) from error
     problems: list[tuple[Place, str]] = []
@@ -155,15 +157,15 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
             if name in seen:
                 problems.append(((*here, "name"), f"another rule has the name {name!r} already"))
             seen.add(name)
-        rule, wrong = yaml_files.build(LogRule, entry)
+        rule, wrong = yaml_files.build_struct(LogRule, entry)
         rules += [rule] if rule is not None else []
         problems += [((*here, *key), why) for key, why in wrong]
     if problems:
-        raise RulesError(path, yaml_files.placed(problems, text))
+        raise RulesError(path, yaml_files.format_problems(problems, text))
     return RuleSet(tuple(rules))
 
 
-def _entries(data: Any) -> tuple[Place, list[Any]]:
+def _find_entries(data: Any) -> tuple[Place, list[Any]]:
     """The list of rules and its place: bare, under `rules`, or under the operator's key, however
     deep. Raises ValueError where there is none."""
     place: Place = ()
@@ -188,13 +190,13 @@ class NoSuchPreset(HpctlError):
     """The name is no preset's."""
 
 
-def preset(name: str) -> RuleSet:
+def load_preset(name: str) -> RuleSet:
     """The rules of one preset. Raises NoSuchPreset with the nearest names."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
         raise NoSuchPreset(f"no preset is called {name!r}", known)
-    return parse(preset_text(name), f"preset {name}")
+    return parse_rules(preset_text(name), f"preset {name}")
 
 
 def preset_text(name: str) -> str:

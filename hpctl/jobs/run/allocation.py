@@ -12,12 +12,12 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.slurm.read import Reader
+from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.records import JobRecord
-from hpctl.slurm.run import Runner
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import nearest
+from hpctl.toolkit.hostlist import sort_by_nearest_leaf
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -32,7 +32,7 @@ class Fitness(Struct, frozen=True):
     unfit: Mapping[NodeName, str]
 
 
-def fitness(
+def sort_nodes(
     allocated: Sequence[NodeName],
     states: Mapping[NodeName, SlurmNode],
     suspects: Mapping[NodeName, str],
@@ -44,7 +44,7 @@ def fitness(
     """
     unfit: dict[NodeName, str] = {}
     for name in allocated:
-        why = _unfit(states.get(name)) or suspects.get(name)
+        why = _explain_unfit(states.get(name)) or suspects.get(name)
         if why:
             unfit[name] = why
     return Fitness(tuple(name for name in allocated if name not in unfit), unfit)
@@ -65,7 +65,7 @@ def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with 
     the others those come first that are near the step `before`, by the `leaves` of the topology.
     """
     known, bad = set(before), set(avoid)
-    near = nearest(healthy, before, leaves or {})
+    near = sort_by_nearest_leaf(healthy, before, leaves or {})
     ranked = sorted(
         (name for name in healthy if name not in exclude),
         key=lambda name: (name in bad, name not in known, near.index(name)),
@@ -74,7 +74,7 @@ def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with 
     return tuple(name for name in healthy if name in taken)
 
 
-def _unfit(node: SlurmNode | None) -> str:
+def _explain_unfit(node: SlurmNode | None) -> str:
     if node is None:
         return "slurmctld does not know it"
     if node.down:
@@ -94,10 +94,10 @@ class NoSuchJob(Unavailable):
 class AllocationQueries:
     """Asks. Every method raises Unavailable, and nothing else."""
 
-    def __init__(self, job: JobId, runner: Runner) -> None:
+    def __init__(self, job: JobId, runner: SlurmRunner) -> None:
         self._id = job
         self._runner = runner
-        self._reader = Reader(runner, lambda: datetime.now(UTC))
+        self._reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
 
     def allocation(self) -> JobRecord:
         """Our job. One RPC. Raises NoSuchJob where slurmctld says that there is none."""
@@ -167,7 +167,7 @@ class AllocationState:
         reported = False
         while True:
             try:
-                self.allocation = self._asked()
+                self.allocation = self._query_job()
                 nodes = self.allocation.job.nodes
                 states = self._questions.states(nodes)
             except Unavailable as error:
@@ -176,17 +176,17 @@ class AllocationState:
                 if not reported:
                     self._say(f"waiting for slurmctld: {error}")
                 reported = True
-                if self._interrupted():
-                    return self._fit or fitness((), {}, {})
+                if self._wait_interrupted():
+                    return self._fit or sort_nodes((), {}, {})
             else:
-                self._returned(states)
+                self._forget_treated(states)
                 self.addresses = {name: state.address for name, state in states.items()}
                 has = [dict(state.has.gres).get("gpu", 0) for state in states.values()]
                 self.gpus = max(has, default=0)
-                self._fit, self._looked = fitness(nodes, states, self.suspects), time.monotonic()
+                self._fit, self._looked = sort_nodes(nodes, states, self.suspects), time.monotonic()
                 return self._fit
 
-    def _returned(self, states: Mapping[NodeName, SlurmNode]) -> None:
+    def _forget_treated(self, states: Mapping[NodeName, SlurmNode]) -> None:
         """Forget what was held against nodes that hpctl has had in treatment, and no longer has."""
         for name, state in states.items():
             if state.drained and reason_owner(state.reason) is not None:
@@ -197,7 +197,7 @@ class AllocationState:
                 self.healed.add(name)
                 self.suspects.pop(name, None)
 
-    def _interrupted(self) -> bool:
+    def _wait_interrupted(self) -> bool:
         """Wait before the next question; whether a signal asked to end by then."""
         limit = time.monotonic() + AWAY_S
         # In short sleeps: one that a signal's handler has interrupted is slept to its end.
@@ -208,12 +208,12 @@ class AllocationState:
     def glance(self) -> bool:
         """One cheap question about the job alone; whether it was answered."""
         try:
-            self.allocation = self._asked()
+            self.allocation = self._query_job()
         except Unavailable:
             return False
         return True
 
-    def _asked(self) -> JobRecord:
+    def _query_job(self) -> JobRecord:
         """Our job now. The first answer that is this run's own says which run that is."""
         found = self._questions.allocation()
         if self._ours is None and found.job.restarts == self._restart:

@@ -12,7 +12,7 @@ import click
 
 from hpctl.jobs.arguments import complete_rules
 from hpctl.toolkit.arguments import as_typed
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
@@ -63,18 +63,18 @@ def run(
     spares. When a node is lost, the program crashes or hangs, the next step starts on healthy
     nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
     """
-    from hpctl.jobs.crash import classify
-    from hpctl.jobs.run.settings import TorchRanks, settings
+    from hpctl.jobs.crash import classify_crash
+    from hpctl.jobs.run.settings import TorchRanks, read_settings
     from hpctl.jobs.run.srun import StepLauncher, parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
-    from hpctl.vocabulary.policy_file import merged
+    from hpctl.vocabulary.policy_file import merge_policies
 
     if in_process and not torch:
         raise click.UsageError("--in-process needs --torch.")
     with as_typed():
-        asked, own = parse_srun(arguments), _policy(policy)
-        watched = _rules((*merged(own).log_rules, *log_rules))
-    given = settings(
+        asked, own = parse_srun(arguments), _load_policies(policy)
+        watched = _load_rules((*merge_policies(own).log_rules, *log_rules))
+    given = read_settings(
         asked,
         os.environ,
         own,
@@ -86,7 +86,7 @@ def run(
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
     launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
-    raise SystemExit(StepSupervisor(given, launcher, classify, _say).run())
+    raise SystemExit(StepSupervisor(given, launcher, classify_crash, _print_line).run())
 
 
 def _ranks_a_node() -> int:
@@ -95,9 +95,9 @@ def _ranks_a_node() -> int:
     return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
-def _policy(path: Path | None) -> list[PolicyFile]:
+def _load_policies(path: Path | None) -> list[PolicyFile]:
     """The job's policy: what it was submitted with, and the file over it."""
-    from hpctl.vocabulary.policy_file import from_json, read
+    from hpctl.vocabulary.policy_file import from_json, read_policy
 
     files = []
     if exported := os.environ.get("HPCTL_POLICY"):
@@ -108,20 +108,20 @@ def _policy(path: Path | None) -> list[PolicyFile]:
                 f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."
             ) from error
     if path is not None:
-        files.append(read(path))
+        files.append(read_policy(path))
     return files
 
 
-def _rules(names: tuple[str, ...]) -> RuleSet | None:
+def _load_rules(names: tuple[str, ...]) -> RuleSet | None:
     """The log rules of presets and files, None without any. Raises HpctlError."""
-    from hpctl.jobs.logs.rules import RuleSet, load, preset
+    from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
     from hpctl.vocabulary.log_presets import PRESETS
 
     # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
     files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
-    found = [load(Path(n)) if n in files else preset(n) for n in names]
+    found = [load_rules(Path(n)) if n in files else load_preset(n) for n in names]
     return RuleSet(tuple(rule for one in found for rule in one.rules)) if found else None
 
 
-def _say(line: str) -> None:
-    print(printable(line, lines=True), file=sys.stderr, flush=True)
+def _print_line(line: str) -> None:
+    print(make_printable(line, lines=True), file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@
 | `corruption_exit_codes` (16, 17) of any rank | evidence of silent data corruption |
 | any other, after the program reported its end | done, passed on |
 | 0 with evidence of progress | done, passed on |
-| 0 without | a failure (see `finished`) |
+| 0 without | a failure (see `is_finished`) |
 | 126 or 127 of every rank, in the job's first step | final: its command is not there |
 | anything else | a crash, classified by code and log |
 """
@@ -24,7 +24,7 @@ from hpctl.jobs.crash import GpuGrant, explain_gpus
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd, root_end
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 
 _EMPTY = ResumePoint()
 _BEGINS = re.compile(r":| did not come ")
@@ -73,19 +73,19 @@ def code_of(evidence: Evidence, policy: RunPolicy) -> int:
     return evidence.code
 
 
-def judge(
+def judge_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """The trouble that ended the step; None where the run is done."""
-    trouble = _trouble(evidence, policy, now, classify)
+    trouble = _find_trouble(evidence, policy, now, classify)
     if trouble is None:
         return None
-    trouble = explain_gpus(trouble, _grant(evidence, trouble))
+    trouble = explain_gpus(trouble, _describe_grant(evidence, trouble))
     return replace(
         trouble,
         step=evidence.step if trouble.step is None else trouble.step,
         progress=evidence.after.step if trouble.progress is None else trouble.progress,
-        evidence=trouble.evidence or excerpt(evidence.tail),
+        evidence=trouble.evidence or cut_excerpt(evidence.tail),
     )
 
 
@@ -99,12 +99,12 @@ def name_node(trouble: Trouble) -> Trouble:
     return replace(trouble, why=f"{rank} on {trouble.node}{trouble.why.removeprefix(rank)}")
 
 
-def _trouble(
+def _find_trouble(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     code = code_of(evidence, policy)
     if code == 0:
-        return None if finished(evidence) else _no_progress(evidence, now)
+        return None if is_finished(evidence) else _no_progress(evidence, now)
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if evidence.marked and code not in policy.corruption_exit_codes:
         # Programs that are done often fail in tearing down. Another run could only do that again.
@@ -114,11 +114,11 @@ def _trouble(
         node, why = next(iter(evidence.lost.items()))
         more = f" (and {len(evidence.lost) - 1} more)" if len(evidence.lost) > 1 else ""
         why = f"node {node} is lost{more}: {why}"
-        return Trouble(Kind.NODE, now, why, "node lost", node, exit_code=code)
+        return Trouble(TroubleKind.NODE, now, why, "node lost", node, exit_code=code)
     unheard = next((each for each in evidence.failed if each.node is not None), None)
     if unheard is not None:
         why = f"srun could not start a task on {unheard.node}: {unheard.text}"
-        return Trouble(Kind.NODE, now, why, "node launch", unheard.node, exit_code=code)
+        return Trouble(TroubleKind.NODE, now, why, "node launch", unheard.node, exit_code=code)
     account = evidence.account
     if account is not None and account.signature != _ABORTED:
         return replace(account, at=now)
@@ -132,19 +132,19 @@ def _trouble(
         again=evidence.again or _some_ran(evidence),
     )
     # A rank that aborted itself may have lost others, which its log tells and no launcher.
-    if account is not None and trouble.kind not in (Kind.NETWORK, Kind.HANG):
+    if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return replace(account, at=now)
     return trouble
 
 
-def _grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
+def _describe_grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
     """What is known of the job's GPUs, with the nodes on which tasks ended as this one did."""
     nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
     worked = evidence.stepped or evidence.before.path is not None
     return replace(evidence.gpus, nodes=tuple(sorted(nodes)), worked=worked)
 
 
-def finished(evidence: Evidence) -> bool:
+def is_finished(evidence: Evidence) -> bool:
     """Whether exit code 0 is believed.
 
     It is, unless there is a complete checkpoint that did not get newer, and nothing else says
@@ -164,7 +164,7 @@ def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
         f"it ended with 0, took no step and saved nothing newer than {evidence.after.path}"
         " (a run that is complete says so: touch $HPCTL_DONE)"
     )
-    return Trouble(Kind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
+    return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
 def _some_ran(evidence: Evidence) -> bool:
@@ -173,6 +173,6 @@ def _some_ran(evidence: Evidence) -> bool:
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
 
 
-def excerpt(tail: Sequence[str]) -> str:
+def cut_excerpt(tail: Sequence[str]) -> str:
     """The end of the log, as much as a trouble carries."""
     return "\n".join(tail[-TAIL_LINES:])[-EVIDENCE_CHARS:]

@@ -27,8 +27,8 @@ from hpctl.checkpoints.run_records import (
     TroubleTreated,
     read_records,
 )
-from hpctl.jobs.decide import Past
-from hpctl.toolkit.hostlist import fold
+from hpctl.jobs.decide import PastTrouble
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.user_files import open_own_file, read_own_file
 from hpctl.vocabulary.identity import NodeName
 
@@ -75,7 +75,7 @@ class JobHistory(Struct):
         try:
             # Where the umask lets a group write, it could put its own files beside this one.
             self.path.parent.mkdir(0o755, parents=self.parents, exist_ok=True)
-            _append(self.path, msgspec.json.encode(record))
+            _append_line(self.path, msgspec.json.encode(record))
         except OSError as error:
             self.broken = f"cannot write {self.path}: {error.strerror}"
         except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
@@ -88,9 +88,11 @@ class JobHistory(Struct):
             self.add(CheckpointSaved(attempt, at, seconds))
 
     @property
-    def past(self) -> list[Past]:
+    def past(self) -> list[PastTrouble]:
         """The troubles and their treatment, oldest first: what `decide` asks for."""
-        return [Past(r.trouble, r.action) for r in self.records if isinstance(r, TroubleTreated)]
+        return [
+            PastTrouble(r.trouble, r.action) for r in self.records if isinstance(r, TroubleTreated)
+        ]
 
     @property
     def attempts(self) -> int:
@@ -114,7 +116,7 @@ class JobHistory(Struct):
             self.add(replace(ends[-1], why=f"{ASKED_TO_END}: {why}"))
 
 
-def _append(path: Path, line: bytes) -> None:
+def _append_line(path: Path, line: bytes) -> None:
     """Write one line and sync it. Raises OSError."""
     fd = open_own_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
@@ -133,7 +135,7 @@ LOG_PREFIX = "hpctl: "
 REASON_CHARS = 100
 
 
-def stamp(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """A time as the log rules read it."""
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
@@ -146,17 +148,17 @@ def started_line(
     many = "node" if len(nodes) == 1 else "nodes"
     place = f"resuming from {resume}" if resume else "from the beginning"
     return (
-        f"{LOG_PREFIX}{stamp(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
-        f" {fold(nodes)}, {place}"
+        f"{LOG_PREFIX}{format_time(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
+        f" {fold_hostlist(nodes)}, {place}"
     )
 
 
 def log_line(at: datetime, text: str) -> str:
     """Any other line."""
-    return f"{LOG_PREFIX}{stamp(at)} {' '.join(text.split())}"
+    return f"{LOG_PREFIX}{format_time(at)} {' '.join(text.split())}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -166,17 +168,26 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def summary(records: Sequence[Record]) -> list[str]:
+def summarize_attempts(records: Sequence[Record]) -> list[str]:
     """All attempts of the job, of earlier runs too, as a table."""
     begun = [r for r in records if isinstance(r, AttemptStarted)]
     ends = {r.attempt: r for r in records if isinstance(r, AttemptEnded)}
     rows = [("attempt", "started", "ran", "nodes", "from", "ended")]
     for start in begun:
         end = ends.get(start.attempt)
-        ran = duration((end.at - start.at).total_seconds()) if end else "?"
+        ran = format_duration((end.at - start.at).total_seconds()) if end else "?"
         place = "the beginning" if start.resume is None else start.resume.rpartition("/")[2]
         why = end.why if end else "no end was recorded: the supervisor was lost"
-        rows.append((str(start.attempt), stamp(start.at), ran, start.nodes, place, _short(why)))
+        rows.append(
+            (
+                str(start.attempt),
+                format_time(start.at),
+                ran,
+                start.nodes,
+                place,
+                _shorten_reason(why),
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return [
         LOG_PREFIX
@@ -185,5 +196,5 @@ def summary(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _short(why: str) -> str:
+def _shorten_reason(why: str) -> str:
     return why if len(why) <= REASON_CHARS else why[: REASON_CHARS - 3] + "..."

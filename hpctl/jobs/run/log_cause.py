@@ -15,20 +15,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import classify, without_label
+from hpctl.jobs.crash import classify_crash, without_label
 from hpctl.jobs.run import ending
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
 from hpctl.jobs.run.settings import find_gpu_grant
 from hpctl.jobs.run.srun import node_of
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.policy_file import from_json, merged
+from hpctl.vocabulary.policy_file import from_json, merge_policies
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import send_report
 
 TAIL: Final = 500
@@ -48,7 +48,7 @@ def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
     if trouble is None:
         return
     text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why}"
-    print(printable(log_line(now, text)), file=sys.stderr, flush=True)
+    print(make_printable(log_line(now, text)), file=sys.stderr, flush=True)
     job, restarts = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_RESTART_COUNT") or "0"
     if job.isdecimal() and restarts.isdecimal():
         send_report(JobReport(JobId(int(job)), int(restarts), trouble))
@@ -69,24 +69,24 @@ def find_cause(
         again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
         gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
     )
-    policy = _policy(environ)
-    trouble = ending.judge(evidence, policy, now, classify)
+    policy = _read_policy(environ)
+    trouble = ending.judge_end(evidence, policy, now, classify_crash)
     if trouble is None:
         return None
     if not heard.ends and not heard.failed and trouble.rank is None:
-        silent = classify(code, (), at=now, policy=policy, again=evidence.again)
+        silent = classify_crash(code, (), at=now, policy=policy, again=evidence.again)
         if trouble.signature == silent.signature:
             return None
     return _with_place(trouble, evidence, environ)
 
 
-def _policy(environ: Mapping[str, str]) -> RunPolicy:
+def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
     """The job's own policy, which says what its exit codes mean."""
     text = environ.get("HPCTL_POLICY", "")
     try:
-        return merged([from_json(json.loads(text))] if text else [])
+        return merge_policies([from_json(json.loads(text))] if text else [])
     except ValueError:
-        return merged([])
+        return merge_policies([])
 
 
 def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[str, str]) -> Trouble:
@@ -94,7 +94,7 @@ def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[st
 
     A program knows its host by another name than Slurm does, or by none.
     """
-    nodes, tail, ends = _nodes(environ), evidence.tail, evidence.ends
+    nodes, tail, ends = _read_nodes(environ), evidence.tail, evidence.ends
     rank = trouble.rank
     places = [trouble.node]
     if any(_LAUNCHER in line for line in tail):
@@ -121,7 +121,7 @@ def _agent_of(
     agent that reports them, so of two nodes it is on the other one.
     """
     first = evidence.ends[0].node if evidence.ends else None
-    if trouble.kind not in (Kind.NETWORK, Kind.HANG):
+    if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return first
     one_reports = sum(_ROOT_CAUSE in line for line in evidence.tail) == 1
     if trouble.rank is None or not one_reports:
@@ -132,9 +132,11 @@ def _agent_of(
     return others[0] if first in nodes and len(others) == 1 else None
 
 
-def _nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
+def _read_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
     try:
-        return tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+        return tuple(
+            NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
+        )
     except HostlistError:
         return ()
 

@@ -24,9 +24,9 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.hangs.ras_judge import Inquiry
+from hpctl.jobs.hangs.ras_judge import RasInquiry
 from hpctl.jobs.hangs.ras_report import Address
-from hpctl.jobs.logs.engine import Engine, Follower, LineCutter, RuleVerdict
+from hpctl.jobs.logs.engine import Engine, LineCutter, LogFollower, RuleVerdict
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.run import progress_notes, srun
 from hpctl.jobs.run.history import LOG_PREFIX
@@ -37,13 +37,13 @@ from hpctl.jobs.run.progress_notes import (
     NoteFileReader,
     NoteListener,
     ReceivedNote,
-    listen,
+    open_listener,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""
@@ -72,7 +72,7 @@ class StepOutput(Struct):
 
     def hear(self, block: bytes) -> list[srun.SrunLine]:
         """Take in whole lines of output, and return srun's among them."""
-        found = list(srun.lines(block))
+        found = list(srun.parse_lines(block))
         last = block.split(b"\n")[:-1][-(self.tail.maxlen or TAIL) :]
         self.tail.extend(line.decode("utf-8", "replace")[:LONGEST] for line in last)
         self.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
@@ -116,24 +116,24 @@ class OutputReader:
         self._rules, self._listener = rules, listener
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.heard = StepOutput()
-        paths = [*(_file(fd) for fd in fds), *also]
-        self._followers = [Follower(path, at_end=True) for path in dict.fromkeys(paths) if path]
-        self._pumped = [fd for fd in fds if _file(fd) is None]
+        paths = [*(_find_path(fd) for fd in fds), *also]
+        self._followers = [LogFollower(path, at_end=True) for path in dict.fromkeys(paths) if path]
+        self._pumped = [fd for fd in fds if _find_path(fd) is None]
         self._fds = fds
         self._pumps: list[threading.Thread] = []
         self._ends: list[int] = []
         self._awake, self._looked = time.time(), time.monotonic()
-        self._poll()
-        threading.Thread(target=self._follow, name="output", daemon=True).start()
+        self._poll_files()
+        threading.Thread(target=self._follow_files, name="output", daemon=True).start()
 
     def begin(self) -> tuple[int, int]:
         """A new attempt starts: the descriptors for its srun. The old ones' copies are closed
         with `started`."""
         with self._lock:
-            engine = Engine(self._rules, self._seconds()) if self._rules else None
+            engine = Engine(self._rules, self._read_clock()) if self._rules else None
             self.heard = StepOutput(engine=engine)
         self._pumps = []
-        sinks = [fd if fd not in self._pumped else self._pump(fd) for fd in self._fds]
+        sinks = [fd if fd not in self._pumped else self._start_pump(fd) for fd in self._fds]
         return sinks[0], sinks[1]
 
     def started(self) -> None:
@@ -145,19 +145,19 @@ class OutputReader:
     def renew(self) -> None:
         """New ranks in the same step: the log rules begin afresh, as with a new step."""
         with self._lock:
-            self.heard.engine = Engine(self._rules, self._seconds()) if self._rules else None
+            self.heard.engine = Engine(self._rules, self._read_clock()) if self._rules else None
 
     def settle(self) -> StepOutput:
         """Read to the end of what srun left, and return all that was heard."""
         limit = time.monotonic() + SETTLE_S
         for pump in self._pumps:
             pump.join(max(0.0, limit - time.monotonic()))
-        while not self._poll() and time.monotonic() < limit:
+        while not self._poll_files() and time.monotonic() < limit:
             pass
         with self._lock:
             return self.heard
 
-    def _pump(self, fd: int) -> int:
+    def _start_pump(self, fd: int) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
         self._ends.append(write)
         thread = threading.Thread(target=self._pass_on, args=(read, fd), daemon=True)
@@ -169,20 +169,20 @@ class OutputReader:
         lines = LineCutter()
         with open(read, "rb", buffering=0) as source:
             while block := source.read(1 << 16):
-                _write(to, block)
-                self._take(lines.cut(block))
-        self._take(lines.finish())
+                _write_block(to, block)
+                self._take_block(lines.cut(block))
+        self._take_block(lines.finish())
 
-    def _follow(self) -> None:
+    def _follow_files(self) -> None:
         while True:
             time.sleep(EVERY_S)
-            whole = self._poll()
+            whole = self._poll_files()
             with self._lock:
-                engine, now = self.heard.engine, self._seconds()
+                engine, now = self.heard.engine, self._read_clock()
                 hangs = engine.look(now) if engine is not None and whole else []
-            self._tell(hangs)
+            self._report_verdicts(hangs)
 
-    def _seconds(self) -> float:
+    def _read_clock(self) -> float:
         """The rules' clock, to be read with the lock held: a wall clock that is set, or a job that
         is suspended and we with it, is no silence of the ranks."""
         now = time.monotonic()
@@ -190,11 +190,11 @@ class OutputReader:
         self._looked = now
         return self._awake
 
-    def _tell(self, verdicts: list[RuleVerdict]) -> None:
+    def _report_verdicts(self, verdicts: list[RuleVerdict]) -> None:
         for verdict in verdicts:
             self._listener.hear_verdict(replace(verdict, at=time.time()))
 
-    def _poll(self) -> bool:
+    def _poll_files(self) -> bool:
         """One read of each file; whether that was all there is. What is read is taken in order."""
         with self._reading:
             return self._read()
@@ -207,17 +207,17 @@ class OutputReader:
             except HpctlError:
                 continue  # a file system that fails now may come back; the job's own end tells
             whole = whole and all_of_it
-            self._take(block)
+            self._take_block(block)
         return whole
 
-    def _take(self, block: bytes) -> None:
+    def _take_block(self, block: bytes) -> None:
         block = without_own(block)
         if not block:
             return
         with self._lock:
             heard = self.heard
             found = heard.hear(block)
-            verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
+            verdicts = heard.engine.feed(block, self._read_clock()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in progress_notes.in_log(block):
             self._listener.hear_note(note)
@@ -225,10 +225,10 @@ class OutputReader:
             self._listener.hear_timeout()
         for line in found:
             self._listener.hear_line(line)
-        self._tell(verdicts)
+        self._report_verdicts(verdicts)
 
 
-def _file(fd: int) -> Path | None:
+def _find_path(fd: int) -> Path | None:
     """The path of a descriptor that is a regular file, None for a pipe, a terminal, /dev/null."""
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -239,7 +239,7 @@ def _file(fd: int) -> Path | None:
     return path if path.is_file() else None
 
 
-def _write(fd: int, block: bytes) -> None:
+def _write_block(fd: int, block: bytes) -> None:
     view = memoryview(block)
     while view:
         try:
@@ -274,7 +274,7 @@ class RankProgress:
         self._source: NoteListener | NoteFileReader | None = None
         self._logged: deque[ReceivedNote] = deque(maxlen=KEPT)
         self._pace: RunPace | None = None
-        self._inquiry: Inquiry | None = None
+        self._inquiry: RasInquiry | None = None
         self._asking: threading.Thread | None = None
         self._looked = 0.0
         self.progress: RunProgress | None = None
@@ -303,14 +303,14 @@ class RankProgress:
         self.end()
         now = self._looked = time.monotonic()
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
-        self._inquiry = Inquiry(self._ras, hosts)
+        self._inquiry = RasInquiry(self._ras, hosts)
         self._nodes = tuple(sorted(set(hosts.values())))
         if file is not None:
             self._source = NoteFileReader(file, at_end=True)
             self._source.take()  # what stands in it now is an older step's
             return self._source.address
         try:
-            self._source = listen(() if here else list(hosts))
+            self._source = open_listener(() if here else list(hosts))
         except HpctlError as error:
             self.listen_error = f"{error}: {error.hint}"
             return ""
@@ -332,7 +332,7 @@ class RankProgress:
         stopped, self._looked = now - self._looked > RANKS_STOPPED_S, now
         if self._asking is not None and self._asking.is_alive():
             return None  # it reads the progress; what the ranks report meanwhile is kept
-        for heard in self._received():
+        for heard in self._take_notes():
             self.progress.add(heard.note, heard.at)
             self.heard = True
         if not self.heard:
@@ -342,7 +342,7 @@ class RankProgress:
             self.progress.alive(now)
         self._inquiry.watch(self.progress, now)
         trouble = self.progress.trouble(now)
-        if trouble is None or trouble.kind is not Kind.HANG:
+        if trouble is None or trouble.kind is not TroubleKind.HANG:
             return trouble
         self._asking = threading.Thread(
             target=self._ask, args=(self._inquiry, self.progress, trouble), name="hang", daemon=True
@@ -350,13 +350,13 @@ class RankProgress:
         self._asking.start()
         return None
 
-    def _received(self) -> list[ReceivedNote]:
+    def _take_notes(self) -> list[ReceivedNote]:
         """What came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
         # No more than there are now: the log's thread may add to them meanwhile.
         return received + [self._logged.popleft() for _ in range(len(self._logged))]
 
-    def _ask(self, inquiry: Inquiry, progress: RunProgress, trouble: Trouble) -> None:
+    def _ask(self, inquiry: RasInquiry, progress: RunProgress, trouble: Trouble) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
         nodes, explained = self._nodes, inquiry.explain(progress, trouble)
         if explained is not None and self.progress is progress:
@@ -396,9 +396,9 @@ class RankProgress:
         self._logged.clear()
         if source is not None:
             # It may take a second to let go, which the next step need not wait for.
-            threading.Thread(target=_close, args=(source,), daemon=True).start()
+            threading.Thread(target=_close_source, args=(source,), daemon=True).start()
 
 
-def _close(source: NoteListener | NoteFileReader) -> None:
+def _close_source(source: NoteListener | NoteFileReader) -> None:
     with contextlib.suppress(OSError):
         source.close()

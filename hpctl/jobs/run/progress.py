@@ -21,7 +21,7 @@ from hpctl.jobs.logs.rules import LogRule
 from hpctl.jobs.run.progress_notes import Note
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 WINDOW = 64
 FEWEST = 3
@@ -131,7 +131,7 @@ MOST_NAMED = 8
 """Ranks that a sentence names one by one."""
 
 
-class Rank(Struct):
+class TrackedRank(Struct):
     """One rank as it last reported. Times are `RunProgress`'s seconds."""
 
     rank: int
@@ -164,14 +164,14 @@ class Rank(Struct):
         return f"rank {self.rank}{node}{gpu}"
 
 
-class Behind(Struct, frozen=True):
+class LaggingRanks(Struct, frozen=True):
     """The ranks that the others wait for, and how that shows. Empty: the notes do not show it."""
 
-    ranks: tuple[Rank, ...] = ()
+    ranks: tuple[TrackedRank, ...] = ()
     why: str = ""
 
 
-def behind(ranks: Mapping[int, Rank], since: float) -> Behind:
+def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks:
     """Who is behind: by step; else in another phase than most; else never heard.
 
     Only what was reported after `since`, when the run last went back, is compared. A lag that may
@@ -180,18 +180,20 @@ def behind(ranks: Mapping[int, Rank], since: float) -> Behind:
     fresh = [rank for rank in ranks.values() if rank.at >= since]
     stepped = [rank for rank in fresh if rank.step is not None]
     if len(stepped) > 1:
-        front = max(_step(rank) for rank in stepped)
-        lowest = min(stepped, key=_step)
+        front = max(_read_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_read_step)
         slack = max(rank.stride for rank in stepped)
-        if _step(lowest) < front - slack:
+        if _read_step(lowest) < front - slack:
             late = [rank for rank in stepped if rank.step == lowest.step]
             if 2 * len(late) <= len(stepped):
                 there = f"at step {lowest.step}, the furthest at {front}"
-                return Behind(tuple(late), f"{named(late)} {_is(late)} {there}")
-    return _elsewhere(fresh) or Behind()
+                return LaggingRanks(
+                    tuple(late), f"{format_ranks(late)} {_choose_verb(late)} {there}"
+                )
+    return _find_other_phase(fresh) or LaggingRanks()
 
 
-def _elsewhere(fresh: list[Rank]) -> Behind | None:
+def _find_other_phase(fresh: list[TrackedRank]) -> LaggingRanks | None:
     """Ranks in another phase than most, where few enough are."""
     phases = Counter(rank.phase for rank in fresh if rank.phase)
     if len(phases) < 2:
@@ -201,12 +203,13 @@ def _elsewhere(fresh: list[Rank]) -> Behind | None:
     if len(others) >= times:
         return None
     where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
-    return Behind(
-        tuple(others), f"{named(others)} {_is(others)} in {where}, the other {times} in {most}"
+    return LaggingRanks(
+        tuple(others),
+        f"{format_ranks(others)} {_choose_verb(others)} in {where}, the other {times} in {most}",
     )
 
 
-def named(ranks: Iterable[Rank]) -> str:
+def format_ranks(ranks: Iterable[TrackedRank]) -> str:
     """The ranks as text, the first few of many."""
     found = sorted(ranks, key=lambda rank: rank.rank)
     text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
@@ -214,11 +217,11 @@ def named(ranks: Iterable[Rank]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
-def _is(ranks: list[Rank]) -> str:
+def _choose_verb(ranks: list[TrackedRank]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-def _step(rank: Rank) -> int:
+def _read_step(rank: TrackedRank) -> int:
     assert rank.step is not None
     return rank.step
 
@@ -243,7 +246,7 @@ class RunProgress:
         the same run has taught (`pace.renewed()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, TrackedRank] = {}
         self.pace = pace or RunPace()
         self.step: int | None = None
         """The furthest step of this start, or since the run last went back."""
@@ -289,7 +292,7 @@ class RunProgress:
         if rank is None:
             if len(self.ranks) >= MOST_RANKS:
                 return
-            rank = self.ranks[number] = Rank(number, at)
+            rank = self.ranks[number] = TrackedRank(number, at)
             self._lowest = min(self._lowest, number)
         if note.pid is not None and rank.pid not in (None, note.pid):
             # Another process has its place: its ranks were restarted inside the step.
@@ -298,13 +301,13 @@ class RunProgress:
         before = rank.at
         rank.hear(note, at)
         if note.phase:
-            self._phase(rank, note.phase, at)
+            self._note_phase(rank, note.phase, at)
         if note.saving is not None:
-            self._saving(rank, note.saving, at)
+            self._note_saving(rank, note.saving, at)
         if note.checkpoint:
-            self._checkpoint(note, at)
+            self._note_checkpoint(note, at)
         elif note.step is not None:
-            self._step(rank, note, note.step, at, at - before)
+            self._note_step(rank, note, note.step, at, at - before)
         if note.done:
             self.done, self._moved = True, at
 
@@ -332,7 +335,7 @@ class RunProgress:
         only = late.ranks[0] if len(late.ranks) == 1 else None
         silence = self.silence(now)
         return Trouble(
-            Kind.HANG,
+            TroubleKind.HANG,
             self.wall(now),
             f"{late.why}; {silence}" if late.why else silence,
             signature=f"hang: no {self._waiting_for()}",
@@ -357,9 +360,9 @@ class RunProgress:
         """Half of the explained silence is over: time for a first look from outside."""
         return now - self._moved > self.bound(now) / 2
 
-    def behind(self) -> Behind:
+    def behind(self) -> LaggingRanks:
         """The ranks that the others wait for, by their own notes."""
-        return behind(self.ranks, self._since)
+        return find_lagging(self.ranks, self._since)
 
     @property
     def moved(self) -> float:
@@ -393,7 +396,7 @@ class RunProgress:
 
     def summary(self, now: float) -> str:
         """A few lines for a person: what each group of ranks last did."""
-        groups: dict[tuple[int | None, str, bool], list[Rank]] = {}
+        groups: dict[tuple[int | None, str, bool], list[TrackedRank]] = {}
         for rank in self.ranks.values():
             groups.setdefault((rank.step, rank.phase, rank.saving_at is not None), []).append(rank)
         lines = []
@@ -402,10 +405,10 @@ class RunProgress:
             where = f"step {step}" if step is not None else "no step"
             doing = f", in {phase}" if phase else ""
             doing += ", saving" if saving else ""
-            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {named(ranks)}")
+            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {format_ranks(ranks)}")
         return "\n".join(lines)
 
-    def _step(self, rank: Rank, note: Note, step: int, at: float, since: float) -> None:
+    def _note_step(self, rank: TrackedRank, note: Note, step: int, at: float, since: float) -> None:
         last = rank.step
         if last is not None and step < last:
             if since <= REORDERED_S and last - step <= REORDERED_STEPS:
@@ -420,7 +423,7 @@ class RunProgress:
         if self.step is None or step > self.step:
             self._advance(step, note.tokens, at)
         if note.loss is not None:
-            self._loss(rank, note.loss, at)
+            self._note_loss(rank, note.loss, at)
 
     def _advance(self, step: int, tokens: float | None, at: float) -> None:
         if self.step is not None and self._stepped is not None:
@@ -446,14 +449,14 @@ class RunProgress:
             unit = "steps/s" if tokens is None else "tokens/s"
             why = f"{rate:.4g} {unit} is far under the run's own median"
             signature = "throughput far under the run's own past"
-            self._queue(Kind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
+            self._queue(TroubleKind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
 
-    def _loss(self, rank: Rank, loss: float, at: float) -> None:
+    def _note_loss(self, rank: TrackedRank, loss: float, at: float) -> None:
         """A loss that is no number is reported of the first rank, until all are again."""
         if not math.isfinite(loss):
             if not self._lost:
                 why = f"{rank}: the loss is {loss}"
-                self._queue(Kind.NAN, why, at, "loss is no finite number", rank)
+                self._queue(TroubleKind.NAN, why, at, "loss is no finite number", rank)
             self._lost.add(rank.rank)
             return
         self._lost.discard(rank.rank)
@@ -462,9 +465,9 @@ class RunProgress:
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
-            self._queue(Kind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature)
+            self._queue(TroubleKind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature)
 
-    def _phase(self, rank: Rank, phase: str, at: float) -> None:
+    def _note_phase(self, rank: TrackedRank, phase: str, at: float) -> None:
         if phase == rank.phase:
             return
         if rank.phase and not rank.stepping:
@@ -472,7 +475,7 @@ class RunProgress:
         rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
         self._moved, self._excused = at, True
 
-    def _saving(self, rank: Rank, on: bool, at: float) -> None:
+    def _note_saving(self, rank: TrackedRank, on: bool, at: float) -> None:
         if on:
             rank.saving_at = at if rank.saving_at is None else rank.saving_at
         elif rank.saving_at is not None:
@@ -480,7 +483,7 @@ class RunProgress:
             rank.saving_at = None
         self._moved, self._excused = at, True
 
-    def _checkpoint(self, note: Note, at: float) -> None:
+    def _note_checkpoint(self, note: Note, at: float) -> None:
         self.checkpoint = (note.checkpoint, note.step)
         if note.seconds is not None and 0 <= note.seconds < self.policy.window_s:
             self.pace.longest_save = max(self.pace.longest_save, note.seconds)
@@ -488,7 +491,12 @@ class RunProgress:
         self._moved, self._excused = at, True
 
     def _queue(
-        self, kind: Kind, why: str, at: float, signature: str, rank: Rank | None = None
+        self,
+        kind: TroubleKind,
+        why: str,
+        at: float,
+        signature: str,
+        rank: TrackedRank | None = None,
     ) -> None:
         step = self.step if rank is None else rank.step
         self._pending.append(
@@ -513,6 +521,6 @@ class RunProgress:
         return "first step" if self.step is None else "step"
 
     @staticmethod
-    def _common_node(late: Behind) -> NodeName | None:
+    def _common_node(late: LaggingRanks) -> NodeName | None:
         nodes = {rank.node for rank in late.ranks}
         return nodes.pop() if len(nodes) == 1 else None

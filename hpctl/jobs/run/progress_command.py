@@ -21,7 +21,7 @@ def progress() -> None:
         import hpctl_progress as progress
         progress.step(n, loss=loss)
     """
-    output.exact(single_file(), nl=False)
+    output.print_exact(single_file(), nl=False)
 
 
 def single_file() -> str:

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from hpctl.jobs.logs.engine import Follower
+from hpctl.jobs.logs.engine import LogFollower
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 
@@ -69,7 +69,7 @@ class Note(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-def parse(raw: bytes) -> Note | None:
+def parse_note(raw: bytes) -> Note | None:
     """Read one line. None where it is no note: torn, too long, not text, or saying nothing."""
     if len(raw) > LONGEST:
         return None
@@ -77,7 +77,7 @@ def parse(raw: bytes) -> Note | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    return _note(_fields(text))
+    return _build_note(_split_fields(text))
 
 
 def token_of(raw: bytes) -> bytes:
@@ -93,21 +93,21 @@ def in_log(block: bytes) -> list[Note]:
     while at >= 0:
         begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        note = parse(block[at + len(PREFIX) : end])
+        note = parse_note(block[at + len(PREFIX) : end])
         if note is not None:
             label = _LABEL.match(block[begin:at])
             if note.rank is None and label:
-                note = _ranked(note, int(label[1]))
+                note = _add_rank(note, int(label[1]))
             found.append(note)
         at = block.find(PREFIX, end)
     return found
 
 
-def _ranked(note: Note, rank: int) -> Note:
+def _add_rank(note: Note, rank: int) -> Note:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _fields(text: str) -> dict[str, str]:
+def _split_fields(text: str) -> dict[str, str]:
     """Keys and values, still as text."""
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
@@ -115,41 +115,41 @@ def _fields(text: str) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _note(fields: dict[str, str]) -> Note | None:
-    step = _whole(fields, "step", HIGHEST_STEP)
+def _build_note(fields: dict[str, str]) -> Note | None:
+    step = _parse_whole(fields, "step", HIGHEST_STEP)
     keys = fields.keys()
-    phase = _text(fields, "phase", 64) if "phase" in keys else ""
-    checkpoint = _text(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
-    saving = _switch(fields["saving"]) if "saving" in keys else None
-    done = "done" in keys and _switch(fields["done"]) is True
-    restart = "restart" in keys and _switch(fields["restart"]) is True
+    phase = _parse_text(fields, "phase", 64) if "phase" in keys else ""
+    checkpoint = _parse_text(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
+    saving = _parse_switch(fields["saving"]) if "saving" in keys else None
+    done = "done" in keys and _parse_switch(fields["done"]) is True
+    restart = "restart" in keys and _parse_switch(fields["restart"]) is True
     if step is None and not (phase or checkpoint or done or restart) and saving is None:
         return None
     node = fields.get("node", "")
     return Note(
         step=step,
-        loss=_number(fields.get("loss")),
-        tokens=_number(fields.get("tokens")),
-        seconds=_number(fields.get("seconds")),
-        rank=_whole(fields, "rank", HIGHEST_RANK),
+        loss=_parse_number(fields.get("loss")),
+        tokens=_parse_number(fields.get("tokens")),
+        seconds=_parse_number(fields.get("seconds")),
+        rank=_parse_whole(fields, "rank", HIGHEST_RANK),
         node=NodeName(node) if _NODE.match(node) else None,
-        pid=_whole(fields, "pid", 1 << 22),
-        gpu=_text(fields, "gpu", 64) if "gpu" in keys else "",
+        pid=_parse_whole(fields, "pid", 1 << 22),
+        gpu=_parse_text(fields, "gpu", 64) if "gpu" in keys else "",
         phase=phase,
         checkpoint=checkpoint,
         saving=saving,
         done=done,
         restart=restart,
-        lost=_whole(fields, "lost", HIGHEST_STEP) or 0,
+        lost=_parse_whole(fields, "lost", HIGHEST_STEP) or 0,
     )
 
 
-def _switch(text: str) -> bool | None:
+def _parse_switch(text: str) -> bool | None:
     lower = text.lower()
     return True if lower in _TRUE else False if lower in _FALSE else None
 
 
-def _whole(fields: dict[str, str], name: str, bound: int) -> int | None:
+def _parse_whole(fields: dict[str, str], name: str, bound: int) -> int | None:
     text = fields.get(name)
     if text is None:
         return None
@@ -160,7 +160,7 @@ def _whole(fields: dict[str, str], name: str, bound: int) -> int | None:
     return value if value < bound else None
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     if text is None or len(text) > 64 or "_" in text:
         return None
     try:
@@ -169,7 +169,7 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _text(fields: dict[str, str], name: str, longest: int) -> str:
+def _parse_text(fields: dict[str, str], name: str, longest: int) -> str:
     text = fields.get(name, "")
     return text if len(text) <= longest and text.isprintable() else ""
 
@@ -206,7 +206,7 @@ class NoteListener:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         sock.settimeout(_LOOK)
-        self._thread = threading.Thread(target=self._listen, name="progress", daemon=True)
+        self._thread = threading.Thread(target=self._receive_notes, name="progress", daemon=True)
         self._thread.start()
 
     def __enter__(self) -> NoteListener:
@@ -229,7 +229,7 @@ class NoteListener:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _listen(self) -> None:
+    def _receive_notes(self) -> None:
         while not self._closing.is_set():
             try:
                 # One byte more than a note may have, to tell a longer one from it.
@@ -240,11 +240,11 @@ class NoteListener:
                 # An ICMP error, or no memory for a moment: neither ends the listening.
                 self._closing.wait(0.01)
                 continue
-            self._hear(raw)
+            self._add_note(raw)
 
-    def _hear(self, raw: bytes) -> None:
+    def _add_note(self, raw: bytes) -> None:
         allowed = not self._token or hmac.compare_digest(token_of(raw), self._token)
-        note = parse(raw) if allowed else None
+        note = parse_note(raw) if allowed else None
         if note is None:
             self.dropped += 1
             return
@@ -255,14 +255,14 @@ class NoteListener:
             self._heard.append(ReceivedNote(note, time.monotonic()))
 
 
-def listen(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
+def open_listener(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
     """Listen for ranks on this node, or, where `peers` names others' hosts, on all of them.
 
     `directory` is where the unix socket's own directory is made; by default the temporary one.
     Raises HpctlError where no socket can be had.
     """
     try:
-        return _udp(peers) if peers else _unix(directory)
+        return _open_udp(peers) if peers else _open_unix(directory)
     except OSError as error:
         raise HpctlError(
             f"cannot listen for the ranks' progress: {error.strerror or error}",
@@ -270,7 +270,7 @@ def listen(peers: Sequence[str] = (), directory: Path | None = None) -> NoteList
         ) from error
 
 
-def _unix(directory: Path | None) -> NoteListener:
+def _open_unix(directory: Path | None) -> NoteListener:
     base = Path(directory or tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_PATH - 40:
         base = Path("/tmp")  # noqa: S108 -- mkdtemp makes a directory of 0700 in it
@@ -286,7 +286,7 @@ def _unix(directory: Path | None) -> NoteListener:
     return NoteListener(sock, f"unix:{own / 's'}", directory=own)
 
 
-def _udp(peers: Sequence[str]) -> NoteListener:
+def _open_udp(peers: Sequence[str]) -> NoteListener:
     family, host = _own_address(peers)
     token = secrets.token_hex(16)
     sock = socket.socket(family, socket.SOCK_DGRAM)
@@ -364,7 +364,7 @@ class NoteFileReader:
         self.address = f"file:{path}"
         self.dropped = 0
         """Lines that were no note."""
-        self._follower = Follower(path, at_end=at_end)
+        self._follower = LogFollower(path, at_end=at_end)
 
     def take(self) -> list[ReceivedNote]:
         """The new lines' notes. A file that cannot be read now gives none; it may be later."""
@@ -376,7 +376,7 @@ class NoteFileReader:
                 break
             at = time.monotonic()
             for line in block.splitlines():
-                note = parse(line)
+                note = parse_note(line)
                 if note is None:
                     self.dropped += bool(line.strip())
                 else:

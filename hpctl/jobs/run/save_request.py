@@ -12,8 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.job_processes import JobProcess, catches, list_pids, of_this_cluster, read_process
-from hpctl.toolkit.bounds import printable
+from hpctl.jobs.job_processes import (
+    JobProcess,
+    has_handler,
+    list_pids,
+    of_this_cluster,
+    read_process,
+)
+from hpctl.toolkit.bounds import make_printable
 
 MODULE: Final = "hpctl.jobs.run.save_request"
 _ANSWER: Final = re.compile(r"^hpctl-save-request (\d{1,7})$", re.MULTILINE)
@@ -25,16 +31,20 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     asked = 0
     for pid in list_pids():
         process = read_process(pid, os.geteuid(), environ.get("SLURM_JOB_ID", ""))
-        if process is None or not _belongs(process, step, environ) or not catches(pid, number):
+        if (
+            process is None
+            or not _is_in_step(process, step, environ)
+            or not has_handler(pid, number)
+        ):
             continue
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
             asked += 1
-    print(printable(f"hpctl-save-request {asked}"))
+    print(make_printable(f"hpctl-save-request {asked}"))
     return 0
 
 
-def _belongs(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
+def _is_in_step(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
     """Whether a process is one of the step, on this node, and no helper of hpctl's."""
     node = environ.get("SLURMD_NODENAME", "")
     return (

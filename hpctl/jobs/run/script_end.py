@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 
 LOG_START: Final = "HPCTL_LOG_START"
 """Device, inode and size of the files of stdout and stderr, as they were when the script began."""
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             report_cause(code, block, environ)
     except Exception as error:  # noqa: BLE001 -- a job's end must not depend on what hpctl reads
         text = f"hpctl: why the script ended was not read: {error!r}"
-        print(printable(text), file=sys.stderr)
+        print(make_printable(text), file=sys.stderr)
     return 0
 
 

@@ -10,19 +10,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import ResumePlaces, ResumePoint, newest, resume_places
+from hpctl.checkpoints.resume import ResumePlaces, ResumePoint, find_newest_point, resume_places
 from hpctl.checkpoints.run_records import HISTORIES
 from hpctl.jobs.crash import GpuGrant
-from hpctl.jobs.hangs.ras_report import Address, address, address_of_job
+from hpctl.jobs.hangs.ras_report import Address, address_of_job, parse_address
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart
 from hpctl.jobs.run.flight import flight_prefix
 from hpctl.jobs.run.srun import SrunCommand, task_layout
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import expand
+from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.policy_file import PolicyFile, merged
+from hpctl.vocabulary.policy_file import PolicyFile, merge_policies
 from hpctl.vocabulary.run_policy import RunPolicy
 
 
@@ -63,7 +63,7 @@ class RunSettings:
 
     def configure(self, below: Sequence[PolicyFile]) -> None:
         """Put the job's own policy over others. A step's size was settled at the start."""
-        self.policy = replace(merged([*below, *self.own]), nodes=self.policy.nodes)
+        self.policy = replace(merge_policies([*below, *self.own]), nodes=self.policy.nodes)
 
     @property
     def says_it_saves(self) -> bool:
@@ -74,13 +74,13 @@ class RunSettings:
     def ras(self) -> Address:
         """Where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
         text = self.environ.get("NCCL_RAS_ADDR", "")
-        return address(text) if text else address_of_job(int(self.job))
+        return parse_address(text) if text else address_of_job(int(self.job))
 
     @property
     def suspects(self) -> tuple[NodeName, ...]:
         """Nodes of the allocation that the preflight has found bad."""
         listed = self.environ.get("HPCTL_SUSPECTS", "")
-        return tuple(name for name in map(NodeName, expand(listed) if listed else ())
+        return tuple(name for name in map(NodeName, expand_hostlist(listed) if listed else ())
                      if name in self.allocated)  # fmt: skip
 
     @property
@@ -102,7 +102,7 @@ class RunSettings:
 
     def newest_checkpoint(self) -> ResumePoint:
         """Return what the checkpoint directory holds now."""
-        return newest(self.directory, self.files)
+        return find_newest_point(self.directory, self.files)
 
     @property
     def resume_places(self) -> ResumePlaces | None:
@@ -142,7 +142,7 @@ class RunSettings:
         return self.history.with_suffix(".done") if self.history else None
 
 
-def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
+def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     srun: SrunCommand,
     environ: Mapping[str, str],
     own: Sequence[PolicyFile] = (),
@@ -166,10 +166,12 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
             "hpctl run does not supervise heterogeneous jobs: their steps span several allocations",
             "Use srun, and let hpctl sbatch requeue the job.",
         )
-    allocated = tuple(NodeName(name) for name in expand(listed))
+    allocated = tuple(NodeName(name) for name in expand_hostlist(listed))
     requested = nodes or srun.given.get("nodes", "")
-    policy = merged(own)
-    policy, wanted = _size(policy, requested, len(allocated), _spares(spares, environ, policy))
+    policy = merge_policies(own)
+    policy, wanted = _choose_size(
+        policy, requested, len(allocated), _count_spares(spares, environ, policy)
+    )
     places = resume_places(environ)
     if environ.get("HPCTL_FAST_SPEC") and (places is None or places.fast is None):
         # The log says why they are off: the ranks save to the checkpoint directory.
@@ -184,7 +186,7 @@ def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
         wanted=wanted,
         policy=policy,
         directory=saved,
-        history=_history(saved, environ) / f"run-{_key(job, environ)}.jsonl",
+        history=_find_history_path(saved, environ) / f"run-{_make_job_key(job, environ)}.jsonl",
         environ=environ,
         restart=int(environ.get("SLURM_RESTART_COUNT", "0") or 0),
         rules=rules,
@@ -204,7 +206,7 @@ def find_gpu_grant(environ: Mapping[str, str], visible: str | None, in_slurm: in
     by Slurm, 0 where Slurm counts none or nobody knows.
     """
     listed = tuple(filter(None, environ.get("SLURM_JOB_GPUS", "").split(",")))
-    counted = natural(environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
+    counted = parse_count(environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
     # Where Slurm counts no GPUs at all, a job has those of its nodes without asking.
     granted = counted or (0 if in_slurm else None)
     return GpuGrant(visible, granted, listed)
@@ -229,14 +231,16 @@ def _save_signal(environ: Mapping[str, str]) -> int:
     return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
 
 
-def _spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
+def _count_spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
     if given is not None:
         return given
     exported = environ.get("HPCTL_SPARES", "")
     return int(exported) if exported.isdecimal() else policy.spares
 
 
-def _size(policy: RunPolicy, requested: str, allocated: int, spares: int) -> tuple[RunPolicy, int]:
+def _choose_size(
+    policy: RunPolicy, requested: str, allocated: int, spares: int
+) -> tuple[RunPolicy, int]:
     """The policy with its elastic range, and how many nodes a step gets when all is well."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", requested) if requested else None
     if requested and match is None:
@@ -259,13 +263,13 @@ def _size(policy: RunPolicy, requested: str, allocated: int, spares: int) -> tup
     return policy, wanted
 
 
-def _key(job: str, environ: Mapping[str, str]) -> str:
+def _make_job_key(job: str, environ: Mapping[str, str]) -> str:
     """What tells this job from others in one directory: every cluster counts its jobs from 1."""
     cluster = re.sub(r"[^A-Za-z0-9_.-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))
     return f"{cluster}-{job}" if cluster else job
 
 
-def _history(saved: Path | None, environ: Mapping[str, str]) -> Path:
+def _find_history_path(saved: Path | None, environ: Mapping[str, str]) -> Path:
     """Beside the checkpoints, where every node of a later run sees it; else the user's own."""
     if saved is not None:
         return saved / HISTORIES

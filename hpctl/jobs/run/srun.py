@@ -29,11 +29,11 @@ from msgspec import Struct
 
 from hpctl.jobs.run.save_request import MODULE, read_answers
 from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, names_in
-from hpctl.slurm.run import End, Ran, Runner
+from hpctl.slurm.run import End, Ran, SlurmRunner
 from hpctl.slurm.step_beside import beside_options
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 
 _VALUED = SHARED_VALUED + names_in("""
@@ -79,7 +79,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
         if argument == "--":
             break
         options.append(argument)
-        name, value = _option(argument)
+        name, value = _split_option(argument)
         if value is None:
             value = left.pop(0) if left else ""
             options.append(value)
@@ -97,7 +97,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
     return SrunCommand(tuple(options), given, tuple(left))
 
 
-def _option(word: str) -> tuple[str, str | None]:
+def _split_option(word: str) -> tuple[str, str | None]:
     """An option's long name and value; None: the next word is the value."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
@@ -147,7 +147,7 @@ def step_arguments(
     supervisor does: a step that is once being terminated gets SIGTERM and then KillWait (30 s),
     and no SIGKILL shortens that (seen on 22.05).
     """
-    place = ["--kill-on-bad-exit=0", f"--nodes={len(nodes)}", f"--nodelist={fold(nodes)}"]
+    place = ["--kill-on-bad-exit=0", f"--nodes={len(nodes)}", f"--nodelist={fold_hostlist(nodes)}"]
     if tasks_per_node is not None:
         place.append(f"--ntasks={len(nodes) * tasks_per_node}")
         place.append(f"--ntasks-per-node={tasks_per_node}")
@@ -164,7 +164,7 @@ def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand
     """
     if srun.multi_prog:
         return srun
-    names = fold(nodes)
+    names = fold_hostlist(nodes)
     variables = [f"{name}={names}" for name in ("SLURM_NODELIST", "SLURM_JOB_NODELIST")]
     variables += [f"{name}={len(nodes)}" for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")]
     return SrunCommand(srun.options, srun.given, ("/usr/bin/env", *variables, *srun.command))
@@ -209,18 +209,20 @@ class NotLaunched(Struct, frozen=True):
 SrunLine = TaskEnd | NotLaunched
 
 
-def lines(block: bytes) -> Iterator[SrunLine]:
+def parse_lines(block: bytes) -> Iterator[SrunLine]:
     """srun's lines among whole lines of output, in their order."""
     found: list[tuple[int, SrunLine]] = []
     for match in _TASKS.finditer(block):
         text = match[3].decode("utf-8", "replace").strip()
         first = re.search(rb"\d+", match[2])
         rank = int(first[0]) if first else 0
-        end = TaskEnd(_name(match[1]), rank, _code(text), text, _spans(match[2]))
+        end = TaskEnd(
+            _decode_name(match[1]), rank, _convert_code(text), text, _parse_spans(match[2])
+        )
         found.append((match.start(), end))
     for match in _LAUNCH.finditer(block):
         text = match[2].decode("utf-8", "replace").strip()
-        found.append((match.start(), NotLaunched(_name(match[1]), text)))
+        found.append((match.start(), NotLaunched(_decode_name(match[1]), text)))
     for match in _CREATE.finditer(block):
         text = match[1].decode("utf-8", "replace").strip()
         found.append((match.start(), NotLaunched(None, text)))
@@ -235,7 +237,7 @@ def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
     return None
 
 
-def _spans(listed: bytes) -> tuple[tuple[int, int], ...]:
+def _parse_spans(listed: bytes) -> tuple[tuple[int, int], ...]:
     """The rows of `[0-3,8]` or `5`."""
     rows = re.findall(rb"(\d{1,9})(?:-(\d{1,9}))?", listed[:4096])
     return tuple((int(first), int(last or first)) for first, last in rows)
@@ -256,7 +258,7 @@ def root_end(
     return ends[0] if ends else None
 
 
-def _code(text: str) -> int:
+def _convert_code(text: str) -> int:
     if match := _CODE.search(text):
         return int(match[1])
     plain = text.removesuffix(" (core dumped)")
@@ -265,7 +267,7 @@ def _code(text: str) -> int:
     return _SIGNALS.get(plain, 1)
 
 
-def _name(raw: bytes) -> NodeName:
+def _decode_name(raw: bytes) -> NodeName:
     return NodeName(raw.decode("utf-8", "replace"))
 
 
@@ -303,7 +305,7 @@ class StepLauncher:
 
     def __init__(self, job: JobId, bin_dir: Path | None = None) -> None:
         self.job = job
-        self.runner = Runner(bin_dir=bin_dir)
+        self.runner = SlurmRunner(bin_dir=bin_dir)
         self._srun = str(bin_dir / "srun") if bin_dir else "srun"
         if shutil.which(self._srun) is None:
             raise HpctlError(
@@ -349,7 +351,7 @@ class StepLauncher:
         SIGINT prints a status, SIGTERM ends the step before the ranks can do anything about it.
         """
         if number in ENDING:
-            self._scancel(step, signal.Signals(number).name.removeprefix("SIG"))
+            self._run_scancel(step, signal.Signals(number).name.removeprefix("SIG"))
             return
         with contextlib.suppress(ProcessLookupError):
             step.process.send_signal(number)
@@ -363,7 +365,7 @@ class StepLauncher:
         """
 
         def run() -> None:
-            step_id = step_of(self._steps(), step.process.pid)
+            step_id = step_of(self._list_steps(), step.process.pid)
             if step_id is None:
                 answered(None, "Slurm has no such step")
                 return
@@ -384,7 +386,7 @@ class StepLauncher:
 
     def kill(self, step: RunningStep) -> None:
         """SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
-        self._scancel(step, "KILL")
+        self._run_scancel(step, "KILL")
 
     def answering(self, nodes: Sequence[NodeName], seconds: float) -> set[NodeName] | None:
         """Those of these nodes on which a task starts in so many seconds; None: not known.
@@ -394,13 +396,13 @@ class StepLauncher:
         ran = self.runner.run(
             "srun", f"--jobid={self.job}", "--overlap", "--mem=0", "--gres=none", "--mpi=none",
             f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
-            "--kill-on-bad-exit=0", f"--nodelist={fold(nodes)}",
+            "--kill-on-bad-exit=0", f"--nodelist={fold_hostlist(nodes)}",
             "/bin/sh", "-c", "echo $SLURMD_NODENAME", timeout=seconds,
         )  # fmt: skip
         heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
         return heard if heard or ran.end is End.TIMED_OUT else None
 
-    def abandon(self, step: RunningStep) -> None:
+    def abandon_step(self, step: RunningStep) -> None:
         """End srun itself: it would wait for ever for the tasks of a node that is gone."""
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
@@ -408,9 +410,9 @@ class StepLauncher:
     def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Whether slurmctld holds a step back for one of those `before` (process ids of sruns),
         which have ended: it was away at that moment."""
-        return blocked(self._steps(), step.process.pid, before)
+        return is_blocked(self._list_steps(), step.process.pid, before)
 
-    def withdraw(self, step: RunningStep) -> None:
+    def withdraw_step(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
         with contextlib.suppress(ProcessLookupError):
             step.process.terminate()
@@ -431,18 +433,18 @@ class StepLauncher:
 
         threading.Thread(target=run, name="notify", daemon=True).start()
 
-    def _scancel(self, step: RunningStep, name: str) -> None:
+    def _run_scancel(self, step: RunningStep, name: str) -> None:
         def run() -> None:
-            step_id = step_of(self._steps(), step.process.pid)
+            step_id = step_of(self._list_steps(), step.process.pid)
             if step_id is None:
                 # Not created yet, so srun is all there is of it; or gone, and so will srun be.
-                self.abandon(step)
+                self.abandon_step(step)
                 return
             self.runner.run("scancel", f"--signal={name}", step_id, timeout=SCANCEL_S)
 
         threading.Thread(target=run, name=f"scancel {name}", daemon=True).start()
 
-    def _steps(self) -> str:
+    def _list_steps(self) -> str:
         return self.scontrol("-o", "show", "step", str(self.job)).text
 
 
@@ -451,7 +453,7 @@ def step_of(text: str, pid: int) -> str | None:
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
-def blocked(text: str, pid: int, before: Collection[int]) -> bool:
+def is_blocked(text: str, pid: int, before: Collection[int]) -> bool:
     """Whether the step of srun `pid` is pending while one of those `before` is still listed."""
     states = {int(match[3]): match[2] for match in _STEP.finditer(text)}
     return states.get(pid) == "PENDING" and any(each in states for each in before)

@@ -17,11 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import files
-from hpctl.checkpoints.resume import ResumePoint, beside
+from hpctl.checkpoints.resume import ResumePoint, find_compared_point
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
-from hpctl.jobs.elastic.wire import tell
-from hpctl.jobs.hangs.stacks import explain, read_stacks
+from hpctl.jobs.elastic.wire import send_request
+from hpctl.jobs.hangs.stacks import explain_hang, read_stacks
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.restart import RestartWay
 from hpctl.jobs.run.ending import Evidence
@@ -46,7 +46,7 @@ from hpctl.toolkit.user_files import is_own_file
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import RunDecision, RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 LOOK_S = 2.0
 """How often the account is read."""
@@ -54,7 +54,7 @@ ASK_S = 5.0
 """How long the launcher has to answer that it restarts the ranks."""
 
 
-def wrapped(
+def wrap_command(
     srun: SrunCommand, way: RestartWay, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """The srun command with a launcher before the command, and what its environment needs.
@@ -62,13 +62,13 @@ def wrapped(
     `count`: ranks of a node, 0 for as many as GPUs.
     """
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
-    command = elastic.command(
+    command = elastic.build_command(
         srun.command, count, in_process=way is RestartWay.IN_PROCESS, final_exit_codes=codes
     )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
     srun = replace(srun, options=(*srun.options, *bind), command=tuple(command))
-    return srun, elastic.environment(path)
+    return srun, elastic.build_environment(path)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class AccountReader:
             return "the launcher has not begun, or has ended"
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         request = (host, record.run_id, self.secret, f"restart: {why}")
-        threading.Thread(target=lambda: answers.put(_answer(*request)), daemon=True).start()
+        threading.Thread(target=lambda: answers.put(_send_request(*request)), daemon=True).start()
         try:
             answer = answers.get(timeout=ASK_S)
         except queue.Empty:
@@ -142,21 +142,21 @@ class AccountReader:
             return None
 
 
-def _answer(host: str, run_id: str, secret: str, line: str) -> str:
+def _send_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
-        return tell(host, run_id, secret, line)
+        return send_request(host, run_id, secret, line)
     except Unavailable as error:
         return str(error)
 
 
 RULE_KINDS = {
-    "hang": Kind.HANG,
-    "nan": Kind.NAN,
-    "spike": Kind.SPIKE,
-    "slow": Kind.SLOW,
+    "hang": TroubleKind.HANG,
+    "nan": TroubleKind.NAN,
+    "spike": TroubleKind.SPIKE,
+    "slow": TroubleKind.SLOW,
     # A number past its threshold: the training operator calls that SLOW.
-    "threshold": Kind.SLOW,
-    "upload": Kind.UPLOAD,
+    "threshold": TroubleKind.SLOW,
+    "upload": TroubleKind.UPLOAD,
 }
 """`seen` is none of these: the line is there, which the user wants in the log."""
 
@@ -182,7 +182,7 @@ class StepEnded(Struct, frozen=True):
     code: int
 
 
-class Signalled(Struct, frozen=True):
+class SignalReceived(Struct, frozen=True):
     """A signal reached the supervisor."""
 
     number: int
@@ -200,7 +200,7 @@ class FormerRun(Struct, frozen=True):
     why: str
 
 
-Event = StepEnded | Signalled | SrunLine | Trouble | ClusterPolicy | FormerRun
+Event = StepEnded | SignalReceived | SrunLine | Trouble | ClusterPolicy | FormerRun
 
 
 class EventQueue:
@@ -221,7 +221,7 @@ class EventQueue:
         """Drop what still came from the step before. What is for the run stays."""
         kept = []
         while (event := self.next(0)) is not None:
-            kept += [event] if isinstance(event, Signalled | ClusterPolicy) else []
+            kept += [event] if isinstance(event, SignalReceived | ClusterPolicy) else []
         for event in kept:
             self.put(event)
 
@@ -254,12 +254,12 @@ class Steps:
             given.policy,
             given.ras,
             events.put,
-            lambda trouble, nodes: explain(trouble, given.job, nodes, launcher.runner.bin_dir),
+            lambda trouble, nodes: explain_hang(trouble, given.job, nodes, launcher.runner.bin_dir),
         )
         self._timeouts = TimeoutInquiry(
             given.ras, lambda nodes: read_stacks(given.job, nodes, launcher.runner.bin_dir)
         )
-        listener = _Listener(events, say, self.ranks, self._timeouts)
+        listener = _StepListener(events, say, self.ranks, self._timeouts)
         self._output = OutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
         self._attempt = 0
@@ -285,11 +285,11 @@ class Steps:
         # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
-        self._resume = beside(resume, given.directory, given.files)
-        srun, exported = given.srun, self._exported(attempt, resume, hosts)
+        self._resume = find_compared_point(resume, given.directory, given.files)
+        srun, exported = given.srun, self._build_environment(attempt, resume, hosts)
         if given.restart_way.has_launcher:
             path = given.account(attempt)
-            srun, more = wrapped(srun, given.restart_way, given.tasks or 0, given.policy, path)
+            srun, more = wrap_command(srun, given.restart_way, given.tasks or 0, given.policy, path)
             self._account = AccountReader(path, more[SECRET])
             self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
             exported |= more
@@ -342,9 +342,9 @@ class Steps:
         if not self._launcher.blocked(step, self._earlier):
             return False
         self._overlap = True
-        self._launcher.withdraw(step)
+        self._launcher.withdraw_step(step)
         if self.await_end(step, WITHDRAW_S) is None:
-            self._launcher.abandon(step)
+            self._launcher.abandon_step(step)
             self.await_end(step, WITHDRAW_S)
         return True
 
@@ -354,7 +354,7 @@ class Steps:
         code = self.await_end(step, KILL_S)
         if code is not None:
             return code, {}
-        gone = self._gone(step)
+        gone = self._find_gone(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
         while set(self._silent(step)) - set(gone) and time.monotonic() < limit:
             if (code := self.await_end(step, 0.2)) is not None:
@@ -364,7 +364,7 @@ class Steps:
                 again = time.monotonic() + AGAIN_S
         why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
         lost = dict.fromkeys(self._silent(step), why) | gone
-        self._launcher.abandon(step)
+        self._launcher.abandon_step(step)
         code = self.await_end(step, KILL_S)
         # Slurm keeps the old step, and all its nodes, until each of them has answered.
         self._overlap = True
@@ -375,7 +375,7 @@ class Steps:
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
-    def _gone(self, step: RunningStep) -> dict[NodeName, str]:
+    def _find_gone(self, step: RunningStep) -> dict[NodeName, str]:
         """The silent nodes that do not answer; none where that says nothing of them."""
         silent = self._silent(step)
         missing = list(silent)
@@ -448,7 +448,7 @@ class Steps:
         number = self._given.save_signal
         name = signal.Signals(number).name
 
-        def answered(asked: int | None, why: str) -> None:
+        def report_answer(asked: int | None, why: str) -> None:
             if asked:
                 self._say(f"{asked} processes have a handler for {name} and are asked to save")
             elif asked == 0:
@@ -459,7 +459,7 @@ class Steps:
             else:
                 self._say(f"none is asked to save: who handles {name} is not known ({why})")
 
-        self._launcher.ask_to_save(step, number, answered)
+        self._launcher.ask_to_save(step, number, report_answer)
 
     def pass_on(self, step: RunningStep, number: int) -> None:
         """A signal to the supervisor is one to the ranks. Those to end it end the run, too."""
@@ -479,7 +479,7 @@ class Steps:
             match self._events.next(left):
                 case StepEnded(step=ended, code=code) if ended is step:
                     return code
-                case Signalled(number=number):
+                case SignalReceived(number=number):
                     self.pass_on(step, number)
         return None
 
@@ -488,11 +488,11 @@ class Steps:
         limit = time.monotonic() + seconds
         while not self.asked_to_end and (left := limit - time.monotonic()) > 0:
             match self._events.next(left):
-                case Signalled(number=number) if number in ENDING:
+                case SignalReceived(number=number) if number in ENDING:
                     self.asked_to_end = True
         return not self.asked_to_end
 
-    def _exported(
+    def _build_environment(
         self, attempt: int, resume: ResumePoint, hosts: Mapping[str, NodeName]
     ) -> dict[str, str]:
         """What the ranks find in their environment."""
@@ -507,7 +507,7 @@ class Steps:
         exported |= flight_environment(self._given.environ, self._given.flight(attempt))
         if address := self.ranks.begin(hosts, here=here, file=self._given.progress_file):
             exported["HPCTL_PROGRESS"] = address
-        if (mark := _fresh(self._given.done_mark)) is not None:
+        if (mark := _clear_mark(self._given.done_mark)) is not None:
             exported["HPCTL_DONE"] = str(mark)
         return exported
 
@@ -516,7 +516,7 @@ class Steps:
         self._events.put(StepEnded(step, code))
 
 
-class _Listener:
+class _StepListener:
     """Passes what stands in the output to the supervisor's loop, and to those who wait for it."""
 
     def __init__(
@@ -546,7 +546,7 @@ class _Listener:
         self._timeouts.timed_out()
 
 
-def _fresh(mark: Path | None) -> Path | None:
+def _clear_mark(mark: Path | None) -> Path | None:
     """The mark's path, with no mark of an earlier attempt there; None where it cannot be had."""
     if mark is None:
         return None

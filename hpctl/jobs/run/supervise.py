@@ -14,7 +14,7 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.marks import Mark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
 from hpctl.jobs.decide import worth_growing
@@ -29,14 +29,21 @@ from hpctl.jobs.run.allocation import (
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd, node_of
-from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, FormerRun, Signalled, StepEnded, Steps
+from hpctl.jobs.run.steps import (
+    ClusterPolicy,
+    EventQueue,
+    FormerRun,
+    SignalReceived,
+    StepEnded,
+    Steps,
+)
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy_file import from_json
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
-from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Kind, Trouble
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply, former_run_text
 
 INFINITE = float("inf")
@@ -118,7 +125,7 @@ class StepTimers:
             return None
         self._limit_reported = True
         why = f"{left:.0f} s are left of the time limit"
-        return Trouble(Kind.TIME_LIMIT, now, why, signature="time limit")
+        return Trouble(TroubleKind.TIME_LIMIT, now, why, signature="time limit")
 
 
 UNLIMITED_S = 86400.0
@@ -129,7 +136,7 @@ REQUEUE_S = 125.0
 """What a requeue costs beyond that: Slurm's own 121 s and the scheduler's round."""
 
 
-class Room(Struct, frozen=True):
+class GrowthRoom(Struct, frozen=True):
     """What could be had. `have` nodes run now; `inside` are the healthy ones of the allocation.
 
     `idle` are those idle in the partition, `missing` how many the allocation has lost since the
@@ -145,7 +152,7 @@ class Room(Struct, frozen=True):
     restart_s: float | None = None
 
 
-def grown(policy: RunPolicy, wanted: int, room: Room) -> RunDecision | None:
+def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision | None:
     """What to do at the next checkpoint, None for nothing.
 
     A larger step where the allocation has nodes again; else a requeue where as many as it lost
@@ -217,7 +224,7 @@ class StepSupervisor:
         self.steps = Steps(given, launcher, self.events, self.say)
         self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
         self.timers = StepTimers(given)
-        self.avoid = trouble_handler.offenders(self.history.past, given.policy, _utc_now())
+        self.avoid = trouble_handler.find_offenders(self.history.past, given.policy, _utc_now())
         self.before: tuple[NodeName, ...] = ()
         self.refusals = 0
 
@@ -228,13 +235,13 @@ class StepSupervisor:
         answer: RunDecision | None = None
         try:
             while True:
-                step = self._launch(answer)
+                step = self._launch_step(answer)
                 outcome = self._supervised(step) if isinstance(step, RunningStep) else step
                 answer = outcome.answer
                 if isinstance(step, RunningStep):
                     self._note_end(step, outcome)
                 if answer is None or answer.action is not Action.STEP:
-                    return self._leave(outcome)
+                    return self._leave_run(outcome)
                 if not self.steps.pause(answer.after_s):
                     return outcome.code
         except NothingWhole as error:
@@ -244,9 +251,9 @@ class StepSupervisor:
             self.say(f"{error}, so nothing is started: {error.hint}")
             return 1
         finally:
-            self._summary()
+            self._print_summary()
 
-    def _launch(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
+    def _launch_step(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
         resume = self.steps.found_at_end(answer) or find_resume_point(self.given.resume_places)
         fit = self.allocation.look()
@@ -254,7 +261,7 @@ class StepSupervisor:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
             return AttemptOutcome(128 + self.asked, history.ASKED_TO_END)
         if not self.allocation.alive:
-            return self._over(1)
+            return self._end_run(1)
         size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
         exclude = answer.exclude if answer else ()
         self.avoid = (self.avoid - self.allocation.healed) | set(exclude)
@@ -271,22 +278,22 @@ class StepSupervisor:
             self.say(f"unproven of {resume.path}: {resume.unproven}")
         if resume.skip:
             self.say(f"HPCTL_SKIP={resume.skip}: the program leaves out these batches")
-        place = fold(nodes)
+        place = fold_hostlist(nodes)
         self.history.add(
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
         )
         if not self.before:
-            self.handler.started(resume.step, self._learned)
+            self.handler.started(resume.step, self._learn_reply)
         self.before = nodes
         step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
         self.timers.began(step, resume)
-        self._complain()
+        self._print_problems()
         return step
 
     def _supervised(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it alone to its end."""
         try:
-            return self._attend(step)
+            return self._attend_step(step)
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
             self.say(f"hpctl run failed; the step continues without it: {error!r}")
             for number in FORWARDED:
@@ -294,11 +301,11 @@ class StepSupervisor:
             code = step.process.wait()
             return AttemptOutcome(code if code >= 0 else 128 - code, "ended unsupervised")
 
-    def _attend(self, step: RunningStep) -> AttemptOutcome:
+    def _attend_step(self, step: RunningStep) -> AttemptOutcome:
         """Until the step is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
-            if (outcome := self._handle(step, event)) is not None:
+            if (outcome := self._handle_event(step, event)) is not None:
                 return outcome
             for each in self.steps.restarted():
                 self.handler.restarted(step.attempt, each)
@@ -308,10 +315,10 @@ class StepSupervisor:
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
                 return self._ended(step, code, lost)
-            if (outcome := self._slowly(step)) is not None:
+            if (outcome := self._check_slowly(step)) is not None:
                 return outcome
 
-    def _handle(self, step: RunningStep, event: object) -> AttemptOutcome | None:
+    def _handle_event(self, step: RunningStep, event: object) -> AttemptOutcome | None:
         """Act on one event; the outcome where the step is over by it."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
@@ -319,13 +326,13 @@ class StepSupervisor:
             case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
-                return self._troubled(step, trouble)
+                return self._handle_trouble(step, trouble)
             case ClusterPolicy(layers=layers):
                 self.given.configure(layers)
                 self.steps.ranks.configure(self.given.policy)
             case FormerRun(why=why):
                 self._note_former(why)
-            case Signalled(number=number):
+            case SignalReceived(number=number):
                 self.steps.pass_on(step, number)
                 if self.steps.asked_to_end:
                     self.timers.kill_by(self.given.policy.save_grace_s)
@@ -342,19 +349,19 @@ class StepSupervisor:
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
-            return self._over(code)
+            return self._end_run(code)
         if (again := self._uncreated(step, evidence, fit)) is not None:
             return again
-        trouble = ending.judge(evidence, self.given.policy, _utc_now(), self.classify)
+        trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
-        if trouble.kind in (Kind.NETWORK, Kind.HANG) and trouble.node is None:
+        if trouble.kind in (TroubleKind.NETWORK, TroubleKind.HANG) and trouble.node is None:
             trouble = self.steps.explain_timeout(trouble)
             if trouble.rank is not None and trouble.node is None:
                 trouble = replace(trouble, node=node_of(trouble.rank, evidence.ends))
         trouble = ending.name_node(trouble)
-        if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
+        if trouble.kind is TroubleKind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()
         answer = self.handler.answer(step.attempt, trouble, fit)
@@ -374,21 +381,23 @@ class StepSupervisor:
         why = f"srun could not create the step: {refused.text}"
         if self.refusals > (MOST_NO_GRES if NO_GRES in refused.text else MOST_REFUSALS):
             why = f"Slurm creates no step in this allocation any more: {refused.text}"
-            trouble = Trouble(Kind.NODE, _utc_now(), why, "no step", progress=evidence.after.step)
+            trouble = Trouble(
+                TroubleKind.NODE, _utc_now(), why, "no step", progress=evidence.after.step
+            )
             answer = self.handler.answer(step.attempt, trouble, fit, stuck=True)
             return AttemptOutcome(evidence.code or 1, why, trouble, answer)
         self.say(f"{why} -> again in {REFUSED_S:g} s")
         answer = RunDecision(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
         return AttemptOutcome(evidence.code, why, None, answer)
 
-    def _troubled(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
+    def _handle_trouble(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
         """Trouble with a step that runs. None: it goes on running."""
         trouble = self.timers.with_progress(trouble)
         # Rules may fire often, and most of what they see lets the step run on.
         fit = self.allocation.look(LOOK_S)
         if self.asked:
             return None  # it is being ended, or will be as soon as the signal is taken in
-        inside = partial(self._restart_ranks, step) if self._whole(step, fit) else None
+        inside = partial(self._restart_ranks, step) if self._is_whole(step, fit) else None
         answer = self.handler.answer(step.attempt, trouble, fit, running=True, inside=inside)
         if answer.action not in ENDS_STEP:
             return None
@@ -404,7 +413,9 @@ class StepSupervisor:
             self.allocation.suspect(lost)
             node, why = next(iter(lost.items()))
             reason = f"node {node} is lost: {why}"
-            trouble = replace(trouble, kind=Kind.NODE, node=node, signature="node lost", why=reason)
+            trouble = replace(
+                trouble, kind=TroubleKind.NODE, node=node, signature="node lost", why=reason
+            )
             answer = self.handler.answer(step.attempt, trouble, self.allocation.look())
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
@@ -417,12 +428,12 @@ class StepSupervisor:
         """Have what was saved at or after the first step whose loss is no number passed over."""
         directory = self.given.directory
         progress = self.steps.ranks.progress
-        if trouble.kind is not Kind.NAN or trouble.step is None:
+        if trouble.kind is not TroubleKind.NAN or trouble.step is None:
             return
         if directory is None or progress is None:
             return
         since_ns = int(progress.finite_at.timestamp() * 1e9) - CLOCKS_NS
-        mark = Mark(
+        mark = CheckpointMark(
             poisoned=True,
             first=trouble.step,
             by="hpctl run",
@@ -440,11 +451,11 @@ class StepSupervisor:
             f"checkpoints saved at or after step {trouble.step} are passed over: {trouble.why}"
         )
 
-    def _whole(self, step: RunningStep, fit: Fitness) -> bool:
+    def _is_whole(self, step: RunningStep, fit: Fitness) -> bool:
         """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
         return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
-    def _slowly(self, step: RunningStep) -> AttemptOutcome | None:
+    def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """What is looked at now and then: the job itself, its time limit, room to grow."""
         if self.timers.due("create") and self.steps.blocked(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
@@ -455,17 +466,17 @@ class StepSupervisor:
                 # srun should have ended long ago.
                 self.timers.kill_by(0)
             else:
-                self.handler.unaffected(self.allocation.gone(self.given.allocated))
+                self.handler.report_unaffected(self.allocation.gone(self.given.allocated))
         if (trouble := self.timers.time_limit(self.allocation, _utc_now())) is not None:
             self.events.put(trouble)
         if len(step.nodes) < self.given.wanted and self.timers.growth_due(self.steps.ranks.step):
-            return self._grow(step)
+            return self._grow_step(step)
         return None
 
-    def _grow(self, step: RunningStep) -> AttemptOutcome | None:
+    def _grow_step(self, step: RunningStep) -> AttemptOutcome | None:
         """A smaller run has just saved: it may pay to stop here and go on with more nodes."""
         fit = self.allocation.look()
-        room = Room(
+        room = GrowthRoom(
             have=len(step.nodes),
             inside=len(set(fit.healthy) - (self.avoid - self.allocation.healed)),
             idle=self.allocation.idle_outside(),
@@ -475,7 +486,7 @@ class StepSupervisor:
         )
         if self.asked:
             return None
-        answer = grown(self.given.policy, self.given.wanted, room)
+        answer = plan_growth(self.given.policy, self.given.wanted, room)
         if answer is None:
             return None
         self.say(f"a new checkpoint is there, and {answer.why} -> {answer.action}")
@@ -486,7 +497,7 @@ class StepSupervisor:
     def _too_few(self, fit: Fitness, found: int) -> AttemptOutcome:
         unfit = "; ".join(f"{node}: {why}" for node, why in list(fit.unfit.items())[:4])
         trouble = Trouble(
-            kind=Kind.NODE,
+            kind=TroubleKind.NODE,
             at=_utc_now(),
             why=f"{found} healthy nodes are left of {len(self.given.allocated)},"
             f" and a step needs {self.given.least}" + (f" ({unfit})" if unfit else ""),
@@ -496,13 +507,13 @@ class StepSupervisor:
         answer = self.handler.answer(self.history.attempts, trouble, fit)
         return AttemptOutcome(1, trouble.why, trouble, answer)
 
-    def _over(self, code: int) -> AttemptOutcome:
+    def _end_run(self, code: int) -> AttemptOutcome:
         """No step can be launched any more."""
         if self.allocation.other:
             self.say(self.allocation.other)
         return AttemptOutcome(code, self.allocation.over)
 
-    def _leave(self, outcome: AttemptOutcome) -> int:
+    def _leave_run(self, outcome: AttemptOutcome) -> int:
         """The run is over, or goes on elsewhere."""
         answer = outcome.answer
         if answer is not None and answer.action is Action.END:
@@ -514,7 +525,7 @@ class StepSupervisor:
             self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
             return outcome.code or 1
         if self.allocation.glance() and self.allocation.other:
-            return self._over(outcome.code or 1).code
+            return self._end_run(outcome.code or 1).code
         taken = self.handler.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
         if not taken and not self.steps.asked_to_end and self.handler.leave(answer):
             self.steps.pause(LEAVE_S)
@@ -534,7 +545,7 @@ class StepSupervisor:
         self.say(former_run_text(self.given.restart, why, place))
         self.history.correct_end(self.given.restart - 1, why)
 
-    def _learned(self, reply: DaemonReply) -> None:
+    def _learn_reply(self, reply: DaemonReply) -> None:
         """The daemon named the recovery policies under the job's own, and why the run before this
         one ended. On a thread of its own."""
         if reply.former and self.given.restart:
@@ -547,11 +558,13 @@ class StepSupervisor:
         if layers:
             self.events.put(ClusterPolicy(tuple(layers)))
 
-    def _summary(self) -> None:
-        for line in history.summary(self.history.records) if self.history.attempts else ():
+    def _print_summary(self) -> None:
+        for line in (
+            history.summarize_attempts(self.history.records) if self.history.attempts else ()
+        ):
             self.write(line)
 
-    def _complain(self) -> None:
+    def _print_problems(self) -> None:
         """What does not work, and is not needed to go on."""
         for problem in (self.history.take_problem(), self.steps.ranks.take_problem()):
             if problem:
@@ -560,7 +573,7 @@ class StepSupervisor:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in ENDING:
             self.asked = number
-        self.events.put(Signalled(number))
+        self.events.put(SignalReceived(number))
 
     def say(self, text: str) -> None:
         """One line into the job's log."""

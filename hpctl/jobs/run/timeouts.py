@@ -34,14 +34,14 @@ from hpctl.jobs.hangs.ras_judge import (
     RankNames,
     RasFinding,
     RasSample,
-    culprits,
+    find_culprits,
 )
-from hpctl.jobs.hangs.ras_report import Address, RasReport, RasWithoutJsonError, query
+from hpctl.jobs.hangs.ras_report import Address, RasReport, RasWithoutJsonError, query_ras
 from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
-from hpctl.jobs.run.progress import Rank
+from hpctl.jobs.run.progress import TrackedRank
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 
 DIFFERENT: Final = "the ranks call different collectives"
 """The signature of a program whose ranks call different collectives."""
@@ -71,7 +71,7 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     if said.flight.cause is FlightCause.TOGETHER:
         return _with_evidence(_all_came(trouble, said, names), said)
     named = _by_flight(trouble, said.flight)
-    if named is None and trouble.kind is Kind.HANG and trouble.rank is not None:
+    if named is None and trouble.kind is TroubleKind.HANG and trouble.rank is not None:
         named = trouble
     if named is None and said.ras is not None:
         named = _by_ras(trouble, said.ras, names)
@@ -89,8 +89,8 @@ def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     that wait in one collective have launched different numbers and stand at different lines. What
     the log counts of one group does not see in which other group a rank waits.
     """
-    if trouble.kind is Kind.HANG:
-        trouble = replace(trouble, kind=Kind.NETWORK, why=TIMED_OUT, signature=TIMED_OUT)
+    if trouble.kind is TroubleKind.HANG:
+        trouble = replace(trouble, kind=TroubleKind.NETWORK, why=TIMED_OUT, signature=TIMED_OUT)
     why = f"{trouble.why}: {said.flight.text}"
     trouble = replace(trouble, why=why, rank=None, node=None)
     if said.ras is None or said.ras.cause is not HangCause.FAILED:
@@ -102,10 +102,15 @@ def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
     only = flight.ranks[0] if len(flight.ranks) == 1 else None
     if flight.cause is FlightCause.DIFFERENT:
         return replace(
-            trouble, kind=Kind.CRASH, why=flight.text, signature=DIFFERENT, rank=only, node=None
+            trouble,
+            kind=TroubleKind.CRASH,
+            why=flight.text,
+            signature=DIFFERENT,
+            rank=only,
+            node=None,
         )
     if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT):
-        return _hang(trouble, flight.text, only)
+        return _make_hang(trouble, flight.text, only)
     return None
 
 
@@ -118,9 +123,9 @@ def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble 
     } - {None}
     node = nodes.pop() if len(nodes) == 1 else None
     if finding.cause in (HangCause.BEHIND, HangCause.MISSING):
-        return replace(_hang(trouble, why, only), node=node)
+        return replace(_make_hang(trouble, why, only), node=node)
     if finding.cause is HangCause.DIVERGED:
-        return replace(trouble, kind=Kind.CRASH, why=why, signature=DIFFERENT, rank=only)
+        return replace(trouble, kind=TroubleKind.CRASH, why=why, signature=DIFFERENT, rank=only)
     if finding.cause is HangCause.FAILED:
         # A rank's own error may be its network's: the kind stays, and the place is known.
         return replace(trouble, why=f"{trouble.why}; {why}", rank=only, node=node)
@@ -131,18 +136,20 @@ def _by_stacks(trouble: Trouble, verdict: StackVerdict) -> Trouble | None:
     if not verdict.suspects:
         return None
     only = verdict.suspects[0] if len(verdict.suspects) == 1 else None
-    return _hang(trouble, verdict.text, only.rank if only else None)
+    return _make_hang(trouble, verdict.text, only.rank if only else None)
 
 
-def _hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
-    return replace(trouble, kind=Kind.HANG, why=why, signature=NOT_COME, rank=rank, node=None)
+def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
+    return replace(
+        trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
+    )
 
 
 def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     """The trouble with the node of its rank, and with what the stacks show of that rank."""
     if trouble.rank is None:
         return trouble
-    suspect = _suspect(said.stacks, trouble.rank)
+    suspect = _find_suspect(said.stacks, trouble.rank)
     rank = names.ranks.get(trouble.rank)
     node = trouble.node or (rank.node if rank else None)
     if node is None and suspect is not None and suspect.node:
@@ -155,7 +162,7 @@ def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     return replace(trouble, why=why, node=node)
 
 
-def _suspect(verdict: StackVerdict | None, rank: int) -> Suspect | None:
+def _find_suspect(verdict: StackVerdict | None, rank: int) -> Suspect | None:
     found = verdict.suspects if verdict else ()
     return next((one for one in found if one.rank == rank), None)
 
@@ -189,7 +196,7 @@ class TimeoutInquiry:
         stacks: Callable[[Sequence[NodeName]], StackVerdict],
         *,
         flight: Callable[[str, float], FlightVerdict] = read_verdict,
-        ask: Callable[[Address, float], RasReport] = query,
+        ask: Callable[[Address, float], RasReport] = query_ras,
     ) -> None:
         """`stacks` reads the ranks' stacks on some nodes; it may raise HpctlError."""
         self._address, self._stacks, self._flight, self._ask = ras, stacks, flight, ask
@@ -226,7 +233,7 @@ class TimeoutInquiry:
             with contextlib.suppress(RuntimeError):
                 thread.start()
 
-    def explain(self, trouble: Trouble, ranks: Mapping[int, Rank]) -> Trouble:
+    def explain(self, trouble: Trouble, ranks: Mapping[int, TrackedRank]) -> Trouble:
         """The trouble of a step that has ended, with whom its ranks waited for.
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
@@ -265,6 +272,6 @@ class TimeoutInquiry:
 def _judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
     """What one answer shows. That nothing moves, the timeout itself has shown."""
     sample = RasSample(report, 0.0)
-    finding = culprits(sample, sample, names.name)
+    finding = find_culprits(sample, sample, names.name)
     naming = finding.cause not in (HangCause.NOTHING, HangCause.EQUAL, HangCause.MOVING)
     return finding if naming and finding.members else None

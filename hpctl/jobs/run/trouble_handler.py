@@ -10,17 +10,17 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.checkpoints.run_records import TroubleTreated
-from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
 from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import StepLauncher
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import CERTAIN, Action, RunDecision, RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 
 PAUSES = (1.0, 4.0, 10.0, 15.0)
@@ -63,7 +63,7 @@ class TroubleHandler:
         """What `decide` says. `running`: the step's ranks live. `stuck`: this allocation has no
         step any more. `inside` has a launcher restart the ranks in their step, after so many
         seconds to save, and returns why it does not."""
-        means = Means(
+        means = RestartMeans(
             process=inside is not None,
             step=self._allocation.alive and not stuck,
             nodes=len(fit.healthy),
@@ -83,7 +83,7 @@ class TroubleHandler:
                     policy, past, trouble, replace(means, process=False), datetime.now(UTC)
                 )
         self._say(f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}")
-        self._note(attempt, trouble, answer)
+        self._note_attempt(attempt, trouble, answer)
         if answer.action not in (Action.REQUEUE, Action.END, Action.HOLD):
             # Those three are reported when the step has ended: two as requests, END as the last.
             self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
@@ -93,10 +93,10 @@ class TroubleHandler:
         """The launcher inside the step has treated this one already."""
         answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
-        self._note(attempt, trouble, answer)
+        self._note_attempt(attempt, trouble, answer)
         self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
 
-    def unaffected(self, gone: Sequence[NodeName]) -> None:
+    def report_unaffected(self, gone: Sequence[NodeName]) -> None:
         """The allocation lost these nodes, and the step that runs has none of them: a spare, say.
 
         The daemon watches a job from the loss of a node until it has a word of its supervisor, and
@@ -106,7 +106,7 @@ class TroubleHandler:
         if not fresh:
             return
         self._unaffected.update(fresh)
-        why = f"the job lost {fold(fresh)}, where no rank of this step runs: it runs on"
+        why = f"the job lost {fold_hostlist(fresh)}, where no rank of this step runs: it runs on"
         if not self._lost.issuperset(fresh):
             self._say(why)
         # Where one was trouble before, the daemon may have heard that before it began to watch.
@@ -114,8 +114,8 @@ class TroubleHandler:
 
     def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
-        wish = Wish.HOLD if answer.action is Action.HOLD else Wish.REQUEUE
-        reply = self._last(trouble, answer, wish)
+        wish = RequestedAction.HOLD if answer.action is Action.HOLD else RequestedAction.REQUEUE
+        reply = self._send_last(trouble, answer, wish)
         acts = reply is not None and reply.ok and reply.acts
         self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
         return acts
@@ -123,9 +123,11 @@ class TroubleHandler:
     def end(self, trouble: Trouble | None, answer: RunDecision) -> None:
         """Report that the run is given up. Without the report the daemon, which sees the job end,
         would decide by its own policy whether it is restarted."""
-        self._last(trouble, answer, Wish.NONE)
+        self._send_last(trouble, answer, RequestedAction.NONE)
 
-    def _last(self, trouble: Trouble | None, answer: RunDecision, wish: Wish) -> DaemonReply | None:
+    def _send_last(
+        self, trouble: Trouble | None, answer: RunDecision, wish: RequestedAction
+    ) -> DaemonReply | None:
         """Send the last report of this run, and wait for its answer."""
         report = JobReport(
             self._given.job, self._given.restart, trouble, answer.action, answer.why, wish,
@@ -156,11 +158,11 @@ class TroubleHandler:
             self._say(f"{answer.action} was refused: {ran.message}")
         return ran.ok
 
-    def _note(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
+    def _note_attempt(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
         self._history.add(TroubleTreated(attempt, trouble, answer.action, answer.why))
         if trouble.node is not None:
             self._allocation.healed.discard(trouble.node)
-        if trouble.kind is Kind.NODE and trouble.node is not None:
+        if trouble.kind is TroubleKind.NODE and trouble.node is not None:
             self._lost.add(trouble.node)
         if self._given.policy.notify and answer.action is not Action.NONE:
             document = msgspec.json.encode({"trouble": trouble, "answer": answer})
@@ -170,7 +172,7 @@ class TroubleHandler:
         self, report: JobReport, learned: Callable[[DaemonReply], object] = lambda _: None
     ) -> None:
         """Tell the daemon, beside everything else: it may take two seconds, or be just away."""
-        work = partial(persist, report, self._send, learned=learned)
+        work = partial(retry_report, report, self._send, learned=learned)
         threading.Thread(target=work, name="tell", daemon=True).start()
 
     def _send(self, report: JobReport) -> DaemonReply | None:
@@ -179,7 +181,7 @@ class TroubleHandler:
             return DaemonReply(ok=False) if self._left else send_report(report)
 
 
-def persist(
+def retry_report(
     report: JobReport,
     say: Callable[[JobReport], DaemonReply | None] = send_report,
     sleep: Callable[[float], object] = time.sleep,
@@ -195,7 +197,7 @@ def persist(
             sleep(pause)
 
 
-def offenders(past: Sequence[Past], policy: RunPolicy, now: datetime) -> set[NodeName]:
+def find_offenders(past: Sequence[PastTrouble], policy: RunPolicy, now: datetime) -> set[NodeName]:
     """Nodes that have proved bad for this job lately: taken last, should Slurm give them again."""
     return {
         one.trouble.node

@@ -25,7 +25,7 @@ from hpctl.jobs.sbatch.options import (
     hpctl_options,
     parse_command_line,
 )
-from hpctl.jobs.sbatch.submit import EffectiveOptions, Submission, log_directories, plan
+from hpctl.jobs.sbatch.submit import EffectiveOptions, Submission, log_directories, plan_submission
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
@@ -104,28 +104,28 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     why.
     """
     line = parse_command_line(arguments)
-    program = found(line)
+    program = find_sbatch(line)
     if "json" in line.own and "dry-run" not in line.own:
         raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
     if _SAYS_AND_ENDS & line.given.keys():
-        raise SystemExit(_run([program, *line.passed], line))
-    script, submission = planned(line)
+        raise SystemExit(_run_sbatch([program, *line.passed], line))
+    script, submission = plan_command_line(line)
     if "dry-run" in line.own:
-        _show(program, line, script, submission)
+        _show_submission(program, line, script, submission)
         return
-    tell(submission, quiet="quiet" in line.given)
-    raise SystemExit(_submit(program, line, script, submission))
+    print_warnings(submission, quiet="quiet" in line.given)
+    raise SystemExit(_submit_job(program, line, script, submission))
 
 
-def planned(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
+def plan_command_line(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
     """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
-    script = _script(line)
+    script = _read_script(line)
     cwd = context.read_working_directory()
     asked = hpctl_options(line.own, script.own if script else {}, cwd)
-    return script, plan(line, script, asked, _around(line, asked, script, cwd))
+    return script, plan_submission(line, script, asked, _build_context(line, asked, script, cwd))
 
 
-def _around(
+def _build_context(
     line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
 ) -> SubmitContext:
     """What the submission depends on: policy files, the controller, the mount table."""
@@ -134,43 +134,43 @@ def _around(
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
     if missing:
         with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
-            missing = () if context.creates_log_directories(found(line)) else missing
+            missing = () if context.creates_log_directories(find_sbatch(line)) else missing
     where = asked.checkpoint_dir
     return SubmitContext(
-        runtime=_runtime(),
+        runtime=_find_runtime(),
         environment=os.environ,
         policy=context.job_policy(asked, os.environ, cwd),
-        filesystem=context.filesystem(where) if where is not None else "",
-        unknown=_unknown(where, asked.checkpoint_files)
+        filesystem=context.find_filesystem(where) if where is not None else "",
+        unknown=_find_unknown_files(where, asked.checkpoint_files)
         if where is not None and asked.resume
         else "",
         missing=missing,
-        restarted=_restarted(line, effective.value("dependency") or ""),
+        restarted=_list_restarted(line, effective.value("dependency") or ""),
     )
 
 
-def _restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
+def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
     """The jobs that this one depends on, and that hpctl may run again."""
     with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue beside it
         return context.find_restarted(
-            dependency, os.path.join(os.path.dirname(found(line)), "squeue")
+            dependency, os.path.join(os.path.dirname(find_sbatch(line)), "squeue")
         )
     return ()
 
 
-def _unknown(directory: str, files: tuple[str, ...] = ()) -> str:
+def _find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
     """What is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.checkpoints.search import Search, survey
+            from hpctl.checkpoints.search import Search, survey_place
 
-            candidates, passed = survey(Path(directory), declared=parse_patterns(files))
+            candidates, passed = survey_place(Path(directory), declared=parse_patterns(files))
             return "" if candidates else Search(None, tuple(passed)).unknown
     return ""
 
 
-def tell(submission: Submission, *, quiet: bool = False) -> None:
+def print_warnings(submission: Submission, *, quiet: bool = False) -> None:
     """Say on stderr what is to be warned of, and what was added unless sbatch is to be quiet."""
     for note in () if quiet else submission.notes:
         output.echo(f"hpctl: {note}", err=True)
@@ -178,7 +178,7 @@ def tell(submission: Submission, *, quiet: bool = False) -> None:
         output.echo(f"hpctl: warning: {warning}", err=True)
 
 
-def found(line: CommandLine) -> str:
+def find_sbatch(line: CommandLine) -> str:
     """The sbatch that is to be used. Raises HpctlError."""
     given = line.own.get("slurm-bin")
     where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
@@ -191,24 +191,24 @@ def found(line: CommandLine) -> str:
     return program
 
 
-def _script(line: CommandLine) -> options.BatchScript | None:
+def _read_script(line: CommandLine) -> options.BatchScript | None:
     """The script, read from its file or from stdin; None for --wrap."""
     if "wrap" in line.given:
         return None  # sbatch itself says what it thinks of a script beside it
     if line.script is None:
         raw = sys.stdin.buffer.read()
-        return options.read("sbatch", raw.decode("utf-8", "surrogateescape"))
-    path = _find(line)
+        return options.read_script("sbatch", raw.decode("utf-8", "surrogateescape"))
+    path = _find_script(line)
     try:
         raw = path.read_bytes()
     except OSError as error:
         # The likeliest reason: the "script" is the value of an option newer than the table.
         hint = f"If {line.unknown[-1]} takes a value, write it with =." if line.unknown else ""
         raise HpctlError(f"cannot read the script {line.script}: {error.strerror}", hint) from None
-    return options.read(path.name, raw.decode("utf-8", "surrogateescape"))
+    return options.read_script(path.name, raw.decode("utf-8", "surrogateescape"))
 
 
-def _find(line: CommandLine) -> Path:
+def _find_script(line: CommandLine) -> Path:
     """Where sbatch finds it: a bare name on PATH, then where --chdir says, then here (search_path
     in src/common/env.c, and seen on 22.05)."""
     assert line.script is not None
@@ -220,7 +220,7 @@ def _find(line: CommandLine) -> Path:
     return there if os.access(there, os.R_OK) else Path(line.script)
 
 
-def _runtime() -> Runtime:
+def _find_runtime() -> Runtime:
     """This interpreter; and PYTHONPATH if hpctl was imported from elsewhere than site-packages."""
     root = str(Path(hpctl.__file__).resolve().parent.parent)
     installed = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
@@ -233,7 +233,7 @@ def _runtime() -> Runtime:
     )
 
 
-def make(base: str) -> None:
+def make_directory(base: str) -> None:
     """Create the directory now, so that its absence on a node means: not mounted there."""
     try:
         os.makedirs(base, exist_ok=True)
@@ -244,15 +244,15 @@ def make(base: str) -> None:
         ) from None
 
 
-def _submit(
+def _submit_job(
     program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
 ) -> int:
     for base in submission.bases:
-        make(base)
+        make_directory(base)
     with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
         command = [program, *laid_out(line, submission, Path(directory), script)]
         stdin = script.text if script and not (submission.copy or line.script) else None
-        return _run(command, line, stdin=stdin)
+        return _run_sbatch(command, line, stdin=stdin)
 
 
 def laid_out(
@@ -267,7 +267,7 @@ def laid_out(
     The copy keeps its name, because Slurm names the job after it.
     """
     script = [line.script] if line.script else []
-    once = read if line.script and not _find(line).is_file() else None
+    once = read if line.script and not _find_script(line).is_file() else None
     if (copied := submission.copy or once) is not None:
         copy = directory / copied.name
         copy.write_bytes(copied.text.encode("utf-8", "surrogateescape"))
@@ -275,7 +275,7 @@ def laid_out(
     return [*submission.options, *script, *line.arguments]
 
 
-def _run(command: list[str], line: CommandLine, stdin: str | None = None) -> int:
+def _run_sbatch(command: list[str], line: CommandLine, stdin: str | None = None) -> int:
     """Run sbatch with our stdout and stderr. --wait may last as long as the job."""
     timeout = None if "wait" in line.given or "SBATCH_WAIT" in os.environ else ANSWER_S
     data = stdin.encode("utf-8", "surrogateescape") if stdin is not None else None
@@ -289,7 +289,7 @@ def _run(command: list[str], line: CommandLine, stdin: str | None = None) -> int
         ) from None
 
 
-def _show(
+def _show_submission(
     program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
 ) -> None:
     """What would be submitted: the script, what is registered, the command."""
@@ -310,9 +310,9 @@ def _show(
         }
         output.echo(json.dumps(document, indent=1))
         return
-    tell(submission)
+    print_warnings(submission)
     if text:
-        output.exact(text, nl=not text.endswith("\n"))
+        output.print_exact(text, nl=not text.endswith("\n"))
     if registered:
         pretty = json.dumps(registered, indent=1).replace("\n", "\n# ")
         output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")

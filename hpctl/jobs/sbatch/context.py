@@ -21,7 +21,7 @@ class Runtime(Struct, frozen=True):
 
 
 class SubmitContext(Struct, frozen=True):
-    """The facts that `submit.plan` needs beside the options and the script.
+    """The facts that `submit.plan_submission` needs beside the options and the script.
 
     `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
@@ -117,7 +117,7 @@ _LOCAL = re.compile(
 )
 
 
-def local(directory: str, filesystem: str) -> str:
+def explain_local(directory: str, filesystem: str) -> str:
     """Why a directory is probably not shared between nodes; "" where nothing says so.
 
     `filesystem` is its type on the submitting machine, "" where unknown.
@@ -133,7 +133,7 @@ def local(directory: str, filesystem: str) -> str:
     return ""
 
 
-def filesystem(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
+def find_filesystem(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the file system that a directory is or would be on, "" where unknown."""
     try:
         lines = table.read_text(errors="surrogateescape").splitlines()
@@ -165,7 +165,7 @@ def job_policy(
     if options.policy is not None:
         policy |= _policy_file(options.policy, environment, cwd)
     if options.log_rules:
-        policy["log_rules"] = [_rules(each, cwd) for each in options.log_rules]
+        policy["log_rules"] = [_resolve_rules(each, cwd) for each in options.log_rules]
     return policy
 
 
@@ -175,7 +175,7 @@ def _policy_file(
     from hpctl.vocabulary import policy_file  # PyYAML: only for a policy
 
     try:
-        return policy_file.read(find_policy(policy.value, environment, cwd)).compact()
+        return policy_file.read_policy(find_policy(policy.value, environment, cwd)).compact()
     except HpctlError as error:
         raise HpctlError(f"{policy.place}: {error}", error.hint) from None
 
@@ -200,17 +200,17 @@ def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
     )
 
 
-def _rules(rules: OptionValue, cwd: str) -> str:
+def _resolve_rules(rules: OptionValue, cwd: str) -> str:
     """A preset's name, or the absolute path of a file of rules; both are read to see that they
     can be."""
-    from hpctl.jobs.logs.rules import load, preset
+    from hpctl.jobs.logs.rules import load_preset, load_rules
 
     path = Path(cwd, os.path.expanduser(rules.value))
     try:
         if not path.is_file() and "/" not in rules.value:
-            preset(rules.value)
+            load_preset(rules.value)
             return rules.value
-        load(path)
+        load_rules(path)
     except HpctlError as error:
         raise HpctlError(f"{rules.place}: {error}", error.hint) from None
     return os.path.abspath(path)

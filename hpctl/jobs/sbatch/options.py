@@ -186,21 +186,21 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
     """What is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
     given = {**directives, **typed}
 
-    def last(name: str) -> OptionValue | None:
+    def find_last(name: str) -> OptionValue | None:
         return given[name][-1] if given.get(name) else None
 
-    spares, save, where = last("spares"), last("save-signal"), last("checkpoint-dir")
+    spares, save, where = find_last("spares"), find_last("save-signal"), find_last("checkpoint-dir")
     return HpctlOptions(
-        checkpoint_dir=_directory(where, cwd) if where else None,
+        checkpoint_dir=_parse_directory(where, cwd) if where else None,
         checkpoint_files=_checkpoint_files(given.get("checkpoint-files", ()), where),
-        tiers=tuple(dict.fromkeys(_tier(each, cwd) for each in given.get("tier", ()))),
-        policy=last("policy"),
+        tiers=tuple(dict.fromkeys(_parse_tier(each, cwd) for each in given.get("tier", ()))),
+        policy=find_last("policy"),
         log_rules=given.get("log-rules", ()),
-        spares=_spares(spares) if spares else None,
+        spares=_parse_spares(spares) if spares else None,
         save_signal=_save_signal(save) if save else None,
         resume="no-resume" not in given,
-        preflight=_level(level) if (level := last("preflight")) else "",
-        fast=_fast(given, where),
+        preflight=_parse_level(level) if (level := find_last("preflight")) else "",
+        fast=_parse_fast(given, where),
     )
 
 
@@ -220,14 +220,14 @@ def _checkpoint_files(
     return tuple(dict.fromkeys(option.value for option in patterns))
 
 
-def _directory(option: OptionValue, cwd: str) -> str:
+def _parse_directory(option: OptionValue, cwd: str) -> str:
     directory = os.path.abspath(os.path.join(cwd, os.path.expanduser(option.value)))
     if not directory.isprintable():
         raise HpctlError(f"{option.place} has unprintable characters: {directory!r}")
     return directory
 
 
-def _fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
+def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
     options = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
     where = options.pop("fast-dir", None)
     if where is None:
@@ -293,13 +293,13 @@ def size_bytes(text: str) -> int | None:
     return int(found[1]) << {"M": 20, "G": 30, "T": 40}[found[2]] if found else None
 
 
-def _tier(option: OptionValue, cwd: str) -> str:
+def _parse_tier(option: OptionValue, cwd: str) -> str:
     if "://" not in option.value and not option.value.startswith("s3:"):
         local = "local:" if option.value.startswith("local:") else ""
         where = OptionValue(option.value.removeprefix("local:"), option.place)
         if not where.value:
             raise needs_value("tier", option.place)
-        return local + _directory(where, cwd)
+        return local + _parse_directory(where, cwd)
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s\x00-\x1f]*)?", option.value):
         raise HpctlError(
             f"{option.place} is no S3 place: {option.value!r}", "Write --tier s3://BUCKET/PREFIX."
@@ -307,7 +307,7 @@ def _tier(option: OptionValue, cwd: str) -> str:
     return option.value.rstrip("/")
 
 
-def _spares(option: OptionValue) -> int:
+def _parse_spares(option: OptionValue) -> int:
     if not re.fullmatch(r"\d{1,4}", option.value) or int(option.value) > MOST_SPARES:
         raise HpctlError(
             f"{option.place} is no number of nodes: {option.value!r}",
@@ -316,7 +316,7 @@ def _spares(option: OptionValue) -> int:
     return int(option.value)
 
 
-def _level(option: OptionValue) -> str:
+def _parse_level(option: OptionValue) -> str:
     if option.value not in LEVELS:
         raise HpctlError(
             f"{option.place} is no level of tests: {option.value!r}",
@@ -414,7 +414,7 @@ class CommandLine(Struct):
 
 def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
-    reader = _Reader(list(arguments))
+    reader = _CommandLineReader(list(arguments))
     while reader.left and reader.take_option():
         pass
     line = reader.line
@@ -422,7 +422,7 @@ def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     return line
 
 
-class _Reader:
+class _CommandLineReader:
     """One pass over the arguments, as getopt_long does with a leading `+`: stop at the script."""
 
     def __init__(self, arguments: list[str]) -> None:
@@ -438,21 +438,21 @@ class _Reader:
             self.left.pop(0)
             return False
         elif word.startswith("--"):
-            self._long(self.left.pop(0))
+            self._read_long(self.left.pop(0))
         elif word.startswith("-") and word != "-":
-            self._short(self.left.pop(0))
+            self._read_short(self.left.pop(0))
         else:
             return False
         return True
 
-    def _long(self, word: str) -> None:
+    def _read_long(self, word: str) -> None:
         typed, equals, value = word[2:].partition("=")
         if typed in HPCTL_OPTIONS:
             place = f"--{typed}"
             taken = _option_value(typed, equals, value, self.left, place, place)
             self.line.own[typed] = (*self.line.own.get(typed, ()), taken)
             return
-        name = _complete(typed)
+        name = _complete_option(typed)
         if name is None:
             if meant := closest_option(typed, list(HPCTL_OPTIONS), 0.75):
                 raise HpctlError(f"no such option: --{typed}", f"Did you mean {meant}?")
@@ -462,16 +462,16 @@ class _Reader:
             return
         self.line.passed.append(word)
         if name in _VALUED and not equals:
-            value = self._value()
+            value = self._read_value()
         self.line.given[name or typed] = value
 
-    def _short(self, word: str) -> None:
+    def _read_short(self, word: str) -> None:
         self.line.passed.append(word)
         letters = word[1:]
         while letters:
             name, letters = _SHORT.get(letters[0]), letters[1:]
             if name in _VALUED:
-                self.line.given[str(name)] = letters or self._value()
+                self.line.given[str(name)] = letters or self._read_value()
                 return
             if name == "no-kill":  # its optional value is whatever is attached
                 self.line.given[name] = letters
@@ -481,7 +481,7 @@ class _Reader:
                 return
             self.line.given[name] = ""
 
-    def _value(self) -> str:
+    def _read_value(self) -> str:
         """The next word as the value of the option before; sbatch says it where it is missing."""
         if not self.left:
             return ""
@@ -496,7 +496,7 @@ _VALUED = frozenset(_TAKE_A_VALUE)
 _KNOWN = (*_TAKE_A_VALUE, *_FLAGS)
 
 
-def _complete(typed: str) -> str | None:
+def _complete_option(typed: str) -> str | None:
     """The long option that a word means: itself, or the only one that it begins (getopt_long)."""
     if typed in _KNOWN:
         return typed
@@ -549,20 +549,20 @@ class BatchScript(Struct, frozen=True):
         return head + text + "".join(self.lines[self.block :])
 
 
-def read(name: str, text: str) -> BatchScript:
+def read_script(name: str, text: str) -> BatchScript:
     """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
     # Not splitlines: it also breaks at a form feed, a lone \r or U+2028. In the middle of a comment
     # the rest of that line would become a command, and the #SBATCH lines below it be lost.
     lines = [line + "\n" for line in text.split("\n")]
     lines[-1] = lines[-1].removesuffix("\n")
-    block = _block(lines)
+    block = _find_block_end(lines)
     options: list[str] = []
     own: dict[str, tuple[OptionValue, ...]] = {}
     het = False
     for number, line in enumerate(lines[:block], start=1):
         if line.startswith("#SBATCH"):
             het = het or _HET.match(line[7:]) is not None
-            options += _split(line[7:])
+            options += _split_words(line[7:])
         elif line.startswith("#HPCTL"):
             for option, values in parse_directive(line[6:], f"{name}:{number}").items():
                 own[option] = (*own.get(option, ()), *values)
@@ -581,21 +581,21 @@ def read(name: str, text: str) -> BatchScript:
     )
 
 
-def _block(lines: list[str]) -> int:
+def _find_block_end(lines: list[str]) -> int:
     for index, line in enumerate(lines):
         if line.strip() and not line.lstrip().startswith("#"):
             return index
     return len(lines)
 
 
-def _split(rest: str) -> list[str]:
+def _split_words(rest: str) -> list[str]:
     try:
         return shlex.split(rest, comments=True)
     except ValueError:
         return []  # an open quote: sbatch names file and line itself
 
 
-def wrapped(command: str) -> BatchScript:
+def make_wrap_script(command: str) -> BatchScript:
     """The script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
     text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
     lines = tuple(text.splitlines(keepends=True))

@@ -60,11 +60,11 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
+def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
     """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
     itself."""
-    root = base(job.ckpt) if job.ckpt else ""
-    sections = _sections()
+    root = find_base(job.ckpt) if job.ckpt else ""
+    sections = _load_sections()
     text = sections["begin"]
     if job.preflight:
         text += sections["preflight"]
@@ -101,7 +101,7 @@ def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
     if not job.supervised:
         text += sections["ended"]
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["last"])
-    return text.replace(_EXPORTED, _exports(job))
+    return text.replace(_EXPORTED, _render_exports(job))
 
 
 def _read_end(path: str) -> str:
@@ -120,30 +120,30 @@ def _read_end(path: str) -> str:
 
 
 @cache
-def _sections() -> dict[str, str]:
+def _load_sections() -> dict[str, str]:
     text = files(__package__).joinpath("preamble.sh").read_text(encoding="utf-8")
     named = re.split(r"^#@ (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _exports(job: Registration) -> str:
+def _render_exports(job: Registration) -> str:
     """What the job's processes find in their environment, only where it was asked for."""
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
-        "HPCTL_CHECKPOINT_FILES": shlex.quote(compact(list(job.files))) if job.files else "",
-        "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
+        "HPCTL_CHECKPOINT_FILES": shlex.quote(encode_compact(list(job.files))) if job.files else "",
+        "HPCTL_TIERS": shell_word(encode_compact(list(job.tiers))) if job.tiers else "",
         "HPCTL_FAST_DIR": shell_word(job.fast.dir) if job.fast else "",
-        "HPCTL_FAST_OPTIONS": shlex.quote(compact(msgspec.to_builtins(job.fast)))
+        "HPCTL_FAST_OPTIONS": shlex.quote(encode_compact(msgspec.to_builtins(job.fast)))
         if job.fast
         else "",
-        "HPCTL_POLICY": shlex.quote(compact(dict(job.policy))) if job.policy else "",
+        "HPCTL_POLICY": shlex.quote(encode_compact(dict(job.policy))) if job.policy else "",
         "HPCTL_SPARES": str(job.spares) if job.spares else "",
         "HPCTL_SAVE_SIGNAL": job.save_signal,
     }
     exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
     # Only below what is there: a directory that is made where a mount is missing would hide that.
     made = "".join(
-        f"    if [ -d {shlex.quote(base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
+        f"    if [ -d {shlex.quote(find_base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
         for tier in job.tiers
         if tier.startswith("/")
     )
@@ -154,15 +154,15 @@ def _in_s3(job: Registration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 
-def compact(value: object) -> str:
+def encode_compact(value: object) -> str:
     """JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
-def base(directory: str) -> str:
+def find_base(directory: str) -> str:
     """The part before the first component with a placeholder: what must exist on every node."""
     parts = directory.split("/")
-    kept = next((i for i, part in enumerate(parts) if placeholders(part)), len(parts))
+    kept = next((i for i, part in enumerate(parts) if list_placeholders(part)), len(parts))
     return "/".join(parts[:kept]) or "/"
 
 
@@ -176,6 +176,6 @@ def shell_word(directory: str) -> str:
     return word + (shlex.quote(rest) if rest or not word else "")
 
 
-def placeholders(directory: str) -> list[str]:
+def list_placeholders(directory: str) -> list[str]:
     """The names in braces, known or not."""
     return _PLACEHOLDER.findall(directory)

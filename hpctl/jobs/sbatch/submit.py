@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from hpctl.jobs.restart import RestartSetup, choose_restart
 from hpctl.jobs.sbatch import preamble
-from hpctl.jobs.sbatch.context import SubmitContext, local
+from hpctl.jobs.sbatch.context import SubmitContext, explain_local
 from hpctl.jobs.sbatch.options import (
     SAVE_BEFORE_S,
     SHELLS,
     BatchScript,
     CommandLine,
     HpctlOptions,
-    wrapped,
+    make_wrap_script,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration, write_comment
@@ -49,7 +49,7 @@ class Submission(Struct, frozen=True):
         return None if self.copy is None else self.copy.text
 
 
-def plan(
+def plan_submission(
     line: CommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
 ) -> Submission:
     """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
@@ -59,14 +59,14 @@ def plan(
     """
     options = EffectiveOptions(line, script, context.environment)
     refuse_heterogeneous(line, script)
-    body = script if script is not None else wrapped(line.given["wrap"])
+    body = script if script is not None else make_wrap_script(line.given["wrap"])
     draft = _Draft(options, hpctl, context, body)
     draft.requeue()
     if script is None and line.script is not None:
         return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
     draft.spare_nodes()
     draft.signal()
-    draft.examine()
+    draft.add_warnings()
     if body.shell not in SHELLS and not draft.needs_lines:
         return draft.submission(line, None, registers=True)
     refuse_non_shell(body)
@@ -75,7 +75,7 @@ def plan(
         places.insert(0, ("checkpoint-dir", hpctl.checkpoint_dir))
     for option, place in places:
         check_placeholders(option, place, array=options.has("array"))
-    return draft.submission(line, draft.rewritten())
+    return draft.submission(line, draft.build_script())
 
 
 class _Draft:
@@ -98,8 +98,8 @@ class _Draft:
         self.warnings: list[str] = []
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.restart = choose_restart(RestartSetup(supervised(body)))
-        self.spares = hpctl.spares if hpctl.spares is not None else _number(spares)
+        self.restart = choose_restart(RestartSetup(is_supervised(body)))
+        self.spares = hpctl.spares if hpctl.spares is not None else _parse_number(spares)
 
     def requeue(self) -> None:
         """Requeue and open-mode, unless the user spoke."""
@@ -162,7 +162,7 @@ class _Draft:
             if save is not None or self.options.has("time"):
                 self.before.append(f"--signal=B:USR1@{seconds}")
         elif save is not None:
-            shell = "" if launches(self.body) else "B:"
+            shell = "" if launches_steps(self.body) else "B:"
             self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
         elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
             self.notes.append(
@@ -170,7 +170,7 @@ class _Draft:
                 f" say --save-signal USR1@{SAVE_BEFORE_S}"
             )
 
-    def examine(self) -> None:
+    def add_warnings(self) -> None:
         """Warnings about the options, the script and the checkpoint directory."""
         directory = self.hpctl.checkpoint_dir
         self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
@@ -231,9 +231,11 @@ class _Draft:
             fast=self.hpctl.fast,
         )
 
-    def rewritten(self) -> BatchScript:
+    def build_script(self) -> BatchScript:
         """The script with the preamble in it."""
-        text = preamble.render(self.context.runtime, self.registration, resume=self.hpctl.resume)
+        text = preamble.render_preamble(
+            self.context.runtime, self.registration, resume=self.hpctl.resume
+        )
         body = self.body
         if not self.restart.has_supervisor:
             body = self._with_readable_end()
@@ -297,7 +299,7 @@ class _Draft:
             copy=copy,
             notes=tuple(notes),
             warnings=tuple(self.warnings),
-            bases=tuple(preamble.base(place) for place in shared),
+            bases=tuple(preamble.find_base(place) for place in shared),
             registered=registered,
         )
 
@@ -333,7 +335,7 @@ def recognized_files(declared: tuple[str, ...]) -> str:
     )
 
 
-def _number(value: object) -> int:
+def _parse_number(value: object) -> int:
     return value if type(value) is int else 0
 
 
@@ -414,7 +416,7 @@ def refuse_non_shell(script: BatchScript) -> None:
 
 def check_placeholders(option: str, directory: str, *, array: bool) -> None:
     """Refuse placeholders that nothing fills in, and array tasks that would share a place."""
-    used = preamble.placeholders(directory)
+    used = preamble.list_placeholders(directory)
     for name in used:
         if name not in preamble.PLACEHOLDERS:
             near = difflib.get_close_matches(name, preamble.PLACEHOLDERS, n=1, cutoff=0.4)
@@ -485,17 +487,17 @@ _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.M
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
-def supervised(script: BatchScript | None) -> bool:
+def is_supervised(script: BatchScript | None) -> bool:
     """Whether the script starts its program with `hpctl run`."""
-    return script is not None and any(_SUPERVISED.search(text) for _, text in commands(script))
+    return script is not None and any(_SUPERVISED.search(text) for _, text in list_commands(script))
 
 
-def launches(script: BatchScript | None) -> bool:
+def launches_steps(script: BatchScript | None) -> bool:
     """Whether the script starts job steps (or something else that does)."""
-    return script is not None and any(_LAUNCH.search(text) for _, text in commands(script))
+    return script is not None and any(_LAUNCH.search(text) for _, text in list_commands(script))
 
 
-def commands(script: BatchScript) -> Iterator[tuple[int, str]]:
+def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
     """The lines with commands in them, after the leading comments: number and text, continuations
     joined, comments left out."""
     held, start = "", 0
@@ -515,7 +517,7 @@ def commands(script: BatchScript) -> Iterator[tuple[int, str]]:
 
 def script_warnings(script: BatchScript) -> list[str]:
     """What the script's own lines would break."""
-    lines = list(commands(script))
+    lines = list(list_commands(script))
     found = [(number, why) for number, text in lines for why in _line_warnings(text, script)]
     return [f"{script.name}:{n}: {why}" for n, why in [*found, *_end_warnings(lines, script)]]
 
@@ -524,7 +526,7 @@ def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
     yield from _place_warnings(text)
     if not _SAYS.match(text):
         yield from _actor_warnings(text, script)
-    text = _outer(text)
+    text = _strip_quoted(text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
     if _HIDDEN.search(text):
@@ -549,12 +551,12 @@ def _exports_all(names: str, script: str) -> bool:
 def _place_warnings(text: str) -> Iterator[str]:
     """A line that names one machine."""
     pinned = _RDZV.search(text)
-    if pinned and (host := _literal(pinned["value"])):
+    if pinned and (host := _read_literal_host(pinned["value"])):
         yield (
             f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
             " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
         )
-    if (pinned := _SRUN_NODES.search(text)) and (host := _literal(pinned["value"])):
+    if (pinned := _SRUN_NODES.search(text)) and (host := _read_literal_host(pinned["value"])):
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
@@ -573,7 +575,7 @@ def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
             "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
             " the program; add ALL"
         )
-    if _SUBMITS.search(_outer(text)):
+    if _SUBMITS.search(_strip_quoted(text)):
         yield (
             "sbatch submits a job that does not register with hpctl, and a restart of this job"
             " submits it once more; write hpctl sbatch, and submit only where"
@@ -581,13 +583,13 @@ def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
         )
 
 
-def _outer(text: str) -> str:
+def _strip_quoted(text: str) -> str:
     """A line without what is a word to the shell, or runs apart: that has no say in its exit
     code."""
     return _QUOTED.sub("_", _APART.sub("_", text))
 
 
-def _literal(value: str) -> str:
+def _read_literal_host(value: str) -> str:
     """The host that a value names, "" where it is computed or this very machine."""
     host = value.strip("\"'").partition(":")[0]
     if re.search(r"[$`(]", value) or host in ("", "localhost", "127.0.0.1", "0.0.0.0"):  # noqa: S104
@@ -612,7 +614,7 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
     if strict or _LAUNCH.search(last):
         return
-    if _ENDS_WELL.match(last) or _hides(lines, script):
+    if _ENDS_WELL.match(last) or _hides_exit_code(lines, script):
         yield (
             number,
             f"the script ends with `{last[:40]}`, which hides the exit code of what it"
@@ -620,7 +622,7 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
         )
 
 
-def _hides(lines: list[tuple[int, str]], script: BatchScript) -> bool:
+def _hides_exit_code(lines: list[tuple[int, str]], script: BatchScript) -> bool:
     """Whether the last command is one of its own, after the program, that looks at no exit code.
 
     A program, a script or a function of the script may be what the job is about: those do not
@@ -650,7 +652,7 @@ def last_exec(script: BatchScript) -> int:
 
     Only at a line's beginning and with all its quotes closed: what is quoted runs elsewhere.
     """
-    lines = list(commands(script))
+    lines = list(list_commands(script))
     if not lines:
         return 0
     number, text = lines[-1]
@@ -671,9 +673,9 @@ def _split_words(text: str) -> list[str]:
 def unread_ends(script: BatchScript) -> list[str]:
     """What keeps hpctl from reading in the job's log why a run ended."""
     found: list[str] = []
-    for number, text in commands(script):
+    for number, text in list_commands(script):
         where = f"{script.name}:{number}"
-        if _STEP_OUTPUT.search(_outer(text)):
+        if _STEP_OUTPUT.search(_strip_quoted(text)):
             found.append(
                 f"{where}: this step writes to files of its own, which are not read: of a program"
                 " that fails, rank, node and exit code are told, and no exception"
@@ -756,7 +758,7 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
 
 def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """HPCTL_RESUME=scratch, which stays in the job's environment. `export` is sbatch's."""
-    if _exported("HPCTL_RESUME", export, environment) != "scratch":
+    if _find_exported("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
         "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
@@ -766,10 +768,10 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
 
 def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """Rules for HyperPod's hung-job agent in the job's environment. `export` is sbatch's."""
-    return [_HANG_AGENT] if _exported(HANG_RULES, export, environment) else []
+    return [_HANG_AGENT] if _find_exported(HANG_RULES, export, environment) else []
 
 
-def _exported(name: str, export: str | None, environment: Mapping[str, str]) -> str:
+def _find_exported(name: str, export: str | None, environment: Mapping[str, str]) -> str:
     """What a variable is in the job's environment; "" where it has none."""
     entries = (export or "ALL").split(",")
     values = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{name}=")]
@@ -784,7 +786,7 @@ def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) ->
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
     """
     found: list[str] = []
-    if f"local:{directory}" not in tiers and (why := local(directory, filesystem)):
+    if f"local:{directory}" not in tiers and (why := explain_local(directory, filesystem)):
         found.append(
             f"{directory} {why}: other nodes would find no checkpoint there;"
             " share it, or name it with --tier local:DIR beside a shared one"
@@ -792,6 +794,6 @@ def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) ->
     found += [
         f"--tier {tier} {why}: say --tier local:{tier}"
         for tier in tiers
-        if tier.startswith("/") and (why := local(tier, ""))
+        if tier.startswith("/") and (why := explain_local(tier, ""))
     ]
     return found

@@ -12,10 +12,10 @@ from hpctl.nodes.acceptance.limits import (
     NO_FLOORS,
     PEERS,
     Floors,
+    compute_limits,
     explain_slow,
-    limits,
-    measured,
-    slow,
+    find_slow_figures,
+    list_measured_nodes,
 )
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section
@@ -100,18 +100,18 @@ def baseline(config: str, as_json: bool) -> None:
     spread. Where fewer than five nodes were tested, and below that median, the card's floor counts
     (docs/cards.md), or that of `acceptance.floors`.
     """
-    from hpctl.engine.world_reader import gather
+    from hpctl.engine.world_reader import gather_world
 
     loaded = config_loading.load_config(config)
-    world = gather(loaded, output.now(), cloud=True)
+    world = gather_world(loaded, output.now(), cloud=True)
     view = baseline_view(world.view(), loaded.acceptance.floors)
-    output.show("accept-baseline", view, as_json)
+    output.show_view("accept-baseline", view, as_json)
 
 
 def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
     """The limits by what is on record and by the floors, and the nodes that miss them."""
-    runs = measured(view)
-    known = limits(runs, site)
+    runs = list_measured_nodes(view)
+    known = compute_limits(runs, site)
     rows = [
         LimitView(
             instance_type=k.instance_type,
@@ -132,6 +132,6 @@ def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
     behind = [
         SlowView(node, s.limit.test, s.limit.figure, s.value, not s.again, explain_slow([s]))
         for node in nodes
-        for s in slow([run for run in runs if run.node == node], known)
+        for s in find_slow_figures([run for run in runs if run.node == node], known)
     ]
     return BaselineView(tuple(rows), tuple(behind))

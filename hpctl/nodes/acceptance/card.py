@@ -12,9 +12,9 @@ from typing import Final
 
 from hpctl.detection.check import CannotTell
 from hpctl.detection.machine import PRODUCT_NAME
-from hpctl.detection.outside.plugin_child import Child
-from hpctl.nodes.acceptance.cards import Card
-from hpctl.toolkit.bounds import printable
+from hpctl.detection.outside.plugin_child import PluginProcess
+from hpctl.nodes.acceptance.cards import GpuCard
+from hpctl.toolkit.bounds import make_printable
 
 COMMAND: Final = ("nvidia-smi", "-q", "-x")
 TIMEOUT_S: Final = 30.0
@@ -31,23 +31,23 @@ _LIMIT = re.compile(r"<(?:current|enforced)_power_limit>([0-9]{1,5}(?:\.[0-9]{1,
 _DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
 
 
-def read_card(driver: Path = DRIVER, root: Path = Path("/")) -> Card:
+def read_card(driver: Path = DRIVER, root: Path = Path("/")) -> GpuCard:
     """Return the GPUs of this node; without a name where nvidia-smi does not tell in time.
 
     Never raises: without a card the tests still count, and their figures are judged by the instance
     type.
     """
     if not driver.exists():
-        return Card()
+        return GpuCard()
     machine = _read_product_name(root)
     try:
-        ended = Child(COMMAND, TIMEOUT_S, {**os.environ, "LC_ALL": "C"}, MAX_OUTPUT).run()
+        ended = PluginProcess(COMMAND, TIMEOUT_S, {**os.environ, "LC_ALL": "C"}, MAX_OUTPUT).run()
     except CannotTell:
-        return Card(machine=machine)
+        return GpuCard(machine=machine)
     return parse_card(ended.output.decode(errors="replace"), machine)
 
 
-def parse_card(text: str, machine: str = "") -> Card:
+def parse_card(text: str, machine: str = "") -> GpuCard:
     """Return what the XML of nvidia-smi says of all GPUs; without a name where it names none.
 
     GPUs of several kinds, and those with MIG slices, get a name that no figure is known for: a
@@ -59,15 +59,15 @@ def parse_card(text: str, machine: str = "") -> Card:
     name = ", ".join(sorted(names))
     if any(_MIG.search(gpu) for gpu in gpus):
         name = f"MIG of {name}"
-    return Card(
-        name=printable(name)[:MAX_NAME],
-        power_limit_w=_lowest(_LIMIT, gpus),
-        default_power_limit_w=_lowest(_DEFAULT, gpus),
+    return GpuCard(
+        name=make_printable(name)[:MAX_NAME],
+        power_limit_w=_find_lowest_limit(_LIMIT, gpus),
+        default_power_limit_w=_find_lowest_limit(_DEFAULT, gpus),
         machine=machine,
     )
 
 
-def _lowest(pattern: re.Pattern[str], gpus: list[str]) -> float:
+def _find_lowest_limit(pattern: re.Pattern[str], gpus: list[str]) -> float:
     """The lowest of the GPUs' limits, in watts; 0 where one does not tell its own."""
     found = [pattern.search(gpu) for gpu in gpus]
     limits = [float(match[1]) for match in found if match is not None]
@@ -78,5 +78,5 @@ def _read_product_name(root: Path) -> str:
     """The product name in the firmware's tables; on a Nitro instance its type."""
     with contextlib.suppress(OSError):
         text = (root / PRODUCT_NAME.lstrip("/")).read_text(errors="replace").strip()
-        return printable(text)[:MAX_NAME]
+        return make_printable(text)[:MAX_NAME]
     return ""

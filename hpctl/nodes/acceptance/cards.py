@@ -27,7 +27,7 @@ _Watts = Annotated[float, Meta(ge=0, le=100_000)]
 _Name = Annotated[str, Meta(max_length=96)]
 
 
-class Card(Struct, frozen=True):
+class GpuCard(Struct, frozen=True):
     """The GPUs of a node, as its acceptance test saw them; empty where the driver did not say.
 
     `name` is NVML's. GPUs of several kinds, and MIG slices, have a name that FIGURES does not hold.
@@ -79,7 +79,7 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True, rename={"their
     reference: Annotated[str, Meta(min_length=1)]
 
 
-def _tables() -> Iterator[dict[str, str]]:
+def _read_tables() -> Iterator[dict[str, str]]:
     """Each row of the file's tables, its cells by column."""
     columns: list[str] = []
     for line in (pkgutil.get_data(__package__, "card_figures.md") or b"").decode().splitlines():
@@ -94,7 +94,7 @@ def _tables() -> Iterator[dict[str, str]]:
 
 
 def _read_figures() -> tuple[CardFigure, ...]:
-    rows = [row for row in _tables() if "healthy" in row]
+    rows = [row for row in _read_tables() if "healthy" in row]
     return tuple(
         convert({**row, "on": row["on"].split()}, CardFigure, strict=False) for row in rows
     )
@@ -103,11 +103,11 @@ def _read_figures() -> tuple[CardFigure, ...]:
 FIGURES: Final[tuple[CardFigure, ...]] = _read_figures()
 """Every line of the table, in its order."""
 COMPARISONS: Final[tuple[Comparison, ...]] = tuple(
-    convert(row, Comparison, strict=False) for row in _tables() if "program" in row
+    convert(row, Comparison, strict=False) for row in _read_tables() if "program" in row
 )
 """By which the shares of published figures are found."""
 CARDS: Final[Mapping[str, str]] = MappingProxyType(
-    {row["family"]: row["card"] for row in _tables() if "family" in row}
+    {row["family"]: row["card"] for row in _read_tables() if "family" in row}
 )
 """The card of each EC2 family (`p5en`)."""
 
@@ -122,7 +122,7 @@ def card_of_type(instance_type: str) -> str:
     return CARDS.get(family_of(instance_type), "")
 
 
-def _index() -> dict[tuple[str, str, str], CardFigure]:
+def _index_figures() -> dict[tuple[str, str, str], CardFigure]:
     """Return the rows by card, figure and family; raise ValueError where two say the same."""
     index: dict[tuple[str, str, str], CardFigure] = {}
     for row in FIGURES:
@@ -134,7 +134,7 @@ def _index() -> dict[tuple[str, str, str], CardFigure]:
     return index
 
 
-_INDEX: Final = _index()
+_INDEX: Final = _index_figures()
 
 
 def find_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:

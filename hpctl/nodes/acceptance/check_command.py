@@ -10,8 +10,8 @@ import click
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import printable
-from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
+from hpctl.toolkit.bounds import make_printable
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from hpctl.engine.config import Config
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
     from hpctl.vocabulary.identity import NodeName
     from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -41,7 +41,7 @@ def check_script(command: str, level: str) -> str:
     return f"command -v {shlex.quote(words[0])}" if words else "exit 127"
 
 
-def try_command(runner: Runner, node: str, level: str, command: str) -> CheckView:
+def try_command(runner: SlurmRunner, node: str, level: str, command: str) -> CheckView:
     """Run the check in a step on a node, and return what came of it. Raises nothing."""
     ran = runner.run(
         "srun",
@@ -49,10 +49,10 @@ def try_command(runner: Runner, node: str, level: str, command: str) -> CheckVie
         *("--time=2", "sh", "-c", check_script(command, level)),
         timeout=LIMIT_S,
     )
-    said = "; ".join(printable(ran.text, lines=True).split("\n")).strip("; ")
+    said = "; ".join(make_printable(ran.text, lines=True).split("\n")).strip("; ")
     if ran.ok:
         return CheckView(node, "ok", f"{level}: {said}", "")
-    why = printable(" ".join(ran.message.split()))
+    why = make_printable(" ".join(ran.message.split()))
     hint = f"mend acceptance.command ({command}), or install what it needs on the node"
     return CheckView(node, "fail", f"{level}: {why or 'it failed'}", hint)
 
@@ -72,17 +72,17 @@ def check(names: tuple[str, ...], level: str, config: str, as_json: bool) -> Non
     code 1 where the command does not run.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.request_client import hosts
+    from hpctl.engine.request_client import expand_target
 
     loaded = config_loading.load_config(config)
     scheduler = make_scheduler(loaded)
-    named = dict.fromkeys(name for target in names for name in hosts(target))
+    named = dict.fromkeys(name for target in names for name in expand_target(target))
     wanted = list(named) or [find_idle_node(scheduler.view())]
     command = loaded.acceptance.command
     rows = tuple(try_command(scheduler.runner, node, level, command) for node in wanted)
     view = DoctorView(output.now(), rows)
-    output.show("doctor", view, as_json)
-    output.leave(verdict(view))
+    output.show_view("doctor", view, as_json)
+    output.exit_with(choose_exit_code(view))
 
 
 def find_idle_node(view: SchedulerView) -> NodeName:
@@ -99,12 +99,12 @@ def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
 
     Raises HpctlError where the journal cannot be read.
     """
-    from hpctl.engine.world_reader import gather
+    from hpctl.engine.world_reader import gather_world
     from hpctl.nodes.acceptance.command import tests_of
 
     if all(level == "off" for level in config.acceptance.levels):
         return
-    recoveries = gather(config, now).state.nodes.values()
+    recoveries = gather_world(config, now).state.nodes.values()
     ended = [test for recovery in recoveries for test in tests_of(recovery) if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import gather
+from hpctl.engine.world_reader import gather_world
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section, Since
 from hpctl.toolkit.lazy_commands import LazyGroup
@@ -100,29 +100,29 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     NODE may be a hostlist. A node on which a job runs is refused: ask again when it has ended. The
     node is drained for a moment and then tested in a reservation; one that fails stays drained.
     """
-    from hpctl.engine.request_client import ANSWER_S, ask, hosts, report
+    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_target, report_and_exit
 
     loaded = config_loading.load_config(config)
-    wanted = dict.fromkeys(name for target in names for name in hosts(target))
-    view = ask(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
+    wanted = dict.fromkeys(name for target in names for name in expand_target(target))
+    view = ask_daemon(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
     if not wait:
-        report(view, as_json, waited=True)
+        report_and_exit(view, as_json, waited=True)
         return
     for row in view.requests:
         output.echo(f"hpctl: {row.target}: {row.answer or 'queued'}", err=True)
-    ended = _ended(loaded, view)
-    output.show("accept", AcceptancesView(output.now(), ended), as_json)
+    ended = _wait_for_tests(loaded, view)
+    output.show_view("accept", AcceptancesView(output.now(), ended), as_json)
     taken = all(row.ok for row in view.requests)
     passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
-    output.leave(Exit.FINE if taken and passed else Exit.PROBLEM)
+    output.exit_with(Exit.FINE if taken and passed else Exit.PROBLEM)
 
 
-def _ended(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
+def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
     """The tests that were begun, once all of them have ended."""
     begun = {NodeName(row.target): RecoveryId(row.answer.split()[1]) for row in view.requests
              if row.ok and len(row.answer.split()) > 1}  # fmt: skip
     while True:
-        state = gather(config, output.now()).state
+        state = gather_world(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
             return tuple(t for rec in recs for t in tests_of(rec)[-1:])
@@ -207,11 +207,11 @@ def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
         moves = rec.trail[i + 1 : None if newest else begun[number]]
         ends = [m for m in moves if m.phase == NodePhase.UNRESERVING and m.signal not in MARKS]
         end = ends[-1] if ends else None
-        found.append(_test(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
+        found.append(_build_test_view(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
     return tuple(found)
 
 
-def _test(
+def _build_test_view(
     rec: NodeRecovery, name: str, due: Trail, end: Trail | None, newest: bool
 ) -> AcceptanceView:
     result = "" if end is None else _RESULTS.get(NodeSignal(end.signal), "cancelled")
@@ -224,11 +224,11 @@ def _test(
         ended=end.at if end else None,
         result=result,
         why=end.why if end else due.why,
-        measured=_measured(rec, name) if newest else (),
+        measured=_build_measured_views(rec, name) if newest else (),
     )
 
 
-def _measured(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
+def _build_measured_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
     rows = (f for f in rec.tests if f.device == name and f.check != TEST_SUMMARY)
     return tuple(
         MeasuredView(
@@ -236,13 +236,13 @@ def _measured(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
             _WORDS.get(f.verdict, ""),
             f.code,
             f.detail,
-            _figures(f.evidence),
+            _parse_figures(f.evidence),
         )
         for f in rows
     )
 
 
-def _figures(evidence: str) -> dict[str, float]:
+def _parse_figures(evidence: str) -> dict[str, float]:
     """The numbers of a finding's JSON; none where a report was cut short."""
     try:
         found = json.loads(evidence or "{}")
@@ -270,10 +270,10 @@ def show(target: str, config: str, as_json: bool) -> None:
 
     Exit code 1 where it failed or came to no result.
     """
-    found = tests_view(gather(config_loading.load_config(config), output.now()), target)
+    found = tests_view(gather_world(config_loading.load_config(config), output.now()), target)
     view = MeasuredTestsView(found.as_of, found.tests[-1:])
-    output.show("accept", view, as_json)
-    output.leave(Exit.FINE if view.tests[0].result in ("passed", "") else Exit.PROBLEM)
+    output.show_view("accept", view, as_json)
+    output.exit_with(Exit.FINE if view.tests[0].result in ("passed", "") else Exit.PROBLEM)
 
 
 @click.command()
@@ -282,5 +282,5 @@ def show(target: str, config: str, as_json: bool) -> None:
 @output.config_option
 def history(node: str, config: str, as_json: bool) -> None:
     """Which nodes were tested, and how it ended."""
-    view = tests_view(gather(config_loading.load_config(config), output.now()), node)
-    output.show("accept", view, as_json)
+    view = tests_view(gather_world(config_loading.load_config(config), output.now()), node)
+    output.show_view("accept", view, as_json)

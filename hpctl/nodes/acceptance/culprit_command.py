@@ -12,17 +12,17 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.nodes.culprit import Group, NextRound, Round, failed, most_rounds, search
+from hpctl.nodes.culprit import Group, NextRound, Round, judge_round, most_rounds, search_culprits
 from hpctl.nodes.culprit import SearchResult as Found
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import JsonOnly, Layout, Line, Lines
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.toolkit.hostlist import HostlistError, expand, fold
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
-    from hpctl.nodes.acceptance.result import Result
+    from hpctl.nodes.acceptance.result import AcceptanceResult
     from hpctl.slurm.cli import CliScheduler
 
 
@@ -109,7 +109,7 @@ def culprit(
     """
     from hpctl.engine.adapters import make_scheduler
 
-    suspects, healthy = _nodes(names), _nodes(partners)
+    suspects, healthy = _parse_nodes(names), _parse_nodes(partners)
     if len({*suspects, *healthy}) < 2:
         raise click.UsageError("one node is not enough: add partners with --healthy")
     places = {"reservation": reservation, "partition": partition}
@@ -120,9 +120,9 @@ def culprit(
     )  # fmt: skip
     done: list[Round] = []
     tests: list[GroupTestView] = []
-    while not isinstance(step := search(suspects, done, healthy), Found):
+    while not isinstance(step := search_culprits(suspects, done, healthy), Found):
         most = most_rounds(len({*suspects, *healthy}))
-        groups = ", ".join(fold(group) for group in step.groups)
+        groups = ", ".join(fold_hostlist(group) for group in step.groups)
         output.echo(f"round {step.number} of at most {most}: {groups}", err=True)
         if dry_run:
             return
@@ -134,13 +134,13 @@ def culprit(
                 output.echo(f"  {view.nodes}: {view.why or f'slow: {view.figure:.4g}'}", err=True)
     beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
     found = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
-    output.show("accept-culprit", found, as_json)
-    output.leave(Exit.PROBLEM if found.culprits else Exit.FINE)
+    output.show_view("accept-culprit", found, as_json)
+    output.exit_with(Exit.PROBLEM if found.culprits else Exit.FINE)
 
 
-def _nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
+def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
     try:
-        return tuple(dict.fromkeys(NodeName(n) for text in names for n in expand(text)))
+        return tuple(dict.fromkeys(NodeName(n) for text in names for n in expand_hostlist(text)))
     except HostlistError as error:
         raise HpctlError(str(error), "Write gpu-1 gpu-2, or gpu-[1-32].") from error
 
@@ -155,10 +155,10 @@ class _Tester:
         limit_s: float,
         nodes: Sequence[NodeName],
     ) -> None:
-        from hpctl.slurm.read import Reader
+        from hpctl.slurm.read import SlurmCommandReader
 
         self._runner, self._options, self._limit_s = scheduler.runner, tuple(options), limit_s
-        known = Reader(scheduler.runner, output.now).nodes(nodes)
+        known = SlurmCommandReader(scheduler.runner, output.now).nodes(nodes)
         for node in nodes:
             if node not in known:
                 raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists what there is.")
@@ -167,25 +167,31 @@ class _Tester:
     def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
         """Every group's result. Raises Unavailable where no group can be tested at all."""
         with ThreadPoolExecutor(len(asked.groups)) as pool:
-            measured = dict(zip(asked.groups, pool.map(self._test, asked.groups), strict=True))
+            measured = dict(
+                zip(asked.groups, pool.map(self._test_group, asked.groups), strict=True)
+            )
         reasons = {why for _, why, ran in measured.values() if not ran}
         if not any(ran for _, _, ran in measured.values()):
             raise Unavailable(
                 f"no group could be tested: {'; '.join(sorted(reasons))[:300]}",
                 "The nodes must be idle, and HPCTL_TEST_PYTHON have torch (docs/acceptance.md).",
             )
-        results = failed({group: figure for group, (figure, _, _) in measured.items()})
+        results = judge_round({group: figure for group, (figure, _, _) in measured.items()})
         views = [
             GroupTestView(
-                asked.number, fold(r.nodes), r.failed, measured[r.nodes][0], measured[r.nodes][1]
+                asked.number,
+                fold_hostlist(r.nodes),
+                r.failed,
+                measured[r.nodes][0],
+                measured[r.nodes][1],
             )
             for r in results
         ]
         return results, views
 
-    def _test(self, group: Group) -> tuple[float | None, str, bool]:
+    def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
         """Its figure, why it has none, and whether it was tested at all."""
-        from hpctl.nodes.acceptance.run import on_nodes, passed_on, worst
+        from hpctl.nodes.acceptance.run import on_nodes, passed_on, summarize_failures
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
@@ -199,16 +205,20 @@ class _Tester:
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = [each for node in group for each in found.get(node, ())]
-        if why := worst(results):
+        if why := summarize_failures(results):
             return None, why, True
         if all(each.status == "Skipped" for each in results) and (results or error):
             return None, results[0].reason if results else error, False
         if silent := [node for node in group if node not in found]:
-            return None, f"no result of {fold(silent)}: {error or 'its test ended without'}", True
-        return _slowest(results), "", True
+            return (
+                None,
+                f"no result of {fold_hostlist(silent)}: {error or 'its test ended without'}",
+                True,
+            )
+        return _find_slowest_figure(results), "", True
 
 
-def _slowest(results: Sequence[Result]) -> float:
+def _find_slowest_figure(results: Sequence[AcceptanceResult]) -> float:
     """The first figure of the first test that has one, of the node where it is the least."""
     figures: dict[tuple[str, str], list[float]] = {}
     for result in results:

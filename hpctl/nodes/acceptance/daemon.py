@@ -8,7 +8,7 @@ from hpctl.nodes.acceptance.limits import (
     find_burned,
     find_untested,
     judge_results,
-    measured,
+    list_measured_nodes,
     results_of,
 )
 from hpctl.nodes.testing import NodeTesting
@@ -30,7 +30,7 @@ def read_results(test: str, node: NodeName, view: View, policy: Policy) -> tuple
     if not found:
         return ()
     floors = policy.acceptance.floors
-    return judge_results(found, view.instance_type(node), measured(view), floors)
+    return judge_results(found, view.instance_type(node), list_measured_nodes(view), floors)
 
 
 def refuse_test(node: SlurmNode, view: View) -> str:
@@ -50,8 +50,8 @@ def refuse_test(node: SlurmNode, view: View) -> str:
 
 ACCEPTANCE = NodeTesting(
     come_before_service=decide.come_before_service,
-    accept=decide.accepting,
-    unreserve=decide.unreserving,
+    accept=decide.advance_accepting,
+    unreserve=decide.advance_unreserving,
     read_results=read_results,
     find_burned=find_burned,
     find_untested=find_untested,

@@ -4,8 +4,8 @@ from hpctl.engine.node_history import let_go, since_drain, since_opening
 from hpctl.engine.test_reservation import find_test_job, level_of, name_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
-from hpctl.nodes.actors import NodeCase, attempt, moved
-from hpctl.toolkit.bounds import later, printable
+from hpctl.nodes.actors import NodeCase, attempt_step, resolve_answer
+from hpctl.toolkit.bounds import add_seconds, make_printable
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
@@ -13,9 +13,9 @@ from hpctl.vocabulary.node_test import COMMENT_OF_TEST
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
     Do,
-    Look,
     Move,
     Next,
+    RequeueInterval,
     StepKind,
     answer_text,
     last_step,
@@ -33,14 +33,20 @@ def come_before_service(c: NodeCase) -> Next | None:
     return None
 
 
-def accepting(c: NodeCase) -> Next:
+def advance_accepting(c: NodeCase) -> Next:
     """Reserve the node, resume it inside, submit the job, wait for the result."""
-    ended = _lost(c) or _failed(c) or _taken(c) or _results(c) or _silent(c)
+    ended = (
+        _detect_node_loss(c)
+        or _detect_failure(c)
+        or _detect_takeover(c)
+        or _read_results(c)
+        or _judge_missing_result(c)
+    )
     if ended is not None:
         return ended
     node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
     if node is None:
-        return c.wait("slurmctld does not list the node", Look.SLOWLY)
+        return c.wait("slurmctld does not list the node", RequeueInterval.SLOWLY)
     if not c.facts.held:
         cannot = "it cannot be reserved for its test"
         return c.take(StepKind.ISOLATE, name, NodeSignal.UNTESTED, cannot, nodes=(node.name,))
@@ -49,16 +55,18 @@ def accepting(c: NodeCase) -> Next:
         last = c.last(StepKind.RESUME)
         if not opened and last is not None:  # of an earlier test
             answer = Do(StepKind.RESUME, c.rec.node, last.attempt + 1)
-        return moved(answer, "resume the node", "no longer ours to resume")
+        return resolve_answer(answer, "resume the node", "no longer ours to resume")
     if c.facts.test is None and find_test_job(c.rec) is None:
         if node.state != "IDLE" or not node.responding:
-            return c.wait("its slurmd has not answered since it was resumed", Look.SOON)
-        return _submit(c, name)
+            return c.wait("its slurmd has not answered since it was resumed", RequeueInterval.SOON)
+        return _submit_test_job(c, name)
     state = c.facts.test.state if c.facts.test else "not known"
-    return c.wait(f"test {c.rec.test}, job {find_test_job(c.rec)} ({state})", Look.SLOWLY)
+    return c.wait(
+        f"test {c.rec.test}, job {find_test_job(c.rec)} ({state})", RequeueInterval.SLOWLY
+    )
 
 
-def _submit(c: NodeCase, name: str) -> Next:
+def _submit_test_job(c: NodeCase, name: str) -> Next:
     level, wanted, node = level_of(c.rec, c.policy) or "quick", c.policy.acceptance, c.facts.slurm
     return c.take(
         StepKind.TEST,
@@ -78,7 +86,7 @@ def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
     return last_step(since_drain(rec), kind) is not None
 
 
-def _lost(c: NodeCase) -> Move | None:
+def _detect_node_loss(c: NodeCase) -> Move | None:
     """The node failed under its test, whatever the test would have said."""
     judged, node = c.facts.assessment, c.facts.slurm
     if c.facts.heard is not None and c.facts.heard != c.rec.generation:
@@ -90,7 +98,7 @@ def _lost(c: NodeCase) -> Move | None:
     return None
 
 
-def _taken(c: NodeCase) -> Move | None:
+def _detect_takeover(c: NodeCase) -> Move | None:
     """An operator who resumes the node before we do, or gives it another Reason, wins."""
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
@@ -103,7 +111,7 @@ def _taken(c: NodeCase) -> Move | None:
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def _failed(c: NodeCase) -> Move | None:
+def _detect_failure(c: NodeCase) -> Move | None:
     """The tests that failed, by the word of the node's agent."""
     failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
     if not failed:
@@ -112,20 +120,20 @@ def _failed(c: NodeCase) -> Move | None:
     signal = next(
         (s for word, s in REMEDY_SIGNALS.items() if word in asked), NodeSignal.TEST_FAILED
     )
-    return Move(signal, _listed(failed), c.facts.results)
+    return Move(signal, _format_failures(failed), c.facts.results)
 
 
-def _results(c: NodeCase) -> Next | None:
+def _read_results(c: NodeCase) -> Next | None:
     """What the node's agent told, where nothing failed; None while it has told nothing."""
     found = c.facts.results
     tests = [f for f in found if f.check != TEST_SUMMARY]
     if not found:
         return None
     if c.facts.test is not None and c.facts.test.running:
-        return c.wait("it passed; its job is about to end", Look.SOON)
+        return c.wait("it passed; its job is about to end", RequeueInterval.SOON)
     judged = c.facts.assessment
     if judged and judged.condition is not Condition.HEALTHY and since_opening(judged, c.rec):
-        return c.wait(f"its test is over; {judged.condition}: {judged.why}", Look.SLOWLY)
+        return c.wait(f"its test is over; {judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
     passed = [f for f in tests if f.verdict is Verdict.OK]
     if not passed:
         return Move(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
@@ -133,7 +141,7 @@ def _results(c: NodeCase) -> Next | None:
     return Move(NodeSignal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
 
 
-def _listed(failed: list[Finding]) -> str:
+def _format_failures(failed: list[Finding]) -> str:
     texts = [
         f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:FIGURES_SHOWN]
     ]
@@ -141,31 +149,31 @@ def _listed(failed: list[Finding]) -> str:
     return "; ".join((*texts, *more))
 
 
-def _silent(c: NodeCase) -> Move | None:
+def _judge_missing_result(c: NodeCase) -> Move | None:
     """A job that ended, or never began, and no result: what that says of the node."""
     submitted, job = c.last(StepKind.TEST), c.facts.test
     known, wanted = find_test_job(c.rec), c.policy.acceptance
     if known is None or submitted is None or submitted.resolved is None:
         return None
     if job is not None and job.state == "PENDING":
-        late = c.now >= later(submitted.resolved, wanted.start_s)
+        late = c.now >= add_seconds(submitted.resolved, wanted.start_s)
         why = f"job {known} has not started for {wanted.start_s:g} s ({job.reason})"
         return Move(NodeSignal.UNTESTED, why) if late else None
     ended = job is None or job.state in ENDED
     since = job.end if job is not None and job.end is not None else submitted.resolved
-    if not ended or c.now < later(max(since, submitted.resolved), wanted.result_s):
+    if not ended or c.now < add_seconds(max(since, submitted.resolved), wanted.result_s):
         return None
     state = job.state if job is not None else "gone"
     if state in ("TIMEOUT", "NODE_FAIL"):
         return Move(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
     why = f"job {known} ({state}) ended, and the agent of its node has reported no result"
     if job is not None and job.comment.startswith(COMMENT_OF_TEST):
-        said = printable(job.comment.removeprefix(COMMENT_OF_TEST))
+        said = make_printable(job.comment.removeprefix(COMMENT_OF_TEST))
         why = f"acceptance.command failed without a result: {said}; run `hpctl acceptance check`"
     return Move(NodeSignal.UNTESTED, why)
 
 
-def unreserving(c: NodeCase) -> Next:
+def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = c.rec.verdict
     node, serves = c.facts.slurm, let_go(c.rec, c.policy)
@@ -173,16 +181,16 @@ def unreserving(c: NodeCase) -> Next:
         return Move(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
-        return _drain(c, why)
+        return _drain_node(c, why)
     if serves and c.facts.held and c.now >= c.deadline and node is not None and node.in_service:
         # A person is called: without a drain the node would be lost there, as healthy as it looks.
-        return _drain(c, "its test is over, and its reservation does not go")
+        return _drain_node(c, "its test is over, and its reservation does not go")
     if _may_run(c):
-        return _settled(c, StepKind.END_TEST, name_of(c.rec), "the job of its test")
+        return _repeat_step(c, StepKind.END_TEST, name_of(c.rec), "the job of its test")
     if c.facts.held:
-        return _settled(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
+        return _repeat_step(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
     if serves:
-        return _resume(c, why)
+        return _resume_node(c, why)
     if verdict in FAILED_SIGNALS:
         return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
     if verdict is NodeSignal.UNTESTED:
@@ -190,7 +198,7 @@ def unreserving(c: NodeCase) -> Next:
     return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
 
 
-def _resume(c: NodeCase, why: str) -> Next:
+def _resume_node(c: NodeCase, why: str) -> Next:
     """Have a node that passed serve again."""
     node = c.facts.slurm
     if node is not None and node.in_service:
@@ -198,8 +206,10 @@ def _resume(c: NodeCase, why: str) -> Next:
     if node is not None and node.closed:
         if how := taken_over(node, c.rec.id):
             return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
-        return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
-    return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
+        return resolve_answer(
+            attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
+        )
+    return c.wait("slurmctld shows the node DOWN", RequeueInterval.SLOWLY)
 
 
 def _ill_after_all(c: NodeCase) -> str:
@@ -224,7 +234,7 @@ def _may_run(c: NodeCase) -> bool:
     return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
 
 
-def _drain(c: NodeCase, why: str) -> Next:
+def _drain_node(c: NodeCase, why: str) -> Next:
     """Drain the node again, as often as it takes: drains before the test are not counted.
 
     A drain that is in doubt is repeated at once, because a drained node stays drained.
@@ -232,23 +242,27 @@ def _drain(c: NodeCase, why: str) -> Next:
     last = c.last(StepKind.DRAIN)
     if last is not None and _since_drain(c.rec, StepKind.RESUME):
         return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
-    answer = _settled(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
+    answer = _repeat_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
     return Do(answer.kind, answer.target, answer.attempt, why) if isinstance(answer, Do) else answer
 
 
 def let_out(c: NodeCase) -> Next:
     """Delete the reservation that an earlier recovery could not delete."""
-    return _settled(c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test")
+    return _repeat_step(
+        c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test"
+    )
 
 
-def _settled(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
+def _repeat_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
     """A step that must take effect, however long: the phase's deadline calls a person."""
     last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
         pause = min(last.attempt, PATIENCE_S) if refused else c.policy.node.step_retry_s
-        if c.now < later(last.resolved, pause):
+        if c.now < add_seconds(last.resolved, pause):
             text = answer_text(last.outcome) if last.outcome else ""
-            return c.wait(f"waiting for {what} to go: {text}".removesuffix(": "), Look.SOON)
+            return c.wait(
+                f"waiting for {what} to go: {text}".removesuffix(": "), RequeueInterval.SOON
+            )
     number = last.attempt + 1 if last is not None and last.target == name else 1
     return Do(kind, name, number, nodes=(c.rec.node,))

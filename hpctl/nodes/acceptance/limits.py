@@ -29,10 +29,10 @@ from msgspec.structs import replace
 
 from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED
 from hpctl.engine.view import Candidate, View
-from hpctl.nodes.acceptance.cards import Card, card_of_type, find_figure
-from hpctl.toolkit.bounds import later
+from hpctl.nodes.acceptance.cards import GpuCard, card_of_type, find_figure
+from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
-from hpctl.vocabulary.change import ChangePhase, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangePhase
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
@@ -92,12 +92,14 @@ class Measured(Struct, frozen=True):
     test: str
     figures: Figures
     healthy: bool = True
-    card: Card = Card()
+    card: GpuCard = GpuCard()
 
     @property
     def place(self) -> tuple[str, str]:
         """The instance type and the card, of which nodes are compared with each other."""
-        return kind(self.instance_type), self.card.name or card_of_type(self.instance_type)
+        return strip_ml_prefix(self.instance_type), self.card.name or card_of_type(
+            self.instance_type
+        )
 
 
 class FigureLimit(Struct, frozen=True):
@@ -167,7 +169,7 @@ class SlowFigure(Struct, frozen=True):
     limit: FigureLimit
     value: float
     again: bool = False
-    card: Card = Card()
+    card: GpuCard = GpuCard()
 
     def __str__(self) -> str:
         kept = self.limit
@@ -180,9 +182,9 @@ class SlowFigure(Struct, frozen=True):
             return f"{text} {kept.limit:.4g}, the limit in acceptance.floors"
         healthy = f"a healthy {kept.card} gives {kept.expected:.4g}"
         origin = f"{_ORIGINS[kept.by]}: {kept.source}"
-        return f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._power()}"
+        return f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._explain_power()}"
 
-    def _power(self) -> str:
+    def _explain_power(self) -> str:
         """What a lowered power limit has to do with it; empty where none is known."""
         if not self.card.capped or self.limit.figure not in _LIMITED_BY_POWER:
             return ""
@@ -208,7 +210,7 @@ _Place = tuple[str, str, str, str]
 """Instance type, card, test, figure."""
 
 
-def limits(
+def compute_limits(
     measured: Iterable[Measured], site: Floors = NO_FLOORS, also: Iterable[Measured] = ()
 ) -> tuple[FigureLimit, ...]:
     """The limits of all types, cards, tests and figures that were measured, in order by name.
@@ -224,13 +226,15 @@ def limits(
     for one in also:
         for figure in one.figures:
             runs.setdefault((*one.place, one.test, figure), {})
-    made = (_limit(place, nodes, site) for place, nodes in sorted(runs.items()))
+    made = (_compute_limit(place, nodes, site) for place, nodes in sorted(runs.items()))
     return tuple(limit for limit in made if limit is not None)
 
 
-def _limit(place: _Place, nodes: Mapping[str, list[float]], site: Floors) -> FigureLimit | None:
+def _compute_limit(
+    place: _Place, nodes: Mapping[str, list[float]], site: Floors
+) -> FigureLimit | None:
     of_type, card, test, figure = place
-    floor = _floor(place, site)
+    floor = _find_floor(place, site)
     low = figure.endswith(LOW_IS_GOOD)
     if len(nodes) < PEERS:
         return floor
@@ -244,7 +248,7 @@ def _limit(place: _Place, nodes: Mapping[str, list[float]], site: Floors) -> Fig
     return FigureLimit(of_type, test, figure, limit, "fleet", middle, mad, len(values), card)
 
 
-def _floor(place: _Place, site: Floors) -> FigureLimit | None:
+def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
     """The floor of the site, else that of the card; None where there is none."""
     of_type, card, test, figure = place
     names = (of_type, f"ml.{of_type}", card)
@@ -267,10 +271,12 @@ def _floor(place: _Place, site: Floors) -> FigureLimit | None:
     )
 
 
-def slow(runs: Iterable[Measured], known: Iterable[FigureLimit]) -> tuple[SlowFigure, ...]:
+def find_slow_figures(
+    runs: Iterable[Measured], known: Iterable[FigureLimit]
+) -> tuple[SlowFigure, ...]:
     """What of a node's runs, oldest first, is not as the limits have it: the surely slow first."""
     values: dict[_Place, list[float]] = defaultdict(list)
-    cards: dict[_Place, Card] = {}
+    cards: dict[_Place, GpuCard] = {}
     for run in runs:
         for figure, value in run.figures.items():
             place = (*run.place, run.test, figure)
@@ -294,25 +300,29 @@ def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Mea
     told = list(tests)
     found = [f for f in told if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not Verdict.FAIL for f in found)
-    card = _card(told)
+    card = _find_card(told)
     of_type = instance_type or (card.machine if card_of_type(card.machine) else "")
     return [
         Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
         for f in found
-        if (figures := _figures(f.evidence))
+        if (figures := _parse_figures(f.evidence))
     ]
 
 
-def _card(tests: Iterable[Finding]) -> Card:
+def _find_card(tests: Iterable[Finding]) -> GpuCard:
     """The GPUs of the node, by the finding that closes its tests."""
     closing = [f for f in tests if f.check == TEST_SUMMARY]
     try:
-        return msgspec.json.decode(closing[-1].evidence or "{}", type=Card) if closing else Card()
+        return (
+            msgspec.json.decode(closing[-1].evidence or "{}", type=GpuCard)
+            if closing
+            else GpuCard()
+        )
     except (msgspec.MsgspecError, RecursionError):
-        return Card()  # cut short on its way
+        return GpuCard()  # cut short on its way
 
 
-def _figures(evidence: str) -> Figures:
+def _parse_figures(evidence: str) -> Figures:
     try:
         return msgspec.json.decode(evidence or "{}", type=dict[str, float])
     except (msgspec.MsgspecError, RecursionError):
@@ -331,7 +341,7 @@ def judge_results(
     near the fleet's limit.
     """
     runs = runs_of(instance_type, "", results)
-    behind = slow(runs, limits(measured, site, runs))
+    behind = find_slow_figures(runs, compute_limits(measured, site, runs))
     return tuple(_failed_if_slow(finding, behind) for finding in results)
 
 
@@ -342,7 +352,7 @@ def _failed_if_slow(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
     return replace(finding, verdict=Verdict.FAIL, detail=f"slow: {explain_slow(mine)}")
 
 
-def kind(instance_type: str) -> str:
+def strip_ml_prefix(instance_type: str) -> str:
     """EC2's name of a type, without SageMaker's `ml.`."""
     return instance_type.removeprefix("ml.")
 
@@ -378,7 +388,8 @@ def find_untested(
 ) -> list[Candidate]:
     """Nodes with an instance or a boot of late that no recovery explains, where those are tested.
 
-    As `plan._restored`, by no budget: nothing is wrong with them, and their jobs may end first.
+    As `plan._record_restore`, by no budget: nothing is wrong with them, and their jobs may end
+    first.
     """
     wanted, found = policy.acceptance, list[Candidate]()
     if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
@@ -393,8 +404,8 @@ def find_untested(
         here, launched, booted = health.generation, instance.launched, node.boot_time
         if here.instance != instance.id or here in explained or not node.in_service or not launched:
             continue
-        new = now < later(launched, NEW_S)
-        rebooted = booted is not None and now < later(booted, NEW_S)
+        new = now < add_seconds(launched, NEW_S)
+        rebooted = booted is not None and now < add_seconds(booted, NEW_S)
         if new and wanted.add != "off" and here.instance not in instances:
             found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
         elif rebooted and not new and wanted.software_update != "off":
@@ -411,7 +422,7 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
     newest = {
         change.opened.node: change
         for change in state.changes.values()
-        if change.opened.kind is Kind.BURN_IN and change.phase is ChangePhase.DONE
+        if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
     }
     for name, change in newest.items():
         if name is None or not change.tests or name in treated or view.aside(name):
@@ -431,7 +442,7 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
     return found
 
 
-def measured(view: View) -> list[Measured]:
+def list_measured_nodes(view: View) -> list[Measured]:
     """What the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
     return [

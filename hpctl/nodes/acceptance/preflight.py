@@ -12,17 +12,24 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from hpctl.nodes.acceptance.limits import Measured, limits, slow
-from hpctl.nodes.acceptance.result import Result
-from hpctl.nodes.acceptance.run import QUICK_S, Found, on_nodes, passed_on, shown, worst
-from hpctl.slurm.run import Runner
-from hpctl.toolkit.bounds import printable
+from hpctl.nodes.acceptance.limits import Measured, compute_limits, find_slow_figures
+from hpctl.nodes.acceptance.result import AcceptanceResult
+from hpctl.nodes.acceptance.run import (
+    QUICK_S,
+    Found,
+    format_bad_nodes,
+    on_nodes,
+    passed_on,
+    summarize_failures,
+)
+from hpctl.slurm.run import SlurmRunner
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.hostlist import expand, fold
+from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, send_report
 
 LIMITS_S = {"quick": QUICK_S, "full": 4 * 3600.0}
@@ -40,86 +47,101 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     of the job, where they are enough to compare with.
     """
     bad = {}
-    runs = [_measured(node, result) for node in nodes for result in found.get(node, ())]
-    known = limits(runs)
+    runs = [_build_measured(node, result) for node in nodes for result in found.get(node, ())]
+    known = compute_limits(runs)
     for node in nodes:
         if node not in found:
             bad[node] = "reported no test result"
-        elif why := worst(found[node]):
+        elif why := summarize_failures(found[node]):
             bad[node] = why
         else:
-            behind = slow([run for run in runs if run.node == node], known)
+            behind = find_slow_figures([run for run in runs if run.node == node], known)
             if behind and not behind[0].again:
                 bad[node] = str(behind[0])
     return bad
 
 
-def _measured(node: NodeName, result: Result) -> Measured:
+def _build_measured(node: NodeName, result: AcceptanceResult) -> Measured:
     return Measured("", node, result.test, result.figures, result.status == "Passed")
 
 
-def verdict(
+def decide_verdict(
     nodes: tuple[NodeName, ...], bad: Mapping[NodeName, str], spares: int, restart: int
 ) -> tuple[str, str]:
     """The line for the shell, and what to tell the user."""
     if not bad:
         return "go", f"preflight: {len(nodes)} node(s) passed"
-    text = f"preflight: {shown(bad)}"
+    text = f"preflight: {format_bad_nodes(bad)}"
     if len(bad) == len(nodes) > 1:
         return "go", f"{text}: every node fails, so the test is in doubt; going ahead"
     if len(bad) <= spares:
-        return f"without {fold(bad)}", f"{text}: spares take their places"
+        return f"without {fold_hostlist(bad)}", f"{text}: spares take their places"
     if restart >= MOST_SWAPS:
         return "go", f"{text}: {restart} restarts have not helped; going ahead"
     return "leave", f"{text}: asking for other nodes"
 
 
-def leave(
-    job: int, restart: int, bad: Mapping[NodeName, str], runner: Runner, environ: Mapping[str, str]
+def requeue_without_nodes(
+    job: int,
+    restart: int,
+    bad: Mapping[NodeName, str],
+    runner: SlurmRunner,
+    environ: Mapping[str, str],
 ) -> str:
     """Have the job requeued without these nodes. Returns why it still runs."""
-    why = f"preflight: {shown(bad)}"
+    why = f"preflight: {format_bad_nodes(bad)}"
     node, reason = next(iter(bad.items()))
-    trouble = Trouble(Kind.NODE, datetime.now(UTC), reason, "preflight", node)
+    trouble = Trouble(TroubleKind.NODE, datetime.now(UTC), reason, "preflight", node)
     report = JobReport(
-        JobId(job), restart, trouble, Action.REQUEUE, why, Wish.REQUEUE, tuple(sorted(bad))
+        JobId(job),
+        restart,
+        trouble,
+        Action.REQUEUE,
+        why,
+        RequestedAction.REQUEUE,
+        tuple(sorted(bad)),
     )
     reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
     if reply is not None and reply.ok and reply.acts:
-        say("preflight: the daemon was asked for a requeue without them")
+        print_message("preflight: the daemon was asked for a requeue without them")
         time.sleep(LEAVE_S)
     else:
-        say("preflight: no daemon acts on this job; Slurm may give it the same nodes again")
+        print_message(
+            "preflight: no daemon acts on this job; Slurm may give it the same nodes again"
+        )
     ran = runner.run("scontrol", "requeue", str(job), environ=environ)
     if ran.ok:
         time.sleep(LEAVE_S)
     return f"it was not requeued: {ran.message if not ran.ok else 'Slurm has not ended it'}"
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Tell the user, in the job's log."""
-    print(printable(f"hpctl: {text}", lines=True), file=sys.stderr, flush=True)
+    print(make_printable(f"hpctl: {text}", lines=True), file=sys.stderr, flush=True)
 
 
 def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     """Test the nodes of this job; the line for the shell."""
-    nodes = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    nodes = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
-    runner = Runner()
+    runner = SlurmRunner()
     inside = passed_on(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
     found, error = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
     if not found:
-        say(f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}")
+        print_message(
+            f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}"
+        )
         return "go"
     bad = bad_nodes(nodes, found)
-    line, text = verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)
-    say(f"{text} ({time.monotonic() - began:.0f} s)")
+    line, text = decide_verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)
+    print_message(f"{text} ({time.monotonic() - began:.0f} s)")
     if line == "leave":
-        say(f"preflight: going ahead with these nodes: {leave(job, restart, bad, runner, inside)}")
+        why = requeue_without_nodes(job, restart, bad, runner, inside)
+        print_message(f"preflight: going ahead with these nodes: {why}")
         return "go"
     return line
 
 
 if __name__ == "__main__":
-    print(printable(main(sys.argv[1])))
+    print(make_printable(main(sys.argv[1])))

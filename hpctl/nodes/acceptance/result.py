@@ -26,8 +26,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.nodes.acceptance.cards import Card
-from hpctl.toolkit.bounds import EARLIEST, at_stamp, printable
+from hpctl.nodes.acceptance.cards import GpuCard
+from hpctl.toolkit.bounds import EARLIEST, at_stamp, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Clears, Finding, Verdict
 from hpctl.wire.heads import trusted_uids
@@ -58,7 +58,7 @@ _LINE = re.compile(
 _FIGURE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
-class Result(Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptanceResult(Struct, frozen=True, forbid_unknown_fields=True):
     """One test on one node. `figures`: what it measured; the unit ends the name (`_gbs`, `_us`)."""
 
     test: TestName
@@ -72,7 +72,7 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{MARK}{host}:{self.status}:{self.remedy}:{self.reason}"
 
 
-class Results(Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
     """One run of tests on one node: the file that the agent picks up. Times in Unix seconds.
 
     `card` are the node's GPUs, by which figures have their floors.
@@ -82,11 +82,11 @@ class Results(Struct, frozen=True, forbid_unknown_fields=True):
     level: Annotated[str, Meta(pattern=r"^[a-z]{1,16}\Z")]
     started: _Time
     finished: _Time
-    results: Annotated[tuple[Result, ...], Meta(max_length=MAX_RESULTS)] = ()
-    card: Card = Card()
+    results: Annotated[tuple[AcceptanceResult, ...], Meta(max_length=MAX_RESULTS)] = ()
+    card: GpuCard = GpuCard()
 
     @property
-    def failed(self) -> tuple[Result, ...]:
+    def failed(self) -> tuple[AcceptanceResult, ...]:
         """The tests that did not pass and were not skipped."""
         return tuple(result for result in self.results if result.status == "Failed")
 
@@ -97,10 +97,10 @@ class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
     __test__ = False
 
     host: Annotated[str, Meta(max_length=256)]
-    result: Result
+    result: AcceptanceResult
 
 
-def to_line(host: str, result: Result) -> dict[str, object]:
+def to_line(host: str, result: AcceptanceResult) -> dict[str, object]:
     """A TestLine as what JSON is made of."""
     return {"host": host, "result": msgspec.to_builtins(result)}
 
@@ -109,15 +109,15 @@ class NotResults(ValueError):
     """Bytes that are no result file; the message names the place."""
 
 
-_decoder = msgspec.json.Decoder(Results)
+_decoder = msgspec.json.Decoder(AcceptanceResults)
 
 
-def encode(results: Results) -> bytes:
+def encode_results(results: AcceptanceResults) -> bytes:
     """The bytes of a result file."""
     return msgspec.json.encode(results)
 
 
-def decode(raw: bytes) -> Results:
+def decode_results(raw: bytes) -> AcceptanceResults:
     """The results of a file. Raises NotResults."""
     if len(raw) > MAX_FILE:
         raise NotResults(f"is over {MAX_FILE} bytes")
@@ -133,33 +133,34 @@ def decode(raw: bytes) -> Results:
 
 def one_line(text: str) -> str:
     """A reason: what a terminal obeys is replaced, and the rest is cut."""
-    return printable(" ".join(text.split()))[:MAX_REASON]
+    return make_printable(" ".join(text.split()))[:MAX_REASON]
 
 
-def parse(test: str, output: str) -> Result | None:
+def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
     """What a test says of itself in its last line of the contract; None where it has none."""
     lines = list(_LINE.finditer(output))
     if not lines:
         return None
     status, remedy, reason = lines[-1].groups()
     return msgspec.convert(
-        {"test": test, "status": status, "remedy": remedy, "reason": one_line(reason)}, Result
+        {"test": test, "status": status, "remedy": remedy, "reason": one_line(reason)},
+        AcceptanceResult,
     )
 
 
-def figures(output: str) -> dict[str, float]:
+def parse_figures(output: str) -> dict[str, float]:
     """The figures of the last line of JSON that has some; what is no finite number is left out."""
     for line in reversed(output.splitlines()):
         if line.startswith("{") and '"figures"' in line:
             try:
                 found = json.loads(line)["figures"]
-                return bounded(dict(found))
+                return bound_figures(dict(found))
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
     return {}
 
 
-def bounded(found: dict[str, object]) -> dict[str, float]:
+def bound_figures(found: dict[str, object]) -> dict[str, float]:
     """The first MAX_FIGURES figures whose names are names and whose values are finite."""
     kept = {
         name: float(value)
@@ -229,29 +230,29 @@ class Inbox:
         return self._findings
 
     def _read(self, names: list[str]) -> tuple[Finding, ...]:
-        found: list[Results] = []
+        found: list[AcceptanceResults] = []
         for name in names:
             # One that is being written is renamed when it is whole.
             if _NAME.fullmatch(name) and (results := self._results(name)) is not None:
                 found.append(results)
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
-            self._delete(f"{results.id}.json")
+            self._delete_file(f"{results.id}.json")
         return tuple(f for results in found[:MAX_FILES] for f in findings_of(results))
 
-    def _results(self, name: str) -> Results | None:
+    def _results(self, name: str) -> AcceptanceResults | None:
         try:
-            results = decode(read_bounded(self._folder / name))
+            results = decode_results(read_bounded(self._folder / name))
         except (OSError, NotResults) as error:
             log.warning("%s is no result of a test: %s", self._folder / name, error)
         else:
             young = abs(self._now() - (at_stamp(results.finished) or EARLIEST)) <= KEPT
             if f"{results.id}.json" == name and young:
                 return results
-        self._delete(name)
+        self._delete_file(name)
         return None
 
-    def _delete(self, name: str) -> None:
+    def _delete_file(self, name: str) -> None:
         with contextlib.suppress(OSError):
             (self._folder / name).unlink()
 
@@ -268,19 +269,21 @@ def read_bounded(path: Path) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-def findings_of(results: Results) -> tuple[Finding, ...]:
+def findings_of(results: AcceptanceResults) -> tuple[Finding, ...]:
     """A finding for each test, and the one that closes them."""
     ended = at_stamp(results.finished) or EARLIEST
     began = at_stamp(results.started) or ended
 
-    def one(check: str, verdict: Verdict, code: str, detail: str, evidence: str) -> Finding:
+    def make_finding(
+        check: str, verdict: Verdict, code: str, detail: str, evidence: str
+    ) -> Finding:
         return Finding(
             check, verdict, began, ended, results.id, code, detail, evidence, clears=Clears.GONE
         )
 
     return (
         *(
-            one(
+            make_finding(
                 TEST + r.test,
                 _VERDICTS[r.status],
                 "" if r.remedy == "none" else r.remedy,
@@ -289,11 +292,11 @@ def findings_of(results: Results) -> tuple[Finding, ...]:
             )
             for r in results.results
         ),
-        one(
+        make_finding(
             TEST_SUMMARY,
             Verdict.OK,
             results.level,
             f"{len(results.results)} tests",
-            msgspec.json.encode(results.card).decode() if results.card != Card() else "",
+            msgspec.json.encode(results.card).decode() if results.card != GpuCard() else "",
         ),
     )

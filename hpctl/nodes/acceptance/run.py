@@ -29,26 +29,26 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpctl.detection.check import CannotTell
-from hpctl.detection.outside.plugin_child import Child
+from hpctl.detection.outside.plugin_child import PluginProcess
 from hpctl.detection.outside.trust import why_not, why_not_directory
 from hpctl.nodes.acceptance import result
 from hpctl.nodes.acceptance.card import read_card
 from hpctl.nodes.acceptance.result import (
+    AcceptanceResult,
+    AcceptanceResults,
     Cure,
     FigureName,
-    Result,
-    Results,
     RunId,
     TestLine,
     TestName,
     one_line,
 )
-from hpctl.slurm.run import Runner
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit import yaml_files
-from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import FileProblems, HpctlError
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 
 HERE = Path(__file__).parent
@@ -95,13 +95,13 @@ class Figure(Struct, frozen=True):
     of: Literal["last", "min", "max"] = "last"
 
     def __post_init__(self) -> None:
-        if _compiled(self.match).groups != 1:
+        if _compile_pattern(self.match).groups != 1:
             raise ValueError("match needs exactly one group, around the number")
 
     def read(self, output: str) -> float | None:
         """The figure in an output; None where it is not there."""
         found = []
-        for text in _compiled(self.match).findall(output):
+        for text in _compile_pattern(self.match).findall(output):
             with contextlib.suppress(ValueError):
                 found.append(float(text) * self.scale)
         if not found:
@@ -109,14 +109,14 @@ class Figure(Struct, frozen=True):
         return found[-1] if self.of == "last" else min(found) if self.of == "min" else max(found)
 
 
-class Asked(Struct, frozen=True):
+class AcceptanceRequest(Struct, frozen=True):
     """The remedy that a piece of the output asks for."""
 
     match: str
     remedy: Cure
 
     def __post_init__(self) -> None:
-        _compiled(self.match)
+        _compile_pattern(self.match)
 
 
 class Test(Struct, frozen=True):
@@ -133,33 +133,35 @@ class Test(Struct, frozen=True):
     figures: Annotated[dict[FigureName, Figure], Meta(max_length=result.MAX_FIGURES)] = {}
     failed: str = ""
     remedy: Cure = "none"
-    remedies: Annotated[tuple[Asked, ...], Meta(max_length=16)] = ()
+    remedies: Annotated[tuple[AcceptanceRequest, ...], Meta(max_length=16)] = ()
 
     def __post_init__(self) -> None:
-        _compiled(self.failed)
+        _compile_pattern(self.failed)
 
-    def judged(self, status: int, output: str, complaint: str) -> Result:
+    def judged(self, status: int, output: str, complaint: str) -> AcceptanceResult:
         """What an ended command amounts to. Its own line of the contract goes before the rest."""
-        figures: dict[str, object] = {**result.figures(output)}
+        figures: dict[str, object] = {**result.parse_figures(output)}
         read = {name: figure.read(output) for name, figure in self.figures.items()}
         figures |= {name: value for name, value in read.items() if value is not None}
-        parsed = result.parse(self.name, output)
+        parsed = result.parse_result_line(self.name, output)
         if parsed is not None:
             if parsed.status != "Failed" and status != 0:
                 parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
-            return replace(parsed, figures=result.bounded(figures))
-        failed = _compiled(self.failed).search(output) if self.failed else None
+            return replace(parsed, figures=result.bound_figures(figures))
+        failed = _compile_pattern(self.failed).search(output) if self.failed else None
         if status == 0 and failed is None:
-            return Result(self.name, "Passed", figures=result.bounded(figures))
+            return AcceptanceResult(self.name, "Passed", figures=result.bound_figures(figures))
         why = output[max(0, failed.start() - 120) : failed.end() + 80] if failed else ""
         last = (complaint or output).strip().splitlines()[-1:]
         why = why or f"exit code {status}{': ' if last else ''}{''.join(last)}"
-        return replace(self.failure(why, output), figures=result.bounded(figures))
+        return replace(self.failure(why, output), figures=result.bound_figures(figures))
 
-    def failure(self, why: str, output: str = "") -> Result:
+    def failure(self, why: str, output: str = "") -> AcceptanceResult:
         """The test has failed, with the remedy that its output asks for."""
-        asked = (each.remedy for each in self.remedies if _compiled(each.match).search(output))
-        return Result(self.name, "Failed", next(asked, self.remedy), result.one_line(why))
+        asked = (
+            each.remedy for each in self.remedies if _compile_pattern(each.match).search(output)
+        )
+        return AcceptanceResult(self.name, "Failed", next(asked, self.remedy), result.one_line(why))
 
 
 class Tests(Struct, frozen=True):
@@ -177,7 +179,7 @@ class TestFileProblems(FileProblems):
     hint_text = f"{HERE}/tests.yaml says at its head what a row may hold."
 
 
-def _compiled(pattern: str) -> "re2._Regexp":
+def _compile_pattern(pattern: str) -> "re2._Regexp":
     options = re2.Options()
     options.log_errors = False
     try:
@@ -191,7 +193,7 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
     A site's row replaces the one of its name. Its files are root's, as the agent's plugins are.
     """
-    found = {test.name: test for test in _file(HERE / "tests.yaml")}
+    found = {test.name: test for test in _load_file(HERE / "tests.yaml")}
     if not site.is_dir():
         return found
     paths = sorted(path for path in site.glob("*.yaml") if not path.name.startswith("."))
@@ -200,30 +202,32 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
         if trouble:
             raise HpctlError(f"tests of this site: {trouble}", "chown root and chmod go-w it.")
     for path in paths:
-        found |= {test.name: test for test in _file(path)}
+        found |= {test.name: test for test in _load_file(path)}
     return found
 
 
-def _file(path: Path) -> tuple[Test, ...]:
-    text = yaml_files.read(path, TestFileProblems)
+def _load_file(path: Path) -> tuple[Test, ...]:
+    text = yaml_files.read_text(path, TestFileProblems)
     return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
 
 
-def chosen(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
+def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
     """The tests of a level, or those of these names. Raises HpctlError for a name that is none."""
     for name in names:
         if name not in known:
             hint = f"The tests are {', '.join(known)}."
-            raise HpctlError(f"no such test: {name}{yaml_files.near(name, list(known))}", hint)
+            raise HpctlError(
+                f"no such test: {name}{yaml_files.suggest_word(name, list(known))}", hint
+            )
     return [t for t in known.values() if (t.name in names if names else level in t.levels)]
 
 
-def run(test: Test, left_s: float, host: str) -> Result:
+def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
     """One test, to its end or its time-out. Raises nothing."""
     if missing := test.needs.missing():
-        return Result(test.name, "Skipped", reason=result.one_line(missing))
+        return AcceptanceResult(test.name, "Skipped", reason=result.one_line(missing))
     if left_s < 1.0:
-        return Result(test.name, "Skipped", reason="no time is left for it at this level")
+        return AcceptanceResult(test.name, "Skipped", reason="no time is left for it at this level")
     values = {
         "here": str(HERE),
         "host": host,
@@ -235,18 +239,20 @@ def run(test: Test, left_s: float, host: str) -> Result:
         command = [word.replace(f"{{{name}}}", value) for word in command]
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        ended = Child(command, min(test.timeout_s, left_s), environment, MAX_OUTPUT).run()
+        ended = PluginProcess(command, min(test.timeout_s, left_s), environment, MAX_OUTPUT).run()
     except CannotTell as error:
         cut = left_s < test.timeout_s and "not done" in str(error)
         return (
-            Result(test.name, "Skipped", reason="no time was left to finish it at this level")
+            AcceptanceResult(
+                test.name, "Skipped", reason="no time was left to finish it at this level"
+            )
             if cut
             else test.failure(str(error))
         )
     return test.judged(ended.status, ended.output.decode(errors="replace"), ended.complaint)
 
 
-def write(results: Results, spool: Path) -> Path:
+def write_results(results: AcceptanceResults, spool: Path) -> Path:
     """The file for the agent, whole or not at all. Raises HpctlError."""
     folder = spool / FOLDER
     try:
@@ -257,7 +263,7 @@ def write(results: Results, spool: Path) -> Path:
                 "See `systemctl status hpctl-agent` on this node.",
             )
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
-            file.write(result.encode(results))
+            file.write(result.encode_results(results))
             file.flush()
             # Not by its name: the folder is the daemon's user's, who may put a link there.
             os.fchmod(file.fileno(), 0o644)
@@ -304,17 +310,17 @@ def handle_cancellation() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests that were asked for; the exit code."""
-    given = _parser().parse_args(arguments)
+    given = _build_parser().parse_args(arguments)
     try:
-        todo = chosen(known_tests(given.tests), given.level, given.test)
+        todo = choose_tests(known_tests(given.tests), given.level, given.test)
         if given.check:
-            return _check(todo, given.spool)
+            return _print_tests(todo, given.spool)
         results = _run_all(todo, given.level, given.id or "none")
         if given.id:
-            write(replace(results, card=read_card()), given.spool)
+            write_results(replace(results, card=read_card()), given.spool)
     except HpctlError as error:
         for text in (f"hpctl: {error}", error.hint):
-            print(printable(text, lines=True), file=sys.stderr)
+            print(make_printable(text, lines=True), file=sys.stderr)
         return 2
     if all(each.status == "Skipped" for each in results.results):
         print("hpctl: no test of this level can run on this node", file=sys.stderr)
@@ -322,11 +328,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if results.failed else 0
 
 
-def _check(todo: Sequence[Test], spool: Path) -> int:
+def _print_tests(todo: Sequence[Test], spool: Path) -> int:
     """Print which tests this node would run; return the exit code. Raises HpctlError."""
     missing = [test.needs.missing() for test in todo]
     for test, why in zip(todo, missing, strict=True):
-        print(printable(f"{test.name}: {f'skipped: {why}' if why else 'runs'}"))
+        print(make_printable(f"{test.name}: {f'skipped: {why}' if why else 'runs'}"))
     if not os.access(spool, os.W_OK):
         raise HpctlError(
             f"{spool} cannot be written to: no result would reach the agent",
@@ -339,26 +345,28 @@ def _check(todo: Sequence[Test], spool: Path) -> int:
     return 0
 
 
-def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
+def _run_all(todo: Sequence[Test], level: str, run_id: str) -> AcceptanceResults:
     """The tests one after another, each told as it ends."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     started = time.time()
     end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)
     done = []
     for test in todo:
-        found = run(test, end - time.monotonic(), host)
+        found = run_test(test, end - time.monotonic(), host)
         done.append(found)
-        print(printable(found.line(host)), flush=True)
+        print(make_printable(found.line(host)), flush=True)
         print(json.dumps(result.to_line(host, found)), flush=True)
-    return Results(run_id, level, started, time.time(), tuple(done))
+    return AcceptanceResults(run_id, level, started, time.time(), tuple(done))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hpctl.nodes.acceptance.run", description="Test this node.")
     parser.add_argument("--level", choices=LEVELS, default="quick", help="which tests")
     parser.add_argument("--test", action="append", default=[], help="these instead, by name")
     parser.add_argument("--check", action="store_true", help="name the tests, run none")
-    parser.add_argument("--id", type=_id, help="write the results for the agent under this id")
+    parser.add_argument(
+        "--id", type=_parse_id, help="write the results for the agent under this id"
+    )
     spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
     parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
     site = os.environ.get("HPCTL_TESTS_D") or SITE
@@ -366,7 +374,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _id(text: str) -> str:
+def _parse_id(text: str) -> str:
     try:
         return msgspec.convert(text, RunId)
     except msgspec.ValidationError as error:
@@ -378,11 +386,11 @@ ANSWER_S = 30.0
 _PASSED_ON = ("HPCTL_", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _line = msgspec.json.Decoder(TestLine)
 
-Found = Mapping[NodeName, tuple[Result, ...]]
+Found = Mapping[NodeName, tuple[AcceptanceResult, ...]]
 
 
 def on_nodes(  # noqa: PLR0913 -- what one srun is started with
-    runner: Runner,
+    runner: SlurmRunner,
     nodes: Collection[NodeName],
     level: str,
     limit_s: float,
@@ -397,12 +405,20 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
     count = str(len(nodes))
     ran = runner.run(
         "srun",
-        *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(nodes)),
+        *(
+            "--nodes",
+            count,
+            "--ntasks",
+            count,
+            "--ntasks-per-node=1",
+            "--nodelist",
+            fold_hostlist(nodes),
+        ),
         *("--kill-on-bad-exit=0", "--quiet", *options, *command),
         timeout=limit_s + ANSWER_S,
         environ=environ,
     )
-    found: dict[NodeName, tuple[Result, ...]] = {}
+    found: dict[NodeName, tuple[AcceptanceResult, ...]] = {}
     for text in ran.out[: 16 << 20].decode("utf-8", "replace").splitlines():
         if not text.startswith('{"host"'):
             continue
@@ -422,13 +438,13 @@ def passed_on(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 
 
-def worst(results: Sequence[Result]) -> str:
+def summarize_failures(results: Sequence[AcceptanceResult]) -> str:
     """Why a node is bad by its results: the failed tests in one line; empty where none failed."""
     failed = [f"{r.test}: {r.reason or 'failed'}" for r in results if r.status == "Failed"]
     return one_line("; ".join(failed))
 
 
-def shown(nodes: Mapping[NodeName, str]) -> str:
+def format_bad_nodes(nodes: Mapping[NodeName, str]) -> str:
     """Bad nodes with their reasons, the first four."""
     named = [f"{node} ({why})" for node, why in list(nodes.items())[:4]]
     more = [f"{len(nodes) - 4} more"] if len(nodes) > 4 else []

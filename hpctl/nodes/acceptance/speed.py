@@ -22,23 +22,23 @@ REDUCED = 1 << 24
 """Numbers (of four bytes) that one all-reduce adds up."""
 
 
-def say(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
+def end_test(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
     """Print the line of the contract and end."""
     host = socket.gethostname().partition(".")[0]
     print(f"HEALTH_CHECK_RESULT:{host}:{status}:{remedy}:{reason}", flush=True)
     sys.exit(1 if status == "Failed" else 0)
 
 
-def library(name: str) -> Any:
+def import_library(name: str) -> Any:
     """numpy or torch; without it the test is skipped."""
     try:
         return __import__(name)
     except ImportError:
         where = "set HPCTL_TEST_PYTHON to an interpreter that has it"
-        say("Skipped", reason=f"{sys.executable} has no {name}; {where}")
+        end_test("Skipped", reason=f"{sys.executable} has no {name}; {where}")
 
 
-def rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
+def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
     """How often a second `work` is done, over about so many seconds, after a first time."""
     work()
     wait()
@@ -53,39 +53,39 @@ def rate(work: Callable[[], object], wait: Callable[[], object], seconds: float)
     return done / (time.perf_counter() - start)
 
 
-def cpu(seconds: float) -> dict[str, float]:
+def measure_cpu(seconds: float) -> dict[str, float]:
     """GEMM in float64 on all processors that this process may use, and copies by one."""
-    np = library("numpy")
+    np = import_library("numpy")
     a = np.random.default_rng(1).random((CPU_EDGE, CPU_EDGE))
     out = np.empty_like(a)
     source, target = np.ones(SMALL_COPY, np.uint8), np.empty(SMALL_COPY, np.uint8)
     flops = 2.0 * CPU_EDGE**3
-    gemm = rate(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
-    copy = rate(lambda: np.copyto(target, source), lambda: None, seconds / 2)
+    gemm = measure_rate(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
+    copy = measure_rate(lambda: np.copyto(target, source), lambda: None, seconds / 2)
     if not np.allclose(out[0], a[0] @ a):
-        say("Failed", "replace", "the processors multiply wrongly")
+        end_test("Failed", "replace", "the processors multiply wrongly")
     return {"fp64_gflops": gemm * flops / 1e9, "memory_gbs": copy * 2 * SMALL_COPY / 1e9}
 
 
-def gpu(seconds: float) -> dict[str, float]:
+def measure_gpus(seconds: float) -> dict[str, float]:
     """Of every GPU: GEMM in bfloat16, copies within it, from and to the host, and to the next.
 
     All GPUs multiply at the same time, as in a job: power and cooling are shared.
     """
-    torch = library("torch")
+    torch = import_library("torch")
     if not torch.cuda.is_available():
-        say("Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use")
+        end_test("Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use")
     count = torch.cuda.device_count()
-    found = {"bf16_tflops": gemm(torch, count, seconds)}
+    found = {"bf16_tflops": measure_gemm(torch, count, seconds)}
     rates: dict[str, list[float]] = {}
     for one in range(count):
-        for name, value in copies(torch, one, count, seconds / 4 / count).items():
+        for name, value in measure_copies(torch, one, count, seconds / 4 / count).items():
             rates.setdefault(name, []).append(value)
         torch.cuda.empty_cache()
     return found | {name: min(values) for name, values in rates.items()}
 
 
-def products(torch: Any, one: int) -> tuple[Any, Any, Any]:
+def prepare_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
     """A matrix of one GPU, its product with itself, and room for further products."""
     generator = torch.Generator(f"cuda:{one}").manual_seed(1)
     shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
@@ -99,9 +99,9 @@ def synchronize(torch: Any, count: int) -> None:
         torch.cuda.synchronize(one)
 
 
-def gemm(torch: Any, count: int, seconds: float) -> float:
+def measure_gemm(torch: Any, count: int, seconds: float) -> float:
     """TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
-    work = [products(torch, one) for one in range(count)]
+    work = [prepare_products(torch, one) for one in range(count)]
     begin = [torch.cuda.Event(enable_timing=True) for _ in work]
     end = [torch.cuda.Event(enable_timing=True) for _ in work]
     done, start = 0, time.perf_counter()
@@ -120,28 +120,30 @@ def gemm(torch: Any, count: int, seconds: float) -> float:
     for one, (_, first, out) in enumerate(work):
         # The same kernel on the same numbers gives the same bits; where not, it computes wrongly.
         if not torch.equal(first, out):
-            say("Failed", "replace", f"GPU {one} multiplies the same matrices to another product")
+            end_test(
+                "Failed", "replace", f"GPU {one} multiplies the same matrices to another product"
+            )
     ms = [b.elapsed_time(e) for b, e in zip(begin, end)]  # noqa: B905 -- an older interpreter
     return float(done * 2.0 * GPU_EDGE**3 / (max(ms) / 1000) / 1e12)
 
 
-def copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
+def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
     """GB a second of one GPU: in its memory, over PCIe both ways, and to the next GPU."""
     here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
     there, host = torch.empty_like(here), host_memory(torch, one)
 
-    def speed(target: Any, source: Any) -> float:
+    def measure_copy(target: Any, source: Any) -> float:
         work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
-        return rate(work, lambda: torch.cuda.synchronize(one), seconds) * COPY / 1e9
+        return measure_rate(work, lambda: torch.cuda.synchronize(one), seconds) * COPY / 1e9
 
     found = {
-        "hbm_gbs": 2 * speed(there, here),
-        "h2d_gbs": speed(here, host),
-        "d2h_gbs": speed(host, here),
+        "hbm_gbs": 2 * measure_copy(there, here),
+        "h2d_gbs": measure_copy(here, host),
+        "d2h_gbs": measure_copy(host, here),
     }
     if count > 1:
         far = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{(one + 1) % count}")
-        found["p2p_gbs"] = speed(far, here)
+        found["p2p_gbs"] = measure_copy(far, here)
     return found
 
 
@@ -170,13 +172,13 @@ def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[i
         return set()
 
 
-def group(seconds: float) -> dict[str, float]:
+def measure_group(seconds: float) -> dict[str, float]:
     """All-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
-    torch, dist = library("torch"), sys.modules["torch.distributed"]
+    torch, dist = import_library("torch"), sys.modules["torch.distributed"]
     env = os.environ
     rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
-        say("Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`")
+        end_test("Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`")
     cuda = torch.cuda.is_available()
     host, port = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
     store = dist.TCPStore(host, port, size, rank == 0)
@@ -185,34 +187,36 @@ def group(seconds: float) -> dict[str, float]:
         REDUCED, device=f"cuda:{rank % torch.cuda.device_count()}" if cuda else "cpu"
     )
 
-    def wait() -> None:
+    def wait_for_group() -> None:
         if cuda:
             torch.cuda.synchronize()
 
-    def reduced() -> None:
+    def reduce_tensor() -> None:
         numbers.fill_(1.0)
         dist.all_reduce(numbers)
 
     # The count is agreed: a rank that stopped by its own clock would leave the others waiting.
     start = time.perf_counter()
-    reduced()
-    wait()
+    reduce_tensor()
+    wait_for_group()
     each = torch.tensor([time.perf_counter() - start], device=numbers.device)
     dist.all_reduce(each, dist.ReduceOp.MAX)
     times = max(1, min(1000, int(seconds / float(each))))
     start = time.perf_counter()
     for _ in range(times):
-        reduced()
-    wait()
+        reduce_tensor()
+    wait_for_group()
     spent = (time.perf_counter() - start) / times
     if float(numbers[0]) != size or float(numbers[-1]) != size:
-        say("Failed", "none", f"the sum over {size} nodes is wrong")
+        end_test("Failed", "none", f"the sum over {size} nodes is wrong")
     dist.destroy_process_group()
     return {"busbw_gbs": 2 * (size - 1) / size * numbers.numel() * 4 / spent / 1e9}
 
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    found = {"cpu": cpu, "gpu": gpu, "group": group}[sys.argv[1]](float(sys.argv[2]))
+    found = {"cpu": measure_cpu, "gpu": measure_gpus, "group": measure_group}[sys.argv[1]](
+        float(sys.argv[2])
+    )
     print(json.dumps({"figures": found}))
-    say("Passed")
+    end_test("Passed")

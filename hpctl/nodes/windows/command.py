@@ -18,23 +18,29 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node, complete_window
 from hpctl.engine.config import Config
-from hpctl.engine.request_client import ANSWER_S, ask, hosts, invoking_user, report
+from hpctl.engine.request_client import (
+    ANSWER_S,
+    ask_daemon,
+    expand_target,
+    invoking_user,
+    report_and_exit,
+)
 from hpctl.engine.views import WindowView, find_windows, window_view
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import WorldReader, gather, read_live, read_reservations
+from hpctl.engine.world_reader import WorldReader, gather_world, read_live, read_reservations
 from hpctl.nodes.windows.jobs_ahead import JobAhead, find_jobs_ahead
 from hpctl.nodes.windows.requests import (
     ADD,
     END,
     RefusedWindow,
-    WindowAsked,
+    WindowRequest,
     find_window,
     plan_window,
 )
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import Layout, Line, Section
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.output import Exit
 from hpctl.vocabulary.change import ChangeOpened, ChangePhase
 
@@ -117,10 +123,10 @@ def add(
     """
     if sum(map(bool, (names, partition, every))) != 1:
         raise click.UsageError("name NODES, --partition or --all, one of them")
-    listed = fold(name for text in names for name in hosts(text))
-    asked = WindowAsked(start, end, why, listed, partition, every)
+    listed = fold_hostlist(name for text in names for name in expand_target(text))
+    asked = WindowRequest(start, end, why, listed, partition, every)
     loaded = config_loading.load_config(config)
-    view = _preview(loaded, asked)
+    view = _preview_window(loaded, asked)
     if dry_run and as_json:
         output.echo(output.to_json("maintenance-plan", view))
     elif dry_run or not as_json:
@@ -129,20 +135,22 @@ def add(
     if dry_run:
         if not as_json:
             output.echo(output.DRY_RUN)
-        output.leave(Exit.PROBLEM if view.refused else Exit.FINE)
+        output.exit_with(Exit.PROBLEM if view.refused else Exit.FINE)
         return
     if view.refused:
         raise HpctlError(view.refused)
     if not yes:
         output.confirm(f"Reserve {view.count} node(s)?", abort=True)
-    answers = ask(loaded, ADD, [""], wait_s=ANSWER_S, detail=msgspec.json.encode(asked).decode())
+    answers = ask_daemon(
+        loaded, ADD, [""], wait_s=ANSWER_S, detail=msgspec.json.encode(asked).decode()
+    )
     if not any(row.ok for row in answers.requests):
-        report(answers, as_json, waited=True)
+        report_and_exit(answers, as_json, waited=True)
         return
-    _follow(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
+    _follow_window(loaded, answers.requests[0].answer.split()[0], as_json=as_json)
 
 
-def _preview(config: Config, asked: WindowAsked) -> WindowPlanView:
+def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
     """Plan on what Slurm shows now. Leaves with exit code 3 where it cannot be read."""
     w = read_live(config, output.now())
     if w.slurm is None:
@@ -156,7 +164,7 @@ def _preview(config: Config, asked: WindowAsked) -> WindowPlanView:
         refused = str(error)
     return WindowPlanView(
         as_of=w.now,
-        nodes=fold(opened.nodes) if opened else asked.nodes,
+        nodes=fold_hostlist(opened.nodes) if opened else asked.nodes,
         count=len(opened.nodes) if opened else 0,
         start=asked.start,
         end=asked.end,
@@ -187,7 +195,7 @@ def plan_lines(view: WindowPlanView) -> list[str]:
     return lines
 
 
-def _follow(config: Config, name: str, *, as_json: bool) -> None:
+def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
     """Wait until slurmctld has the reservation, print the window, and leave."""
     reader = WorldReader(config, recent=True)
     until = time.monotonic() + RESERVED_S
@@ -201,11 +209,11 @@ def _follow(config: Config, name: str, *, as_json: bool) -> None:
     if window is None:
         raise HpctlError(f"the daemon has not shown {name} yet", "hpctl maintenance list")
     view = WindowsView(w.now, (window_view(window, w.state),))
-    output.show("maintenance-list", view, as_json)
+    output.show_view("maintenance-list", view, as_json)
     if window.phase is ChangePhase.FAILED:
-        output.leave(Exit.PROBLEM)
+        output.exit_with(Exit.PROBLEM)
     if window.phase is ChangePhase.OPEN:
-        output.leave(Exit.CANNOT_TELL)
+        output.exit_with(Exit.CANNOT_TELL)
 
 
 @maintenance.command("list")
@@ -214,10 +222,10 @@ def _follow(config: Config, name: str, *, as_json: bool) -> None:
 @output.config_option
 def list_windows(ended: bool, config: str, as_json: bool) -> None:
     """Show the open windows, and those whose nodes are being verified."""
-    w = gather(config_loading.load_config(config), output.now())
+    w = gather_world(config_loading.load_config(config), output.now())
     views = [window_view(one, w.state) for one in find_windows(w.state)]
     shown = [v for v in views if ended or v.waits or v.phase not in ("done", "failed", "cancelled")]
-    output.show("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
+    output.show_view("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
 
 
 @maintenance.command()
@@ -226,12 +234,12 @@ def list_windows(ended: bool, config: str, as_json: bool) -> None:
 @output.config_option
 def show(window: str, config: str, as_json: bool) -> None:
     """Show one window; `hpctl explain ID` tells its story."""
-    w = gather(config_loading.load_config(config), output.now())
+    w = gather_world(config_loading.load_config(config), output.now())
     found = find_window(window, w.state)
     if found is None:
-        raise output.no_such("maintenance list", window, _names(w))
+        raise output.no_such("maintenance list", window, _list_names(w))
     view = WindowsView(w.now, (window_view(found, w.state),))
-    output.show("maintenance-list", view, as_json)
+    output.show_view("maintenance-list", view, as_json)
 
 
 @maintenance.command()
@@ -243,9 +251,9 @@ def end(window: str, config: str, as_json: bool) -> None:
 
     Of one that has not begun, the reservation is deleted.
     """
-    answers = ask(config_loading.load_config(config), END, [window], wait_s=ANSWER_S)
-    report(answers, as_json, waited=True)
+    answers = ask_daemon(config_loading.load_config(config), END, [window], wait_s=ANSWER_S)
+    report_and_exit(answers, as_json, waited=True)
 
 
-def _names(w: World) -> list[str]:
+def _list_names(w: World) -> list[str]:
     return [one.opened.group for one in find_windows(w.state)]

@@ -10,21 +10,30 @@ from hpctl.engine.maintenance import is_own
 from hpctl.engine.maintenance_times import END_LEAD_S, SAME, find_next_look, lead_s
 from hpctl.engine.requests import generation_for
 from hpctl.engine.view import Candidate, View, jobs_on
-from hpctl.toolkit.bounds import EARLIEST, LATEST, later
+from hpctl.toolkit.bounds import EARLIEST, LATEST, add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import (
     Change,
+    ChangeKind,
     ChangeOpened,
     ChangePhase,
     ChangeSignal,
-    Kind,
     has_begun,
     is_window,
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
 from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import Case, Look, Move, Next, Repeat, StepKind, Wait, recovery_id
+from hpctl.vocabulary.recovery import (
+    Case,
+    Move,
+    Next,
+    Repeat,
+    RequeueInterval,
+    StepKind,
+    Wait,
+    recovery_id,
+)
 from hpctl.vocabulary.slurm_facts import Reservation
 
 _LADDER: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
@@ -59,7 +68,7 @@ def find_followed(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
         if (
             not one.maintenance
             or is_own(one)
-            or f"{Kind.MAINTENANCE} {one.name}" in (view.state.open_changes)
+            or f"{ChangeKind.MAINTENANCE} {one.name}" in (view.state.open_changes)
         ):
             continue
         if one.start is None or one.end is None or now >= one.end:
@@ -71,7 +80,7 @@ def find_followed(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
         opened = ChangeOpened(
             at=now,
             recovery=rid,
-            kind=Kind.MAINTENANCE,
+            kind=ChangeKind.MAINTENANCE,
             group=one.name,
             why="reserved with scontrol",
             nodes=one.nodes,
@@ -101,7 +110,9 @@ def _was_changed(window: Change) -> bool:
 def advance_window(window: Change, view: View, policy: Policy, now: datetime) -> Next:
     """Return what an open window does next. Total over open phases."""
     if view.scheduler.reservations is None:
-        return Wait(later(now, LOOK_S), "the reservations are not read yet", Look.SLOWLY)
+        return Wait(
+            add_seconds(now, LOOK_S), "the reservations are not read yet", RequeueInterval.SLOWLY
+        )
     seen = view.scheduler.reservations.get(window.opened.group)
     if seen is not None and not seen.maintenance:
         seen = None
@@ -115,7 +126,7 @@ def advance_window(window: Change, view: View, policy: Policy, now: datetime) ->
 
 def _await_drains(c: Window, view: View) -> Wait | None:
     """Wait for the nodes to be closed, so that no job comes before they are verified."""
-    until = later(c.rec.since, CLOSE_S)
+    until = add_seconds(c.rec.since, CLOSE_S)
     if c.facts is None or c.now >= until or not has_begun(c.rec):
         return None
     still_open = []
@@ -124,14 +135,14 @@ def _await_drains(c: Window, view: View) -> Wait | None:
             still_open.append(name)
     if not still_open:
         return None
-    return Wait(until, f"{len(still_open)} nodes are to be closed", Look.SOON)
+    return Wait(until, f"{len(still_open)} nodes are to be closed", RequeueInterval.SOON)
 
 
-def _open(c: Window) -> Next:
+def _advance_open(c: Window) -> Next:
     about, seen = c.rec.opened, c.facts
     if seen is not None:
         return Move(ChangeSignal.RESERVED, f"reservation {about.group}")
-    if c.now >= _end(c):
+    if c.now >= _find_end(c):
         why = "its end passed before slurmctld had its reservation"
         return Move(ChangeSignal.DEADLINE, why)
     if not about.own:
@@ -149,24 +160,24 @@ def _open(c: Window) -> Next:
     )
 
 
-def _scheduled(c: Window) -> Next:
+def _advance_scheduled(c: Window) -> Next:
     start = c.rec.opened.start
     if start is not None and c.now >= start:
-        return Move(ChangeSignal.BEGAN, f"until {_end(c):%Y-%m-%d %H:%M:%S} UTC")
+        return Move(ChangeSignal.BEGAN, f"until {_find_end(c):%Y-%m-%d %H:%M:%S} UTC")
     if c.facts is None:
         return Move(ChangeSignal.GONE, "its reservation was deleted before it began")
-    return _find_change(c) or _wait(c, "the window begins")
+    return _find_change(c) or _wait_for(c, "the window begins")
 
 
-def _begun(c: Window) -> Next:
-    if c.now >= _end(c) and (c.facts is None or c.facts.end is None or c.now >= c.facts.end):
+def _advance_begun(c: Window) -> Next:
+    if c.now >= _find_end(c) and (c.facts is None or c.facts.end is None or c.now >= c.facts.end):
         return Move(ChangeSignal.GONE, "it came to its end")
     if c.facts is None:
         return Move(ChangeSignal.GONE, "its reservation was deleted before its end")
-    return _find_change(c) or _wait(c, "the window ends")
+    return _find_change(c) or _wait_for(c, "the window ends")
 
 
-def _ending(c: Window) -> Next:
+def _advance_ending(c: Window) -> Next:
     if c.facts is None:
         return Move(ChangeSignal.GONE, "its end was asked for")
     cannot = "slurmctld will not delete the reservation"
@@ -174,14 +185,14 @@ def _ending(c: Window) -> Next:
 
 
 _PHASES: Final = {
-    ChangePhase.OPEN: _open,
-    ChangePhase.SCHEDULED: _scheduled,
-    ChangePhase.BEGUN: _begun,
-    ChangePhase.ENDING: _ending,
+    ChangePhase.OPEN: _advance_open,
+    ChangePhase.SCHEDULED: _advance_scheduled,
+    ChangePhase.BEGUN: _advance_begun,
+    ChangePhase.ENDING: _advance_ending,
 }
 
 
-def _end(c: Window) -> datetime:
+def _find_end(c: Window) -> datetime:
     return c.rec.opened.end or EARLIEST
 
 
@@ -193,7 +204,7 @@ def _find_change(c: Window) -> Move | None:
     changed = []
     if set(seen.nodes) != set(about.nodes):
         changed.append(f"{len(seen.nodes)} nodes")
-    if abs(seen.end - _end(c)) > SAME:
+    if abs(seen.end - _find_end(c)) > SAME:
         changed.append(f"its end is {seen.end:%Y-%m-%d %H:%M:%S} UTC")
     moved = about.start is not None and abs(seen.start - about.start) > SAME
     if moved and c.now < seen.start:
@@ -203,9 +214,9 @@ def _find_change(c: Window) -> Move | None:
     return Move(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
 
 
-def _wait(c: Window, what: str) -> Wait:
-    until = find_next_look(c.rec, c.policy, c.now) or later(c.now, LOOK_S)
-    return Wait(until, what, Look.WOKEN)
+def _wait_for(c: Window, what: str) -> Wait:
+    until = find_next_look(c.rec, c.policy, c.now) or add_seconds(c.now, LOOK_S)
+    return Wait(until, what, RequeueInterval.WOKEN)
 
 
 def find_window_candidates(
@@ -222,7 +233,7 @@ def find_window_candidates(
         for node in _find_nodes(window, fault, view):
             free = node not in treated or _is_held_back(node, view)
             if free and node not in found and not view.aside(node):
-                found[node] = _candidate(window, fault, node, view, now)
+                found[node] = _make_candidate(window, fault, node, view, now)
     return list(found.values())
 
 
@@ -237,12 +248,12 @@ def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None
     if start is None or end is None:
         return None
     if window.phase is ChangePhase.SCHEDULED:
-        due = window.opened.own and later(start, -lead_s(policy)) <= now < start
+        due = window.opened.own and add_seconds(start, -lead_s(policy)) <= now < start
         return BEGINS if due else None
     if not has_begun(window):
         return None
     if window.phase in (ChangePhase.BEGUN, ChangePhase.ENDING):
-        due = now >= later(end, -END_LEAD_S) or window.phase is ChangePhase.ENDING
+        due = now >= add_seconds(end, -END_LEAD_S) or window.phase is ChangePhase.ENDING
         return OVER if due else None
     return OVER if window.ended and now < window.since + VERIFIED_WITHIN else None
 
@@ -274,7 +285,7 @@ def _find_nodes(window: Change, fault: FaultClass, view: View) -> Iterator[NodeN
 def _verify_from(window: Change) -> datetime:
     """Return since when what ended on a node of the window counts as its verification."""
     end = window.since if window.ended else window.opened.end or window.since
-    return later(min(end, window.opened.end or end), -END_LEAD_S)
+    return add_seconds(min(end, window.opened.end or end), -END_LEAD_S)
 
 
 def _find_ran_through(
@@ -290,7 +301,7 @@ def _find_ran_through(
     return frozenset(found)
 
 
-def _candidate(
+def _make_candidate(
     window: Change, fault: FaultClass, name: NodeName, view: View, now: datetime
 ) -> Candidate:
     node = view.scheduler.nodes[name]

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from hpctl.engine.maintenance_times import lead_s
 from hpctl.engine.view import View, jobs_on
-from hpctl.toolkit.bounds import later
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Policy
@@ -36,10 +36,10 @@ def find_jobs_ahead(
     """Return the jobs that run on the nodes of a window now, and what becomes of each."""
     here = jobs_on(list(window.nodes), view.scheduler.jobs)
     jobs = {job.id: job for found in here.values() for job in found if job.running}
-    return tuple(_ahead(jobs[number], window, view, policy, now) for number in sorted(jobs))
+    return tuple(_judge_job(jobs[number], window, view, policy, now) for number in sorted(jobs))
 
 
-def _ahead(
+def _judge_job(
     job: SlurmJob, window: ChangeOpened, view: View, policy: Policy, now: datetime
 ) -> JobAhead:
     start = window.start or now
@@ -55,11 +55,11 @@ def _ahead(
         nodes=len(job.nodes),
         moves=moves,
         saves=saves if moves else "",
-        fate=_fate(job, window, view, policy, moves=moves, saves=saves, ends=ends_before),
+        fate=_describe_fate(job, window, view, policy, moves=moves, saves=saves, ends=ends_before),
     )
 
 
-def _fate(  # noqa: PLR0913 -- what is known of one job
+def _describe_fate(  # noqa: PLR0913 -- what is known of one job
     job: SlurmJob,
     window: ChangeOpened,
     view: View,
@@ -76,13 +76,13 @@ def _fate(  # noqa: PLR0913 -- what is known of one job
         return f"CANNOT be requeued ({why}): it is left alone and runs on in the window"
     if not moves:
         return "runs on: the window begins now, and hpctl moves no job within it"
-    before = duration(lead_s(policy))
+    before = format_duration(lead_s(policy))
     saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
-    start = f"{later(window.start or window.at, -lead_s(policy)):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{saved} at {start} ({before} before); {_where(job, window.nodes, view)}"
+    start = f"{add_seconds(window.start or window.at, -lead_s(policy)):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{saved} at {start} ({before} before); {_describe_nodes(job, window.nodes, view)}"
 
 
-def _where(job: SlurmJob, nodes: Collection[NodeName], view: View) -> str:
+def _describe_nodes(job: SlurmJob, nodes: Collection[NodeName], view: View) -> str:
     partitions = set(job.partition.split(","))
     left = [
         node.name

@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.kinds import Answer, Answers, JobsByNode, Kind, Plan
+from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
 from hpctl.engine.view import View
 from hpctl.nodes.windows.decide import advance_window, find_followed, find_window_candidates
 from hpctl.nodes.windows.requests import REQUESTS
 from hpctl.vocabulary.change import Change
-from hpctl.vocabulary.isolation import each
+from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.policy import Policy
 
 
@@ -20,10 +20,10 @@ def advance_windows(
 ) -> Answers:
     """What each open window does next."""
 
-    def window(rec: Change) -> Answer:
-        return Answer(rec.id, advance_window(rec, view, policy, now))
+    def answer_window(rec: Change) -> RecoveryAnswer:
+        return RecoveryAnswer(rec.id, advance_window(rec, view, policy, now))
 
-    return each("advance", view.state.windows, lambda rec: rec.opened.group, window)
+    return isolate_each("advance", view.state.windows, lambda rec: rec.opened.group, answer_window)
 
 
 def plan_windows(
@@ -36,7 +36,7 @@ def plan_windows(
     return Plan(tuple(find_followed(view, policy, now)))
 
 
-WINDOWS: Final = Kind(
+WINDOWS: Final = RecoveryKind(
     advance=advance_windows,
     find_candidates=find_window_candidates,
     plan=plan_windows,

@@ -13,9 +13,16 @@ from hpctl.engine.kinds import Answered, AnswerRequest
 from hpctl.engine.maintenance import is_own
 from hpctl.engine.pauses import partitions_of
 from hpctl.engine.view import Request, View
-from hpctl.toolkit.bounds import in_utc, printable
-from hpctl.toolkit.hostlist import HostlistError, expand, fold
-from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal, Kind, is_window
+from hpctl.toolkit.bounds import in_utc, make_printable
+from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
+from hpctl.vocabulary.change import (
+    Change,
+    ChangeKind,
+    ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
+    is_window,
+)
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.pause import WHY_CHARS, find_pause
 from hpctl.vocabulary.policy import Mode, Policy
@@ -27,7 +34,7 @@ PREFIX: Final = "hpctl-maintenance-"
 """How the name of a window's reservation begins; its id follows."""
 
 
-class WindowAsked(Struct, frozen=True, forbid_unknown_fields=True):
+class WindowRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What `hpctl maintenance add` asks for: nodes as a hostlist, a partition, or every node."""
 
     start: datetime
@@ -45,22 +52,22 @@ class RefusedWindow(ValueError):
 def add_window(request: Request, view: View, policy: Policy, now: datetime) -> Answered:
     """Open the change of a window, or say why not."""
     try:
-        asked = msgspec.json.decode(request.detail, type=WindowAsked)
+        asked = msgspec.json.decode(request.detail, type=WindowRequest)
         opened = plan_window(asked, request.by, view, policy, now)
     except (msgspec.MsgspecError, RefusedWindow) as error:
         return False, str(error), []
     ends = f"{opened.start:%Y-%m-%d %H:%M:%S} to {opened.end:%Y-%m-%d %H:%M:%S} UTC"
-    answer = f"{opened.group} is planned for {fold(opened.nodes)}, {ends}"
+    answer = f"{opened.group} is planned for {fold_hostlist(opened.nodes)}, {ends}"
     return True, answer, [opened]
 
 
 def plan_window(
-    asked: WindowAsked, by: str, view: View, policy: Policy, now: datetime
+    asked: WindowRequest, by: str, view: View, policy: Policy, now: datetime
 ) -> ChangeOpened:
     """Return the opening of a window. Raises RefusedWindow."""
     start, end = in_utc(asked.start), in_utc(asked.end)
     start, end = start.replace(microsecond=0), end.replace(microsecond=0)
-    why = printable(asked.why)[:WHY_CHARS].strip()
+    why = make_printable(asked.why)[:WHY_CHARS].strip()
     _check_times(start, end, now)
     if not why:
         raise RefusedWindow("a window needs a reason: --why")
@@ -77,7 +84,7 @@ def plan_window(
     return ChangeOpened(
         at=now,
         recovery=rid,
-        kind=Kind.MAINTENANCE,
+        kind=ChangeKind.MAINTENANCE,
         group=f"{PREFIX}{rid.removeprefix('m-')}",
         why=why,
         nodes=nodes,
@@ -102,7 +109,7 @@ def _check_times(start: datetime, end: datetime, now: datetime) -> None:
         )
 
 
-def _find_nodes(asked: WindowAsked, view: View) -> tuple[NodeName, ...]:
+def _find_nodes(asked: WindowRequest, view: View) -> tuple[NodeName, ...]:
     """Return the nodes that a window is of. Raises RefusedWindow."""
     known = view.scheduler.nodes
     if asked.every:
@@ -113,7 +120,7 @@ def _find_nodes(asked: WindowAsked, view: View) -> tuple[NodeName, ...]:
             raise RefusedWindow(f"Slurm knows no partition {asked.partition!r} with nodes")
         return tuple(found)
     try:
-        named = sorted({NodeName(name) for name in expand(asked.nodes)})
+        named = sorted({NodeName(name) for name in expand_hostlist(asked.nodes)})
     except HostlistError as error:
         raise RefusedWindow(str(error)) from error
     missing = [name for name in named if name not in known]
@@ -130,12 +137,12 @@ def _check_reach(nodes: tuple[NodeName, ...], view: View, policy: Policy, now: d
         raise RefusedWindow(f"{view.stopped}: nothing is done")
     pause = find_pause(view.state.pauses, now, nodes, partitions_of(nodes, view))
     if pause is not None:
-        raise RefusedWindow(f"{pause.text}; lift it first: `{pause.lifting}`")
+        raise RefusedWindow(f"{pause.text}; lift it first: `{pause.lift_command}`")
     known = view.scheduler.nodes
     outside = [n for n in nodes if policy.partitions.isdisjoint(known[n].partitions)]
     if policy.partitions and outside:
         raise RefusedWindow(
-            f"{fold(outside)}: in none of the partitions that the configuration allows"
+            f"{fold_hostlist(outside)}: in none of the partitions that the configuration allows"
         )
 
 
@@ -154,7 +161,7 @@ def _check_overlap(nodes: tuple[NodeName, ...], start: datetime, end: datetime, 
             continue
         if since < end and start < until:
             raise RefusedWindow(
-                f"{name} has {fold(both)} from {since:%Y-%m-%d %H:%M:%S} to"
+                f"{name} has {fold_hostlist(both)} from {since:%Y-%m-%d %H:%M:%S} to"
                 f" {until:%Y-%m-%d %H:%M:%S} UTC: windows of a node do not overlap"
             )
 
@@ -181,7 +188,7 @@ def end_window(
     partitions = partitions_of(about.nodes, view)
     pause = find_pause(view.state.pauses, now, about.nodes, partitions)
     if pause is not None:
-        return False, f"{pause.text}; lift it first: `{pause.lifting}`", []
+        return False, f"{pause.text}; lift it first: `{pause.lift_command}`", []
     why = f"{request.by or 'an operator'} asked for its end"
     signal = SignalSeen(now, window.id, ChangeSignal.END_ASKED, why)
     if window.phase is ChangePhase.BEGUN:

@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, enumeration, paged
-from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, World
+from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation_error
+from hpctl.sandbox.emulator.shapes import Body, list_enum_values, make_page
+from hpctl.sandbox.emulator.state import EmulatedCloud, EmulatedCluster, EmulatedNode, GroupState
 
 PLENTY = 1000.0
 """The quota of whatever no test has bounded."""
@@ -32,7 +32,7 @@ TOTALS = {
 class Capacity(Struct):
     """The account's instances. Hold the world's lock to call anything."""
 
-    world: World
+    world: EmulatedCloud
     types: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     quotas: dict[str, int] = field(default_factory=dict)
@@ -57,24 +57,28 @@ class Capacity(Struct):
         """The bounds in force, for the admin route."""
         return {"types": dict(self.types), "groups": dict(self.groups), "quotas": dict(self.quotas)}
 
-    def take(self, cluster: Cluster, node: Node) -> bool:
+    def take(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """Give a node the first type of its group that is to be had; False where none is.
 
         A node that holds an instance gives it back first.
         """
         node.instance_type = ""
         mine = f"{cluster.name}/{node.group.name}"
-        if self._held(group=node.group) >= self.groups.get(mine, 1 << 30):
+        if self._count_instances(group=node.group) >= self.groups.get(mine, 1 << 30):
             return False
         plan = self.plans.get(str(node.group.spec.get("TrainingPlanArn", "")))
         for kind in node.group.instance_types:
-            held = self._held(kind=kind)
-            if held < self.types.get(kind, 1 << 30) and (plan is None or self._in(plan, kind)):
+            held = self._count_instances(kind=kind)
+            if held < self.types.get(kind, 1 << 30) and (
+                plan is None or self._is_in_plan(plan, kind)
+            ):
                 node.instance_type = kind
                 return True
         return False
 
-    def check_quota(self, cluster: Cluster | None, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_quota(
+        self, cluster: EmulatedCluster | None, groups: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Raise ApiError ResourceLimitExceeded where these groups of a cluster go too far.
 
         `groups` are specifications by name, over those that the cluster has. A flexible group
@@ -96,7 +100,7 @@ class Capacity(Struct):
         self._check_places(cluster, groups)
 
     def _check_places(
-        self, cluster: Cluster | None, groups: Mapping[str, Mapping[str, Any]]
+        self, cluster: EmulatedCluster | None, groups: Mapping[str, Mapping[str, Any]]
     ) -> None:
         if self.places is None:
             return
@@ -117,7 +121,7 @@ class Capacity(Struct):
                 raise not_found(f"Training plan {arn} not found.")
             kinds = {s["InstanceType"] for s in plan.get("ReservedCapacitySummaries", ())}
             if spec.get("InstanceType") not in kinds:
-                raise validation(
+                raise validation_error(
                     f"Instance group {name}: training plan {plan['TrainingPlanName']} holds "
                     f"{', '.join(sorted(kinds)) or 'nothing'}, not {spec.get('InstanceType')}."
                 )
@@ -144,7 +148,7 @@ class Capacity(Struct):
         wanted = request["TrainingPlanName"]
         for arn, plan in self.plans.items():
             if wanted in (arn, plan["TrainingPlanName"]):
-                mine = self._held(plan=arn)
+                mine = self._count_instances(plan=arn)
                 left = max(0, plan["TotalInstanceCount"] - mine)
                 return {"InUseInstanceCount": mine, "AvailableInstanceCount": left, **plan}
         raise not_found(f"Training plan {wanted} not found.")
@@ -155,13 +159,15 @@ class Capacity(Struct):
             text = f"There are no quotas of {request['ServiceCode']} here."
             raise ApiError("NoSuchResourceException", text)
         found = [
-            self._quota(f"{kind} for cluster {usage}", self.quotas.get(kind, PLENTY))
-            for kind in enumeration("ClusterInstanceType")
+            self._set_quota(f"{kind} for cluster {usage}", self.quotas.get(kind, PLENTY))
+            for kind in list_enum_values("ClusterInstanceType")
             for usage in ("usage", "spot instance usage")
         ]
-        return paged("Quotas", [*found, *(self._quota(*one) for one in TOTALS.items())], request)
+        return make_page(
+            "Quotas", [*found, *(self._set_quota(*one) for one in TOTALS.items())], request
+        )
 
-    def _quota(self, name: str, value: float) -> Body:
+    def _set_quota(self, name: str, value: float) -> Body:
         code = f"L-{zlib.crc32(name.encode()):08X}"
         place = f"{self.world.region}:{self.world.account}"
         return {
@@ -176,7 +182,7 @@ class Capacity(Struct):
             "GlobalQuota": False,
         }
 
-    def _in(self, plan: Body, kind: str) -> bool:
+    def _is_in_plan(self, plan: Body, kind: str) -> bool:
         if plan["Status"] != "Active":
             return False
         total = sum(
@@ -184,9 +190,11 @@ class Capacity(Struct):
             for s in plan.get("ReservedCapacitySummaries", ())
             if s["InstanceType"] == kind
         )
-        return total > self._held(plan=plan["TrainingPlanArn"], kind=kind)
+        return total > self._count_instances(plan=plan["TrainingPlanArn"], kind=kind)
 
-    def _held(self, *, group: GroupState | None = None, kind: str = "", plan: str = "") -> int:
+    def _count_instances(
+        self, *, group: GroupState | None = None, kind: str = "", plan: str = ""
+    ) -> int:
         """How many instances there are: in a group, of a type, of a training plan by its ARN."""
         return sum(
             bool(node.instance_type)

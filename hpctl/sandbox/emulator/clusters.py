@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
+from hpctl.sandbox.emulator.faults import FaultKind, conflict_error, in_use, validation_error
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
@@ -14,9 +14,15 @@ from hpctl.sandbox.emulator.shapes import (
     both_styles,
     check_cluster,
     group_of,
-    paged,
+    make_page,
 )
-from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, Software, World
+from hpctl.sandbox.emulator.state import (
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
+    GroupState,
+    Software,
+)
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 _KEPT_OF_GROUP = (
@@ -47,12 +53,12 @@ class DescribeOperation(Struct):
             "ClusterStatus": cluster.status,
             "CreationTime": cluster.created,
             "NodeRecovery": cluster.spec.get("NodeRecovery", "Automatic"),
-            "InstanceGroups": [self._group(cluster, g) for g in cluster.groups.values()],
+            "InstanceGroups": [self._describe_group(cluster, g) for g in cluster.groups.values()],
             **kept,
             **failure,
         }
 
-    def _group(self, cluster: Cluster, group: GroupState) -> dict[str, Any]:
+    def _describe_group(self, cluster: EmulatedCluster, group: GroupState) -> dict[str, Any]:
         lag = self.launches.faults.holds(FaultKind.LIST_LAG, operation="DescribeCluster")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
         states = [n.state_at(moment) for n in cluster.nodes.values() if n.group is group]
@@ -63,13 +69,13 @@ class DescribeOperation(Struct):
             "CurrentCount": running,
             "TargetCount": group.target,
             **({"MinCount": group.minimum} if group.minimum else {}),
-            "Status": _status(cluster, group, running),
-            **_types(group),
-            **self._software(group),
-            **_patching(group),
+            "Status": _find_group_status(cluster, group, running),
+            **_describe_types(group),
+            **self._describe_software(group),
+            **_describe_patching(group),
         }
 
-    def _software(self, group: GroupState) -> Body:
+    def _describe_software(self, group: GroupState) -> Body:
         world, software = self.launches.world, group.software
         body: Body = {
             "CurrentImageId": software.image or world.image_of(software.current),
@@ -83,7 +89,7 @@ class DescribeOperation(Struct):
         return body
 
 
-def _types(group: GroupState) -> Body:
+def _describe_types(group: GroupState) -> Body:
     """A flexible group's types, under the names that a description has for them."""
     if "InstanceRequirements" not in group.spec:
         return {}
@@ -91,7 +97,7 @@ def _types(group: GroupState) -> Body:
     return {"InstanceRequirements": {"CurrentInstanceTypes": kinds, "DesiredInstanceTypes": kinds}}
 
 
-def _status(cluster: Cluster, group: GroupState, running: int) -> str:
+def _find_group_status(cluster: EmulatedCluster, group: GroupState, running: int) -> str:
     """Degraded is a group some of whose instances failed or have gone, not one that still grows."""
     if group.phase:
         return group.phase
@@ -107,7 +113,7 @@ def _status(cluster: Cluster, group: GroupState, running: int) -> str:
     return "InService" if cluster.status == "SystemUpdating" else cluster.status
 
 
-def _patching(group: GroupState) -> Body:
+def _describe_patching(group: GroupState) -> Body:
     """AutoPatchConfig comes back as what is in force and what is wanted."""
     given = dict(group.spec.get("AutoPatchConfig", {}))
     if not given:
@@ -125,7 +131,7 @@ def _patching(group: GroupState) -> Body:
 class ClusterOperations(Struct):
     """The operations on whole clusters."""
 
-    world: World
+    world: EmulatedCloud
     walks: Walks
     scaling: Scaling
     parameters: Parameters
@@ -138,9 +144,9 @@ class ClusterOperations(Struct):
         specs = {g["InstanceGroupName"]: g for g in request["InstanceGroups"]}
         self.walks.launches.capacity.check_plans(specs)
         self.walks.launches.capacity.check_quota(None, specs)
-        cluster = Cluster(self.world.new_arn(), dict(request), self.world.now())
+        cluster = EmulatedCluster(self.world.new_arn(), dict(request), self.world.now())
         self.world.clusters[cluster.arn] = cluster
-        nodes: list[Node] = []
+        nodes: list[EmulatedNode] = []
         for spec in request["InstanceGroups"]:
             latest = self.world.releases[-1]
             group = group_of(spec, self.parameters, Software(latest, latest))
@@ -159,29 +165,31 @@ class ClusterOperations(Struct):
             self.world.clusters.values(), key=lambda c: (c.name if by_name else "", c.created)
         )
 
-        def summary(one: Cluster) -> Body:
+        def summarize_cluster(one: EmulatedCluster) -> Body:
             kept = {"ClusterArn": one.arn, "ClusterName": one.name, "ClusterStatus": one.status}
             return {**kept, "CreationTime": one.created}
 
-        return paged("ClusterSummaries", found, request, summary)
+        return make_page("ClusterSummaries", found, request, summarize_cluster)
 
     def delete_cluster(self, request: Body) -> Body:
         """DeleteCluster: every instance goes, then the cluster."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status not in ("InService", "Failed"):
-            raise conflict(f"Cluster {cluster.name} is {cluster.status} and cannot be deleted.")
+            raise conflict_error(
+                f"Cluster {cluster.name} is {cluster.status} and cannot be deleted."
+            )
         cluster.status = "Deleting"
         nodes = [n for n in cluster.nodes.values() if not n.doomed]
 
-        def gone() -> None:
+        def remove_cluster() -> None:
             with self.world.changed:
                 self.world.clusters.pop(cluster.arn, None)
                 self.world.changed.notify_all()
 
-        self.walks.delete(cluster, nodes, gone)
+        self.walks.delete(cluster, nodes, remove_cluster)
         return {"ClusterArn": cluster.arn}
 
-    def _create(self, cluster: Cluster, nodes: list[Node]) -> None:
+    def _create(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
         """The controller first, then login nodes, then workers; Continuous does not wait for
         these.
         """
@@ -207,32 +215,34 @@ class ClusterOperations(Struct):
                 return
         self.scaling.settle(cluster, "InService")
 
-    def _open(self, cluster: Cluster, nodes: list[Node], pause_s: float) -> None:
+    def _open(self, cluster: EmulatedCluster, nodes: list[EmulatedNode], pause_s: float) -> None:
         """Login nodes and workers in parallel; InService as soon as one login node is up, where
         there is a login group (sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning").
         """
         launches, world = self.walks.launches, self.world
         logins = [n for n in nodes if n.group.role == "login"]
 
-        def over() -> bool:
+        def launch_is_over() -> bool:
             return launches.threads.stopping.is_set() or cluster.status != "Creating"
 
-        def up(node: Node) -> bool:
+        def node_is_up(node: EmulatedNode) -> bool:
             return not node.doomed and node.state.status is InstanceStatus.RUNNING
 
         launches.threads.spawn(
             lambda: launches.launch_all(cluster, nodes, pause_s), f"open-{cluster.name}"
         )
         with world.changed:
-            world.changed.wait_for(lambda: over() or not logins or any(map(up, logins)))
-            if not over():
+            world.changed.wait_for(
+                lambda: launch_is_over() or not logins or any(map(node_is_up, logins))
+            )
+            if not launch_is_over():
                 self.scaling.settle(cluster, "InService")
 
     def _give_up(
         self,
-        cluster: Cluster,
-        nodes: list[Node],
-        waiting: list[Node],
+        cluster: EmulatedCluster,
+        nodes: list[EmulatedNode],
+        waiting: list[EmulatedNode],
         failure: str,
         trouble: str = "",
     ) -> None:
@@ -242,7 +252,7 @@ class ClusterOperations(Struct):
         if not cluster.continuous:
             self.scaling.settle(cluster, "RollingBack", failure, trouble)
             with self.world.lock:
-                self.walks.doom(cluster, nodes)
+                self.walks.mark_for_deletion(cluster, nodes)
             self.walks.destroy_all(cluster, nodes)
         for node in nodes:
             node.wanting = False
@@ -255,7 +265,7 @@ MAX_TAGS = 50
 class TagOperations(Struct):
     """The tags of clusters, kept in the order in which they were first given."""
 
-    world: World
+    world: EmulatedCloud
 
     def add(self, request: Body) -> Body:
         """AddTags: a key that is there gets the new value."""
@@ -263,7 +273,7 @@ class TagOperations(Struct):
         tags = {t["Key"]: t["Value"] for t in cluster.spec.get("Tags", ())}
         tags.update({t["Key"]: t["Value"] for t in request["Tags"]})
         if len(tags) > MAX_TAGS:
-            raise validation(f"A resource has at most {MAX_TAGS} tags.")
+            raise validation_error(f"A resource has at most {MAX_TAGS} tags.")
         cluster.spec["Tags"] = [{"Key": k, "Value": v} for k, v in tags.items()]
         return {"Tags": cluster.spec["Tags"]}
 

@@ -166,7 +166,7 @@ class ApiError(Exception):
         self.status = status
 
 
-def validation(message: str) -> ApiError:
+def validation_error(message: str) -> ApiError:
     """The request is malformed, or asks for what the cluster's mode does not offer."""
     return ApiError("ValidationException", message)
 
@@ -181,12 +181,12 @@ def in_use(message: str) -> ApiError:
     return ApiError("ResourceInUse", message)
 
 
-def conflict(message: str) -> ApiError:
+def conflict_error(message: str) -> ApiError:
     """The cluster is in a state that does not permit the call."""
     return ApiError("ConflictException", message)
 
 
-def throttled() -> ApiError:
+def throttling_error() -> ApiError:
     """Too many calls; SageMaker sends this with status 400."""
     return ApiError("ThrottlingException", "Rate exceeded")
 
@@ -200,7 +200,9 @@ def access_denied(action: str) -> ApiError:
     )
 
 
-def internal(message: str = "We encountered an internal error. Please try again.") -> ApiError:
+def internal_error(
+    message: str = "We encountered an internal error. Please try again.",
+) -> ApiError:
     """The service failed: nobody can say from this whether the call took effect."""
     return ApiError("InternalFailure", message, status=500)
 

@@ -7,16 +7,22 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import not_found, validation
-from hpctl.sandbox.emulator.shapes import Body, paged
-from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, World, new_operation_id
+from hpctl.sandbox.emulator.faults import not_found, validation_error
+from hpctl.sandbox.emulator.shapes import Body, make_page
+from hpctl.sandbox.emulator.state import (
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
+    GroupState,
+    new_operation_id,
+)
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 KEPT = 500
 """The newest events that ListClusterEvents reaches back to."""
 
 
-class Event(Struct, frozen=True):
+class EmulatedEvent(Struct, frozen=True):
     """One event. `metadata` is the EventMetadata of DescribeClusterEvent."""
 
     id: str
@@ -30,18 +36,18 @@ class Event(Struct, frozen=True):
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-class Events(Struct):
+class EventHistory(Struct):
     """The events of every cluster, newest last."""
 
-    world: World
-    kept: dict[str, deque[Event]] = field(default_factory=dict)
+    world: EmulatedCloud
+    kept: dict[str, deque[EmulatedEvent]] = field(default_factory=dict)
 
     def record(  # noqa: PLR0913 -- members of the event, by keyword with defaults
         self,
-        cluster: Cluster,
+        cluster: EmulatedCluster,
         description: str,
         *,
-        node: Node | None = None,
+        node: EmulatedNode | None = None,
         group: GroupState | None = None,
         failure: str = "",
         level: str = "",
@@ -55,7 +61,7 @@ class Events(Struct):
         if not cluster.continuous:
             return
         state = node.states[-1][1] if node else None
-        event = Event(
+        event = EmulatedEvent(
             id=new_operation_id(),
             at=self.world.now(),
             resource="Instance" if node else "InstanceGroup" if group else "Cluster",
@@ -64,16 +70,16 @@ class Events(Struct):
             group=node.group.name if node else group.name if group else "",
             instance_id=str(state.instance_id or "") if state else "",
             operation_id=node.operation_id if node else "",
-            metadata=_metadata(node, group, failure, more),
+            metadata=_make_metadata(node, group, failure, more),
         )
         self.kept.setdefault(cluster.arn, deque(maxlen=KEPT)).append(event)
 
     def list_events(self, request: Body) -> Body:
         """ListClusterEvents: the 500 newest, newest first unless asked otherwise."""
         cluster = self._cluster(request)
-        found = [e for e in self.kept.get(cluster.arn, ()) if _matches(e, request)]
+        found = [e for e in self.kept.get(cluster.arn, ()) if _matches_request(e, request)]
         found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
-        return paged("Events", found, request, lambda event: self._summary(cluster, event))
+        return make_page("Events", found, request, lambda event: self._summary(cluster, event))
 
     def describe_event(self, request: Body) -> Body:
         """DescribeClusterEvent: the summary and its metadata."""
@@ -86,15 +92,15 @@ class Events(Struct):
                 return {"EventDetails": detail}
         raise not_found(f"Event {request['EventId']} not found.")
 
-    def _cluster(self, request: Body) -> Cluster:
+    def _cluster(self, request: Body) -> EmulatedCluster:
         cluster = self.world.cluster(request["ClusterName"])
         if not cluster.continuous:
-            raise validation(
+            raise validation_error(
                 "Cluster events are only available with NodeProvisioningMode Continuous."
             )
         return cluster
 
-    def _summary(self, cluster: Cluster, event: Event) -> dict[str, Any]:
+    def _summary(self, cluster: EmulatedCluster, event: EmulatedEvent) -> dict[str, Any]:
         optional = {
             "InstanceGroupName": event.group,
             "InstanceId": event.instance_id,
@@ -112,7 +118,7 @@ class Events(Struct):
         }
 
 
-def _matches(event: Event, request: Body) -> bool:
+def _matches_request(event: EmulatedEvent, request: Body) -> bool:
     wanted = {
         "InstanceGroupName": event.group,
         "NodeId": event.instance_id,
@@ -123,7 +129,7 @@ def _matches(event: Event, request: Body) -> bool:
     return asked and not ((after and event.at <= after) or (before and event.at >= before))
 
 
-def running(cluster: Cluster, group: GroupState) -> int:
+def count_running(cluster: EmulatedCluster, group: GroupState) -> int:
     """How many instances of a group are Running."""
     return sum(
         1
@@ -132,8 +138,8 @@ def running(cluster: Cluster, group: GroupState) -> int:
     )
 
 
-def _metadata(
-    node: Node | None, group: GroupState | None, failure: str, more: dict[str, Any]
+def _make_metadata(
+    node: EmulatedNode | None, group: GroupState | None, failure: str, more: dict[str, Any]
 ) -> dict[str, Any]:
     known = {**({"FailureMessage": failure} if failure else {}), **more}
     if node:

@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from hpctl.sandbox.emulator.capacity import Capacity
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
-from hpctl.sandbox.emulator.history import Events, running
+from hpctl.sandbox.emulator.history import EventHistory, count_running
 from hpctl.sandbox.emulator.state import (
-    Cluster,
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
     GroupState,
-    Node,
     NodeState,
     Threads,
-    World,
     new_instance_id,
     new_operation_id,
 )
@@ -63,10 +63,10 @@ class Timings(Struct, frozen=True):
 class Launches(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
-    world: World
+    world: EmulatedCloud
     machines: Machines
     faults: Faults
-    events: Events
+    events: EventHistory
     capacity: Capacity
     threads: Threads
     timings: Timings
@@ -77,18 +77,18 @@ class Launches(Struct):
     def __post_init__(self) -> None:
         self._booting = threading.Semaphore(self.parallel_boots)
 
-    def claim(self, node: Node, operation: str) -> None:
+    def claim(self, node: EmulatedNode, operation: str) -> None:
         """Mark a node as being worked on. The caller holds the lock and looked that it is free."""
         node.operation = operation
         node.operation_id = new_operation_id()
 
-    def release(self, cluster: Cluster, node: Node) -> None:
+    def release(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """The walk has ended: the node may be worked on again."""
         with self.world.changed:
             node.operation = ""
             self.world.changed.notify_all()
 
-    def obtain(self, cluster: Cluster, node: Node) -> bool:
+    def obtain_instance(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """Take capacity for a node and give it an instance id; False where there is none.
 
         The caller holds the lock, and answers for what the refusal means.
@@ -98,7 +98,9 @@ class Launches(Struct):
         self.change(cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True)
         return True
 
-    def launch_all(self, cluster: Cluster, nodes: Iterable[Node], pause_s: float) -> list[Node]:
+    def launch_all(
+        self, cluster: EmulatedCluster, nodes: Iterable[EmulatedNode], pause_s: float
+    ) -> list[EmulatedNode]:
         """Boot new, claimed nodes, a few at a time; those that failed. Blocks."""
         wanted = list(nodes)
         if not wanted or self.threads.stopping.wait(pause_s):
@@ -107,12 +109,12 @@ class Launches(Struct):
             fine = list(pool.map(lambda node: self._launch(cluster, node), wanted))
         return [node for node, good in zip(wanted, fine, strict=True) if not good]
 
-    def boot(self, cluster: Cluster, node: Node) -> bool:
+    def boot(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """Boot a node that has an instance: lifecycle script, slurmd, checks. Blocks."""
         node.trouble = ""
         scripted = bool(node.machine().on_create or node.machine().on_init_complete)
         if scripted:
-            self._lifecycle(cluster, node, "Started")
+            self._record_lifecycle(cluster, node, "Started")
         try:
             with self._booting:
                 if self.threads.stopping.is_set():
@@ -121,7 +123,7 @@ class Launches(Struct):
         except LifecycleFailed as error:
             node.trouble = str(error)
             if scripted:
-                self._lifecycle(cluster, node, "Failed", LIFECYCLE)
+                self._record_lifecycle(cluster, node, "Failed", LIFECYCLE)
             self.fail(cluster, node, LIFECYCLE)
             return False
         except Exception as error:
@@ -130,7 +132,7 @@ class Launches(Struct):
             self.fail(cluster, node, f"The instance did not start: {error}")
             return False
         if scripted:
-            self._lifecycle(cluster, node, "Succeeded")
+            self._record_lifecycle(cluster, node, "Succeeded")
         if node.group.spec.get("OnStartDeepHealthChecks") and not node.doomed:
             self.change(
                 cluster, node, InstanceStatus.DEEP_HEALTH_CHECK, "Deep health checks began."
@@ -141,7 +143,7 @@ class Launches(Struct):
             self.change(cluster, node, InstanceStatus.RUNNING, "Instance is running.")
         return True
 
-    def reboot(self, node: Node) -> None:
+    def reboot(self, node: EmulatedNode) -> None:
         """Reboot a node's machine, as one of the few boots at a time. Blocks."""
         self.threads.stopping.wait(self.timings.boot_s)
         with self._booting:
@@ -149,8 +151,8 @@ class Launches(Struct):
 
     def change(
         self,
-        cluster: Cluster,
-        node: Node,
+        cluster: EmulatedCluster,
+        node: EmulatedNode,
         status: InstanceStatus,
         description: str,
         *,
@@ -166,7 +168,7 @@ class Launches(Struct):
             self.world.set(node, state)
             self.events.record(cluster, description, node=node)
 
-    def fail(self, cluster: Cluster, node: Node, message: str) -> None:
+    def fail(self, cluster: EmulatedCluster, node: EmulatedNode, message: str) -> None:
         """A node is a Failure from now on, for the reason that the API gives."""
         with self.world.lock:
             state = node.state
@@ -175,17 +177,17 @@ class Launches(Struct):
             )
             self.events.record(cluster, "Instance failed.", node=node, failure=message)
 
-    def _launch(self, cluster: Cluster, node: Node) -> bool:
+    def _launch(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         try:
             if node.wanting and node.state.instance_id:
                 self.machines.destroy(node.machine())
             with self.world.lock:
                 there = node.state.instance_id is not None and not node.wanting
-                if node.doomed or not (there or self.obtain(cluster, node)):
-                    return self.starve(cluster, node)
+                if node.doomed or not (there or self.obtain_instance(cluster, node)):
+                    return self.wait_for_capacity(cluster, node)
             if self.faults.take(FaultKind.NO_CAPACITY, operation="Create", names=node.names):
                 node.instance_type = ""
-                return self.starve(cluster, node)
+                return self.wait_for_capacity(cluster, node)
             good = self.boot(cluster, node)
             if not good:
                 self._again(cluster, node)
@@ -193,7 +195,7 @@ class Launches(Struct):
         finally:
             self.release(cluster, node)
 
-    def starve(self, cluster: Cluster, node: Node) -> bool:
+    def wait_for_capacity(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
         """There is no capacity: a node of a Continuous cluster waits Pending without an instance,
         others fail. Always false.
         """
@@ -215,17 +217,17 @@ class Launches(Struct):
         self._again(cluster, node)
         return False
 
-    def _tell_shortage(self, cluster: Cluster, group: GroupState) -> None:
+    def _tell_shortage(self, cluster: EmulatedCluster, group: GroupState) -> None:
         self.events.record(
             cluster,
             f"Instance group {group.name} could not be scaled to {group.target}.",
             group=group,
             failure=NO_CAPACITY,
-            InstanceCount=running(cluster, group),
+            InstanceCount=count_running(cluster, group),
             TargetCount=group.target,
         )
 
-    def _again(self, cluster: Cluster, node: Node) -> None:
+    def _again(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Have a launch tried again later, where the cluster provisions continuously."""
         if not cluster.continuous or self.timings.retry_s is None:
             return
@@ -236,7 +238,7 @@ class Launches(Struct):
                 every = self.timings.retry_s
                 self.threads.spawn(lambda: self._keep_trying(cluster, every), "retry")
 
-    def _keep_trying(self, cluster: Cluster, every_s: float) -> None:
+    def _keep_trying(self, cluster: EmulatedCluster, every_s: float) -> None:
         while not self.threads.stopping.wait(every_s):
             with self.world.lock:
                 if cluster.arn not in self.world.clusters or cluster.status == "Failed":
@@ -250,7 +252,9 @@ class Launches(Struct):
                     self.claim(node, "Create")
             self.launch_all(cluster, ready, 0.0)
 
-    def _lifecycle(self, cluster: Cluster, node: Node, state: str, failure: str = "") -> None:
+    def _record_lifecycle(
+        self, cluster: EmulatedCluster, node: EmulatedNode, state: str, failure: str = ""
+    ) -> None:
         with self.world.lock:
             self.events.record(
                 cluster,
@@ -267,7 +271,9 @@ class Walks(Struct):
 
     launches: Launches
 
-    def replace(self, cluster: Cluster, node: Node, *, by: str = "customer") -> None:
+    def replace(
+        self, cluster: EmulatedCluster, node: EmulatedNode, *, by: str = "customer"
+    ) -> None:
         """Begin to replace a claimed node: Running → ShuttingDown → Pending → Running.
 
         The old instance id is listed while it shuts down, and is gone for good after that.
@@ -276,26 +282,30 @@ class Walks(Struct):
             cluster, node, InstanceStatus.SHUTTING_DOWN, f"Replacement began ({by})."
         )
         node.wanting = False
-        self.launches.threads.spawn(lambda: self._replace(cluster, node), f"replace-{node.name}")
+        self.launches.threads.spawn(
+            lambda: self._replace_node(cluster, node), f"replace-{node.name}"
+        )
 
-    def reboot(self, cluster: Cluster, node: Node) -> None:
+    def reboot(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Begin to reboot a claimed node. Its status stays Running, as an EC2 reboot's does:
         whoever waits for it must look at the boot id.
         """
         self.launches.events.record(cluster, "Reboot began.", node=node)
-        self.launches.threads.spawn(lambda: self._reboot(cluster, node), f"reboot-{node.name}")
+        self.launches.threads.spawn(lambda: self._reboot_node(cluster, node), f"reboot-{node.name}")
 
-    def delete(self, cluster: Cluster, nodes: list[Node], done: Callable[[], None]) -> None:
+    def delete(
+        self, cluster: EmulatedCluster, nodes: list[EmulatedNode], done: Callable[[], None]
+    ) -> None:
         """Begin to shut down nodes for good, then call `done`."""
-        self.doom(cluster, nodes)
+        self.mark_for_deletion(cluster, nodes)
 
-        def work() -> None:
+        def delete_nodes() -> None:
             self.destroy_all(cluster, nodes)
             done()
 
-        self.launches.threads.spawn(work, f"delete-{cluster.name}")
+        self.launches.threads.spawn(delete_nodes, f"delete-{cluster.name}")
 
-    def doom(self, cluster: Cluster, nodes: Iterable[Node]) -> None:
+    def mark_for_deletion(self, cluster: EmulatedCluster, nodes: Iterable[EmulatedNode]) -> None:
         """Say of nodes that they are going, which also ends what is being done to them."""
         for node in nodes:
             node.doomed = True
@@ -303,7 +313,7 @@ class Walks(Struct):
                 self.launches.claim(node, "Delete")
             self.launches.change(cluster, node, InstanceStatus.SHUTTING_DOWN, "Deletion began.")
 
-    def destroy_all(self, cluster: Cluster, nodes: list[Node]) -> None:
+    def destroy_all(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
         """Take doomed nodes out of the cluster once nothing else has them. Blocks."""
         launches, world = self.launches, self.launches.world
         launches.threads.stopping.wait(launches.timings.shutdown_s)
@@ -322,23 +332,23 @@ class Walks(Struct):
         with world.changed:
             world.changed.notify_all()
 
-    def reclaim(self, cluster: Cluster, node: Node) -> None:
+    def start_reclaim(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Begin to take a claimed node's spot instance back: under continuous provisioning the
         node waits for another, else it is a Failure.
         """
         launches = self.launches
         launches.change(cluster, node, InstanceStatus.SHUTTING_DOWN, "Spot instance interrupted.")
 
-        def work() -> None:
+        def reclaim_node() -> None:
             launches.machines.destroy(node.machine())
             node.instance_type = ""
             if not self._given_up(node, launches.timings.shutdown_s):
-                launches.starve(cluster, node)
+                launches.wait_for_capacity(cluster, node)
             launches.release(cluster, node)
 
-        launches.threads.spawn(work, f"reclaim-{node.name}")
+        launches.threads.spawn(reclaim_node, f"reclaim-{node.name}")
 
-    def update_all(self, cluster: Cluster, nodes: list[Node], release: str) -> bool:
+    def update_all(self, cluster: EmulatedCluster, nodes: list[EmulatedNode], release: str) -> bool:
         """Give claimed nodes another image: root volume rewritten, lifecycle script run again.
 
         Their instance ids stay. False where one did not come up. Blocks.
@@ -346,7 +356,7 @@ class Walks(Struct):
         with ThreadPoolExecutor(self.launches.parallel_boots, "emulator-update") as pool:
             return all(list(pool.map(lambda n: self._update(cluster, n, release), nodes)))
 
-    def _update(self, cluster: Cluster, node: Node, release: str) -> bool:
+    def _update(self, cluster: EmulatedCluster, node: EmulatedNode, release: str) -> bool:
         launches = self.launches
         launches.change(
             cluster, node, InstanceStatus.SYSTEM_UPDATING, f"Software update to {release} began."
@@ -359,7 +369,7 @@ class Walks(Struct):
         launches.release(cluster, node)
         return good
 
-    def _replace(self, cluster: Cluster, node: Node) -> None:
+    def _replace_node(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.launches
         try:
             launches.machines.destroy(node.machine())
@@ -390,16 +400,16 @@ class Walks(Struct):
         finally:
             launches.release(cluster, node)
 
-    def _given_up(self, node: Node, pause_s: float) -> bool:
+    def _given_up(self, node: EmulatedNode, pause_s: float) -> bool:
         """Pause; whether the walk is to end here."""
         return self.launches.threads.stopping.wait(pause_s) or node.doomed
 
-    def _wait_unstuck(self, node: Node) -> None:
+    def _wait_unstuck(self, node: EmulatedNode) -> None:
         gate = self.launches.faults.stuck_gate()
         while not gate.wait(0.1) and not self._given_up(node, 0.0):
             continue
 
-    def _reboot(self, cluster: Cluster, node: Node) -> None:
+    def _reboot_node(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.launches
         try:
             launches.reboot(node)
@@ -417,7 +427,9 @@ class Scaling(Struct):
     launches: Launches
     walks: Walks
 
-    def new_nodes(self, cluster: Cluster, group: GroupState, count: int) -> list[Node]:
+    def new_nodes(
+        self, cluster: EmulatedCluster, group: GroupState, count: int
+    ) -> list[EmulatedNode]:
         """Places more in a group, claimed; with an instance each where there is capacity.
 
         The caller holds the lock.
@@ -425,10 +437,10 @@ class Scaling(Struct):
         nodes = [self.launches.world.new_node(cluster, group, launched=False) for _ in range(count)]
         for node in nodes:
             self.launches.claim(node, "Create")
-            self.launches.obtain(cluster, node)
+            self.launches.obtain_instance(cluster, node)
         return nodes
 
-    def begun(self, cluster: Cluster, before: Mapping[str, int]) -> None:
+    def begun(self, cluster: EmulatedCluster, before: Mapping[str, int]) -> None:
         """Record each change of a group's target since `before`, the targets by name."""
         for name, group in cluster.groups.items():
             if group.target != before.get(name, 0):
@@ -436,12 +448,14 @@ class Scaling(Struct):
                     cluster,
                     f"Instance group {name} is scaling to {group.target}.",
                     group=group,
-                    InstanceCount=running(cluster, group),
+                    InstanceCount=count_running(cluster, group),
                     TargetCount=group.target,
                     MinCount=group.minimum,
                 )
 
-    def settle(self, cluster: Cluster, status: str, failure: str = "", trouble: str = "") -> None:
+    def settle(
+        self, cluster: EmulatedCluster, status: str, failure: str = "", trouble: str = ""
+    ) -> None:
         """Give a cluster its status and the message of its failure."""
         with self.launches.world.changed:
             if cluster.status == status and cluster.failure == failure:
@@ -451,7 +465,7 @@ class Scaling(Struct):
             self.launches.world.changed.notify_all()
 
 
-def failure_of(node: Node) -> str:
+def failure_of(node: EmulatedNode) -> str:
     """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue 188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "

@@ -10,10 +10,22 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
+from hpctl.sandbox.emulator.faults import (
+    FaultKind,
+    Faults,
+    conflict_error,
+    not_found,
+    validation_error,
+)
 from hpctl.sandbox.emulator.launch import Scaling, Walks
-from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paged
-from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World, new_operation_id
+from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, make_page
+from hpctl.sandbox.emulator.state import (
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
+    NodeState,
+    new_operation_id,
+)
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import LogicalId
 
@@ -31,7 +43,7 @@ _KEPT = (
 class NodeOperations(Struct):
     """The two reads of nodes. Addresses stand in DescribeClusterNode only."""
 
-    world: World
+    world: EmulatedCloud
     faults: Faults
 
     def list_nodes(self, request: Body) -> Body:
@@ -39,7 +51,7 @@ class NodeOperations(Struct):
         cluster = self.world.cluster(request["ClusterName"])
         whole = bool(request.get("IncludeNodeLogicalIds"))
         if whole and not cluster.continuous:
-            raise validation(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
+            raise validation_error(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
             for node, state in self._seen(cluster)
@@ -47,7 +59,7 @@ class NodeOperations(Struct):
             and request.get("InstanceGroupNameContains", "") in node.group.name
         ]
         found.sort(key=lambda at: (at[1].launched, at[0].logical_id))
-        return paged(
+        return make_page(
             "ClusterNodeSummaries", found, request, lambda one: self._summary(*one, whole=whole)
         )
 
@@ -56,9 +68,9 @@ class NodeOperations(Struct):
         cluster = self.world.cluster(request["ClusterName"])
         instance, logical = request.get("NodeId"), request.get("NodeLogicalId")
         if (instance is None) == (logical is None):
-            raise validation("Exactly one of NodeId and NodeLogicalId must be provided.")
+            raise validation_error("Exactly one of NodeId and NodeLogicalId must be provided.")
         if logical is not None and not cluster.continuous:
-            raise validation(CONTINUOUS_ONLY.format("NodeLogicalId"))
+            raise validation_error(CONTINUOUS_ONLY.format("NodeLogicalId"))
         node = (
             cluster.of_instance(instance)
             if instance
@@ -81,7 +93,7 @@ class NodeOperations(Struct):
             }
         }
 
-    def _seen(self, cluster: Cluster) -> list[tuple[Node, NodeState]]:
+    def _seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
         """The nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
@@ -92,7 +104,7 @@ class NodeOperations(Struct):
                 seen.append((node, state))
         return seen
 
-    def _summary(self, node: Node, state: NodeState, *, whole: bool) -> dict[str, Any]:
+    def _summary(self, node: EmulatedNode, state: NodeState, *, whole: bool) -> dict[str, Any]:
         """Of ListClusterNodes "only included when IncludeNodeLogicalIds is set" (API model)."""
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
         named = state.instance_id and not self.faults.holds(FaultKind.NO_DNS, names=node.names)
@@ -130,7 +142,7 @@ _REPLACEABLE = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 class BatchOperations(Struct):
     """The four batch operations."""
 
-    world: World
+    world: EmulatedCloud
     walks: Walks
     scaling: Scaling
 
@@ -138,29 +150,29 @@ class BatchOperations(Struct):
         """BatchReplaceClusterNodes: at most 25; never a controller."""
         cluster = self._ready(request)
 
-        def check(node: Node) -> Refusal | None:
+        def check_node(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
                 return "InvalidInstanceStatus", "Slurm controller nodes cannot be replaced."
-            return _busy(node) or _status(node, _REPLACEABLE, "replacement")
+            return _refuse_busy(node) or _refuse_status(node, _REPLACEABLE, "replacement")
 
-        def begin(node: Node) -> None:
+        def start_node(node: EmulatedNode) -> None:
             self.walks.launches.claim(node, "Replace")
             self.walks.replace(cluster, node)
 
-        return self._each(cluster, request, "BatchReplaceClusterNodes", check, begin)
+        return self._each(cluster, request, "BatchReplaceClusterNodes", check_node, start_node)
 
     def reboot(self, request: Body) -> Body:
         """BatchRebootClusterNodes: at most 25; the service does reboot a controller."""
         cluster = self._ready(request)
 
-        def check(node: Node) -> Refusal | None:
-            return _busy(node) or _status(node, (InstanceStatus.RUNNING,), "a reboot")
+        def check_node(node: EmulatedNode) -> Refusal | None:
+            return _refuse_busy(node) or _refuse_status(node, (InstanceStatus.RUNNING,), "a reboot")
 
-        def begin(node: Node) -> None:
+        def start_node(node: EmulatedNode) -> None:
             self.walks.launches.claim(node, "Reboot")
             self.walks.reboot(cluster, node)
 
-        return self._each(cluster, request, "BatchRebootClusterNodes", check, begin)
+        return self._each(cluster, request, "BatchRebootClusterNodes", check_node, start_node)
 
     def delete(self, request: Body) -> Body:
         """BatchDeleteClusterNodes: lowers the groups' counts; refused whole where none may go."""
@@ -168,24 +180,26 @@ class BatchOperations(Struct):
         ids = len(request.get("NodeIds", ()))
         logical = len(request.get("NodeLogicalIds", ()))
         if ids > MAX_DELETED_BY_ID or (logical and ids + logical > MAX_DELETED):
-            raise validation("Too many nodes in one request: at most 99, with logical ids 50.")
-        going: list[Node] = []
+            raise validation_error(
+                "Too many nodes in one request: at most 99, with logical ids 50."
+            )
+        going: list[EmulatedNode] = []
 
-        def check(node: Node) -> Refusal | None:
+        def check_node(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
                 return "InvalidNodeStatus", "Slurm controller nodes cannot be deleted."
             waits = node.operation == "Create" and not node.state.instance_id
-            return None if waits else _busy(node)
+            return None if waits else _refuse_busy(node)
 
-        def begin(node: Node) -> None:
+        def start_node(node: EmulatedNode) -> None:
             if not node.operation:
                 self.walks.launches.claim(node, "Delete")
             going.append(node)
 
-        body = self._each(cluster, request, "BatchDeleteClusterNodes", check, begin)
+        body = self._each(cluster, request, "BatchDeleteClusterNodes", check_node, start_node)
         if not going and not any(key.startswith("Successful") for key in body):
             first = next(iter(body.values()))[0]
-            raise validation(f"No node could be deleted: {first['Message']}")
+            raise validation_error(f"No node could be deleted: {first['Message']}")
         before = cluster.targets
         for node in going:
             node.group.target -= 1
@@ -198,34 +212,34 @@ class BatchOperations(Struct):
         """BatchAddClusterNodes: Continuous only; the one call with a client token (8 hours)."""
         cluster = self._ready(request)
         if not cluster.continuous:
-            raise validation(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
+            raise validation_error(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
         wanted = request["NodesToAdd"]
         if sum(w["IncrementTargetCountBy"] for w in wanted) > MAX_ADDED:
-            raise validation(f"At most {MAX_ADDED} nodes can be added in one request.")
+            raise validation_error(f"At most {MAX_ADDED} nodes can be added in one request.")
         token = request.get("ClientToken", "")
         if token in cluster.added:
             at, before, nodes = cluster.added[token]
             if time.monotonic() - at < TOKEN_VALID_S:
                 if before != wanted:
-                    raise validation("ClientToken was used with other parameters.")
-                return _added(cluster, nodes, [])
+                    raise validation_error("ClientToken was used with other parameters.")
+                return _make_added_answer(cluster, nodes, [])
         for entry in wanted:
             group = cluster.groups.get(entry["InstanceGroupName"])
             if group and group.role == "controller":
                 # Continuous needs SlurmConfig, with which there is one controller.
-                raise validation(ONE_CONTROLLER.format(group.name))
+                raise validation_error(ONE_CONTROLLER.format(group.name))
         self._check_quota(cluster, wanted)
         before = cluster.targets
-        new: list[Node] = []
+        new: list[EmulatedNode] = []
         failed: list[Body] = []
         for entry in wanted:
-            refused, made = self._grow(cluster, entry)
+            refused, made = self._grow_group(cluster, entry)
             failed += refused
             new += made
         ids = [n.logical_id for n in new]
         if token:
             cluster.added[token] = (time.monotonic(), wanted, ids)
-        body = _added(cluster, ids, failed)
+        body = _make_added_answer(cluster, ids, failed)
         launches = self.walks.launches
         self.scaling.begun(cluster, before)
         launches.threads.spawn(
@@ -234,14 +248,16 @@ class BatchOperations(Struct):
         )
         return body
 
-    def _grow(self, cluster: Cluster, entry: Body) -> tuple[list[Body], list[Node]]:
+    def _grow_group(
+        self, cluster: EmulatedCluster, entry: Body
+    ) -> tuple[list[Body], list[EmulatedNode]]:
         """One entry of NodesToAdd: what is refused of it, and the nodes it made."""
         group = cluster.groups.get(entry["InstanceGroupName"])
         if group is None:
-            return [_refused(entry, "InstanceGroupNotFound", "not found")], []
+            return [_make_refusal(entry, "InstanceGroupNotFound", "not found")], []
         if group.phase:
             what = f"is {group.phase}"
-            return [_refused(entry, "InvalidInstanceGroupStatus", what)], []
+            return [_make_refusal(entry, "InvalidInstanceGroupStatus", what)], []
         made = []
         group.target += entry["IncrementTargetCountBy"]
         for _ in range(entry["IncrementTargetCountBy"]):
@@ -250,7 +266,7 @@ class BatchOperations(Struct):
             made.append(node)
         return [], made
 
-    def _check_quota(self, cluster: Cluster, wanted: list[Body]) -> None:
+    def _check_quota(self, cluster: EmulatedCluster, wanted: list[Body]) -> None:
         specs: dict[str, Body] = {}
         for entry in wanted:
             if group := cluster.groups.get(entry["InstanceGroupName"]):
@@ -258,31 +274,31 @@ class BatchOperations(Struct):
                 specs[group.name] = {**group.spec, "InstanceCount": count}
         self.walks.launches.capacity.check_quota(cluster, specs)
 
-    def _ready(self, request: Body) -> Cluster:
+    def _ready(self, request: Body) -> EmulatedCluster:
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise validation(
+            raise validation_error(
                 f"Cluster {cluster.name} is {cluster.status}; it must be InService for this."
             )
         return cluster
 
     def _each(
         self,
-        cluster: Cluster,
+        cluster: EmulatedCluster,
         request: Body,
         operation: str,
-        check: Callable[[Node], Refusal | None],
-        begin: Callable[[Node], None],
+        check: Callable[[EmulatedNode], Refusal | None],
+        begin: Callable[[EmulatedNode], None],
     ) -> Body:
         """Order what can be ordered, refuse the rest, and answer for every id named."""
         old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
         if old and not any(node.updated for node in cluster.nodes.values()):
             # Its text is not known: nobody has published them.
-            raise validation(f"Cluster {cluster.name} does not support {operation} yet.")
+            raise validation_error(f"Cluster {cluster.name} does not support {operation} yet.")
         if not any(request.get(key) for key, _ in _BY):
-            raise validation("Either NodeIds or NodeLogicalIds must be provided.")
+            raise validation_error("Either NodeIds or NodeLogicalIds must be provided.")
         if request.get("NodeLogicalIds") and not cluster.continuous:
-            raise validation(CONTINUOUS_ONLY.format("NodeLogicalIds"))
+            raise validation_error(CONTINUOUS_ONLY.format("NodeLogicalIds"))
         # BatchDelete says the same things in codes of its own.
         deletes = operation == "BatchDeleteClusterNodes"
         key_of_code, codes = ("Code", _DELETE_CODES) if deletes else ("ErrorCode", {})
@@ -290,7 +306,7 @@ class BatchOperations(Struct):
         body: Body = {}
         for key, suffix in _BY:
             for name in dict.fromkeys(request.get(key, ())):
-                node = _find(cluster, key, name)
+                node = _find_node(cluster, key, name)
                 fault = self.walks.launches.faults.take(
                     FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
                 )
@@ -308,23 +324,25 @@ class BatchOperations(Struct):
         return body
 
 
-def _find(cluster: Cluster, key: str, name: str) -> Node | None:
+def _find_node(cluster: EmulatedCluster, key: str, name: str) -> EmulatedNode | None:
     return cluster.of_instance(name) if key == "NodeIds" else cluster.nodes.get(LogicalId(name))
 
 
-def _busy(node: Node) -> Refusal | None:
+def _refuse_busy(node: EmulatedNode) -> Refusal | None:
     text = f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
     return ("InstanceIdInUse", text) if node.operation else None
 
 
-def _status(node: Node, allowed: tuple[InstanceStatus, ...], what: str) -> Refusal | None:
+def _refuse_status(
+    node: EmulatedNode, allowed: tuple[InstanceStatus, ...], what: str
+) -> Refusal | None:
     status = node.state.status
     if status in allowed:
         return None
     return "InvalidInstanceStatus", f"Instance status {status} does not allow {what}."
 
 
-def _refused(entry: Body, code: str, what: str) -> Body:
+def _make_refusal(entry: Body, code: str, what: str) -> Body:
     return {
         "InstanceGroupName": entry["InstanceGroupName"],
         "ErrorCode": code,
@@ -333,7 +351,9 @@ def _refused(entry: Body, code: str, what: str) -> Body:
     }
 
 
-def _added(cluster: Cluster, nodes: list[LogicalId], failed: list[Body]) -> Body:
+def _make_added_answer(
+    cluster: EmulatedCluster, nodes: list[LogicalId], failed: list[Body]
+) -> Body:
     made = [cluster.nodes[n] for n in nodes if n in cluster.nodes]
     return {
         "Successful": [
@@ -348,23 +368,25 @@ def _added(cluster: Cluster, nodes: list[LogicalId], failed: list[Body]) -> Body
     }
 
 
-def no_checks(cluster: Cluster) -> None:
+def no_checks(cluster: EmulatedCluster) -> None:
     """Raise ApiError ConflictException while deep health checks are in progress."""
     if any(one["Status"] == "InProgress" for one in cluster.checks):
-        raise conflict(f"Deep health checks are in progress on cluster {cluster.name}.")
+        raise conflict_error(f"Deep health checks are in progress on cluster {cluster.name}.")
 
 
 class HealthCheckOperation(Struct):
     """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
 
-    world: World
+    world: EmulatedCloud
     walks: Walks
 
     def start(self, request: Body) -> Body:
         """StartClusterHealthCheck: workers only; nodes that are busy are skipped."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise validation(f"Cluster {cluster.name} is {cluster.status}; it must be InService.")
+            raise validation_error(
+                f"Cluster {cluster.name} is {cluster.status}; it must be InService."
+            )
         no_checks(cluster)
         wanted = request["DeepHealthCheckConfigurations"]
         nodes = [n for config in wanted for n in self._nodes(cluster, config)]
@@ -383,7 +405,7 @@ class HealthCheckOperation(Struct):
                 cluster, node, InstanceStatus.DEEP_HEALTH_CHECK, "Deep health checks began."
             )
 
-        def work() -> None:
+        def run_checks() -> None:
             self.walks.launches.threads.stopping.wait(self.walks.launches.timings.health_check_s)
             for node in free:
                 self._judge(cluster, node)
@@ -391,22 +413,24 @@ class HealthCheckOperation(Struct):
                 check["Status"] = "Done"
                 self.world.changed.notify_all()
 
-        self.walks.launches.threads.spawn(work, f"health-check-{cluster.name}")
+        self.walks.launches.threads.spawn(run_checks, f"health-check-{cluster.name}")
         return {"ClusterArn": cluster.arn}
 
     def list_operations(self, request: Body) -> Body:
         """ListClusterOperations of deep health checks, newest first; of its filters Status."""
         checks = reversed(self.world.cluster(request["ClusterName"]).checks)
         found = [one for one in checks if request.get("Status") in (None, one["Status"])]
-        return paged("ClusterOperationSummaries", found, request)
+        return make_page("ClusterOperationSummaries", found, request)
 
-    def _nodes(self, cluster: Cluster, config: Body) -> list[Node]:
+    def _nodes(self, cluster: EmulatedCluster, config: Body) -> list[EmulatedNode]:
         name = config["InstanceGroupName"]
         group = cluster.groups.get(name)
         if group is None:
             raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
         if group.role != "compute":
-            raise validation(f"Instance group {name}: deep health checks are for workers only.")
+            raise validation_error(
+                f"Instance group {name}: deep health checks are for workers only."
+            )
         members = [n for n in cluster.nodes.values() if n.group is group]
         if "InstanceIds" not in config:
             return members
@@ -416,7 +440,7 @@ class HealthCheckOperation(Struct):
                 raise not_found(f"Instance {instance} not found in instance group {name}.")
         return [by_id[instance] for instance in config["InstanceIds"]]
 
-    def _judge(self, cluster: Cluster, node: Node) -> None:
+    def _judge(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.walks.launches
         if node.doomed:
             launches.release(cluster, node)

@@ -25,25 +25,25 @@ from hpctl.sandbox.emulator.faults import (
     FaultKind,
     Faults,
     access_denied,
-    internal,
-    throttled,
-    validation,
+    internal_error,
+    throttling_error,
+    validation_error,
 )
-from hpctl.sandbox.emulator.history import Events
+from hpctl.sandbox.emulator.history import EventHistory
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Timings, Walks
 from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
     Allocate,
-    Cluster,
-    Node,
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
     Threads,
-    World,
     loopback_addresses,
     new_operation_id,
 )
 from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
-from hpctl.sandbox.machines import Machine, Machines
+from hpctl.sandbox.machines import EmulatedMachine, Machines
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId
@@ -72,7 +72,7 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, emulator: "Emulator", port: int, access_key: str) -> None:
         """`access_key`: the only one that is accepted; where it is empty, any is."""
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", port), _ApiHandler)
         self.emulator = emulator
         self.access_key = access_key
 
@@ -81,7 +81,7 @@ class _Http(ThreadingHTTPServer):
         log.debug("connection from %s ended", client_address, exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ApiHandler(BaseHTTPRequestHandler):
     server: _Http
     timeout = 60
 
@@ -99,11 +99,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """A call of the API."""
         try:
-            self._send(self.server.emulator.handle(*self._parse()))
+            self._send(self.server.emulator.handle(*self._parse_request()))
         except ApiError as error:
-            self._send(_refusal(error, ""))
+            self._send(_make_refusal(error, ""))
 
-    def _parse(self) -> tuple[str, Body, str]:
+    def _parse_request(self) -> tuple[str, Body, str]:
         """The operation, the request and the service. Raises ApiError."""
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
@@ -153,12 +153,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _refusal(error: ApiError, request_id: str) -> HttpAnswer:
+def _make_refusal(error: ApiError, request_id: str) -> HttpAnswer:
     wire = {"__type": error.code, "message": error.message, "Message": error.message}
     return HttpAnswer(request_id, error.status, wire)
 
 
-class Call(Struct):
+class ApiCall(Struct):
     """One call. `error` is the code it was refused with, `replied` false if the reply was lost.
 
     A call whose reply was lost has a `response`: the operation was accepted.
@@ -182,14 +182,14 @@ class CallLog:
     """Every call in the order of arrival; safe to read from any thread."""
 
     def __init__(self) -> None:
-        self._calls: list[Call] = []
+        self._calls: list[ApiCall] = []
 
-    def add(self, call: Call) -> Call:
+    def add(self, call: ApiCall) -> ApiCall:
         """Note a call that arrived; who answers it fills in how it ended."""
         self._calls.append(call)
         return call
 
-    def all(self, operation: str = "") -> tuple[Call, ...]:
+    def all(self, operation: str = "") -> tuple[ApiCall, ...]:
         """The calls so far, of one operation where it is named."""
         return tuple(c for c in tuple(self._calls) if operation in ("", c.operation))
 
@@ -210,7 +210,7 @@ class Site:
     """Availability zones by subnet."""
     moved: Callable[[str], str] = lambda address: address
     """The address of an instance that replaces one at an address."""
-    give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
+    give_notice: Callable[[EmulatedMachine, datetime], None] = lambda _machine, _at: None
     """Takes a spot instance's own notice: its metadata service."""
 
 
@@ -244,12 +244,12 @@ class Emulator:
         site: Site | None = None,
     ) -> None:
         site = site or Site()
-        self.world = World(
+        self.world = EmulatedCloud(
             region, account, allocate or loopback_addresses(), moved=site.moved, zones=site.zones
         )
         self.faults = Faults()
         self.calls = CallLog()
-        self.events = Events(self.world)
+        self.events = EventHistory(self.world)
         self.response_errors: list[str] = []
         self.capacity = Capacity(self.world, places=site.places)
         self.threads = Threads(self.world)
@@ -269,13 +269,13 @@ class Emulator:
             parallel_boots,
         )
         self.walks = Walks(self.launches)
-        self.handlers = self._operations(parameters)
+        self.handlers = self._list_operations(parameters)
         self.give_notice = site.give_notice
         self._watch_interval_s = watch_interval_s
         self._http = _Http(self, port, site.access_key)
         self._serving = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
-    def _operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
+    def _list_operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks
         scaling = Scaling(self.launches, walks)
         clusters = ClusterOperations(world, walks, scaling, parameters)
@@ -318,7 +318,7 @@ class Emulator:
         self._serving.start()
         if self._watch_interval_s is not None:
             interval = self._watch_interval_s
-            self.threads.spawn(lambda: self._watch(interval), "watch")
+            self.threads.spawn(lambda: self._watch_machines(interval), "watch")
 
     def stop(self) -> None:
         """Stop serving and end every operation where it stands. Machines are left as they are."""
@@ -330,13 +330,13 @@ class Emulator:
 
     def create(self, spec: Mapping[str, Any]) -> str:
         """CreateCluster without HTTP; the ARN. Raises ApiError. Not in the log of calls."""
-        return str(self._checked("CreateCluster", dict(spec))["ClusterArn"])
+        return str(self._run_checked("CreateCluster", dict(spec))["ClusterArn"])
 
     def delete(self, cluster: str) -> None:
         """DeleteCluster without HTTP. Raises ApiError."""
-        self._checked("DeleteCluster", {"ClusterName": cluster})
+        self._run_checked("DeleteCluster", {"ClusterName": cluster})
 
-    def cluster_of(self, logical_id: str) -> Cluster | None:
+    def cluster_of(self, logical_id: str) -> EmulatedCluster | None:
         """The cluster of a node, by its logical id. Hold the world's lock."""
         for cluster in self.world.clusters.values():
             if logical_id in cluster.nodes:
@@ -351,12 +351,12 @@ class Emulator:
     def wait_in_service(self, cluster: str, timeout_s: float = 60.0) -> None:
         """Wait until a cluster is InService and all its nodes settled. Raises HpctlError."""
 
-        def settled() -> bool:
+        def is_settled() -> bool:
             found = self.world.cluster(cluster)
             busy = any(n.operation for n in found.nodes.values())
             return found.status == "Failed" or (found.status == "InService" and not busy)
 
-        done = self.wait_until(settled, timeout_s)
+        done = self.wait_until(is_settled, timeout_s)
         found = self.world.cluster(cluster)
         if not done or found.status == "Failed":
             raise HpctlError(
@@ -409,15 +409,15 @@ class Emulator:
             self.events.record(cluster, what, node=node, level="Warn")
             self.give_notice(node.machine(), self.world.now() + timedelta(seconds=notice_s))
 
-        def work() -> None:
+        def reclaim_instance() -> None:
             self.threads.stopping.wait(notice_s)
             with self.world.lock:
                 if cluster.of_instance(instance_id) is not node or node.operation:
                     return
                 self.launches.claim(node, "Reclaim")
-                self.walks.reclaim(cluster, node)
+                self.walks.start_reclaim(cluster, node)
 
-        self.threads.spawn(work, f"interrupt-{instance_id}")
+        self.threads.spawn(reclaim_instance, f"interrupt-{instance_id}")
         return True
 
     def publish(self, version: str) -> None:
@@ -425,13 +425,13 @@ class Emulator:
         with self.world.lock:
             self.world.releases.append(version)
 
-    def _find(self, instance_id: str) -> tuple[Cluster, Node] | None:
+    def _find(self, instance_id: str) -> tuple[EmulatedCluster, EmulatedNode] | None:
         for cluster in self.world.clusters.values():
             if node := cluster.of_instance(instance_id):
                 return cluster, node
         return None
 
-    def _watch(self, interval_s: float) -> None:
+    def _watch_machines(self, interval_s: float) -> None:
         while not self.threads.stopping.wait(interval_s):
             for instance in self._dead():
                 log.info("instance %s does not live; the service acts", instance)
@@ -450,12 +450,12 @@ class Emulator:
     def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> HttpAnswer:
         """Answer one call: faults first, then the checks, then the operation."""
         request_id = new_operation_id()
-        call = self.calls.add(Call(self.world.now(), operation, request))
+        call = self.calls.add(ApiCall(self.world.now(), operation, request))
         try:
             call.response = self._with_faults(operation, request, service)
         except ApiError as error:
             call.error = error.code
-            return _refusal(error, request_id)
+            return _make_refusal(error, request_id)
         call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
         return HttpAnswer(request_id, 200, call.response if call.replied else None)
 
@@ -463,36 +463,36 @@ class Emulator:
         if late := self.faults.take(FaultKind.LATENCY, operation=operation):
             self.threads.stopping.wait(late.seconds)
         if self.faults.take(FaultKind.THROTTLE, operation=operation):
-            raise throttled()
+            raise throttling_error()
         if self.faults.take(FaultKind.ACCESS_DENIED, operation=operation):
             raise access_denied(f"{service.replace('-', '')}:{operation}")
         if broken := self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation):
             if broken.accepted:
-                self._checked(operation, request, service)
-            raise internal()
-        return self._checked(operation, request, service)
+                self._run_checked(operation, request, service)
+            raise internal_error()
+        return self._run_checked(operation, request, service)
 
-    def _checked(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Body:
+    def _run_checked(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Body:
         """Run an operation between the two checks against the service model."""
         model = shapes.operation_model(operation, service)
         handler = self.handlers.get(operation)
         if handler is None or model is None:
-            raise _unknown(operation, service, known=model is not None)
+            raise _unknown_operation_error(operation, service, known=model is not None)
         wrong = shapes.request_errors(model, request)
         if wrong:
             count = f"{len(wrong)} validation error{'s' if len(wrong) > 1 else ''} detected: "
-            raise validation(count + "; ".join(wrong))
+            raise validation_error(count + "; ".join(wrong))
         with self.world.lock:
-            body = handler(shapes.decode(model, request))
+            body = handler(shapes.decode_request(model, request))
         drifted = shapes.response_errors(model, body)
         if drifted:
             self.response_errors += [f"{operation}: {line}" for line in drifted]
             log.error("%s answered what the service model forbids: %s", operation, drifted)
-            raise internal(f"emulator bug: {operation} broke the service model: {drifted[0]}")
-        return shapes.encode(model, body)
+            raise internal_error(f"emulator bug: {operation} broke the service model: {drifted[0]}")
+        return shapes.encode_answer(model, body)
 
 
-def _unknown(operation: str, service: str, *, known: bool) -> ApiError:
+def _unknown_operation_error(operation: str, service: str, *, known: bool) -> ApiError:
     if not known:
         return ApiError("UnknownOperationException", f"{service} has no operation {operation!r}.")
     return ApiError(

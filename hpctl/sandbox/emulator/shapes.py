@@ -20,7 +20,7 @@ from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Sh
 from botocore.validate import ParamValidator
 
 from hpctl.clusters.request import read_back
-from hpctl.sandbox.emulator.faults import validation
+from hpctl.sandbox.emulator.faults import validation_error
 from hpctl.sandbox.emulator.state import GroupState, Role, Software
 from hpctl.toolkit.compat import UTC, iso_time
 
@@ -48,91 +48,91 @@ def operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | Non
     return model.operation_model(name) if name in model.operation_names else None
 
 
-def enumeration(shape: str) -> tuple[str, ...]:
+def list_enum_values(shape: str) -> tuple[str, ...]:
     """The values of one of SageMaker's enumerations."""
     return tuple(service_model().shape_for(shape).metadata["enum"])
 
 
 def request_errors(operation: OperationModel, params: Body) -> list[str]:
     """What the service would find wrong with a request; empty where it is well formed."""
-    return _errors(operation.input_shape, params)
+    return _find_errors(operation.input_shape, params)
 
 
 def response_errors(operation: OperationModel, body: Body) -> list[str]:
     """Where an answer departs from the model, its types, enumerations and lengths."""
-    return _errors(operation.output_shape, body)
+    return _find_errors(operation.output_shape, body)
 
 
-def decode(operation: OperationModel, params: Body) -> Body:
+def decode_request(operation: OperationModel, params: Body) -> Body:
     """The request with its wire timestamps (epoch seconds) as aware datetimes."""
     shape = operation.input_shape
-    return dict(_convert(params, shape, _to_datetime)) if shape is not None else params
+    return dict(_convert_timestamps(params, shape, _to_datetime)) if shape is not None else params
 
 
-def encode(operation: OperationModel, body: Body) -> Body:
+def encode_answer(operation: OperationModel, body: Body) -> Body:
     """The answer with datetimes as epoch seconds, SageMaker's form on the wire."""
     shape = operation.output_shape
-    return dict(_convert(body, shape, _to_epoch)) if shape is not None else body
+    return dict(_convert_timestamps(body, shape, _to_epoch)) if shape is not None else body
 
 
-def _errors(shape: Shape | None, value: Body) -> list[str]:
+def _find_errors(shape: Shape | None, value: Body) -> list[str]:
     if shape is None:
         return [] if not value else ["the model has no shape for this"]
     report = ParamValidator().validate(value, shape)
     found = report.generate_report().splitlines() if report.has_errors() else []
-    return [*found, *_constraints(value, shape, shape.name)]
+    return [*found, *_check_constraints(value, shape, shape.name)]
 
 
-def _constraints(value: Any, shape: Shape, place: str) -> Iterator[str]:
+def _check_constraints(value: Any, shape: Shape, place: str) -> Iterator[str]:
     """Maximum lengths, enumerations and patterns, which ParamValidator leaves to the service."""
     if isinstance(shape, StructureShape) and isinstance(value, Mapping):
         for name, item in value.items():
             if name in shape.members:
-                yield from _constraints(item, shape.members[name], f"{place}.{name}")
+                yield from _check_constraints(item, shape.members[name], f"{place}.{name}")
     elif isinstance(shape, ListShape) and isinstance(value, list | tuple):
-        yield from _length(value, shape, place)
+        yield from _check_length(value, shape, place)
         for at, item in enumerate(value):
-            yield from _constraints(item, shape.member, f"{place}[{at}]")
+            yield from _check_constraints(item, shape.member, f"{place}[{at}]")
     elif isinstance(shape, MapShape) and isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _constraints(name, shape.key, f"{place} key")
-            yield from _constraints(item, shape.value, f"{place}.{name}")
+            yield from _check_constraints(name, shape.key, f"{place} key")
+            yield from _check_constraints(item, shape.value, f"{place}.{name}")
     elif shape.type_name == "string" and isinstance(value, str):
-        yield from _text(value, shape, place)
+        yield from _check_text(value, shape, place)
     elif shape.type_name in ("integer", "long") and isinstance(value, int):
-        yield from _number(value, shape, place)
+        yield from _check_number(value, shape, place)
 
 
-def _number(value: int, shape: Shape, place: str) -> Iterator[str]:
+def _check_number(value: int, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and value > top:
-        yield _constraint(value, place, f"have value less than or equal to {top}")
+        yield _format_constraint(value, place, f"have value less than or equal to {top}")
 
 
-def _length(value: Any, shape: Shape, place: str) -> Iterator[str]:
+def _check_length(value: Any, shape: Shape, place: str) -> Iterator[str]:
     top = shape.metadata.get("max")
     if top is not None and len(value) > top:
-        yield _constraint(value, place, f"have length less than or equal to {top}")
+        yield _format_constraint(value, place, f"have length less than or equal to {top}")
 
 
-def _text(value: str, shape: Shape, place: str) -> Iterator[str]:
-    yield from _length(value, shape, place)
+def _check_text(value: str, shape: Shape, place: str) -> Iterator[str]:
+    yield from _check_length(value, shape, place)
     enum = shape.metadata.get("enum")
     if enum and value not in enum:
-        yield _constraint(value, place, f"satisfy enum value set: [{', '.join(enum)}]")
+        yield _format_constraint(value, place, f"satisfy enum value set: [{', '.join(enum)}]")
     pattern = shape.metadata.get("pattern")
-    if pattern and (compiled := _compiled(pattern)) and not compiled.fullmatch(value):
-        yield _constraint(value, place, f"satisfy regular expression pattern: {pattern}")
+    if pattern and (compiled := _compile_pattern(pattern)) and not compiled.fullmatch(value):
+        yield _format_constraint(value, place, f"satisfy regular expression pattern: {pattern}")
 
 
-def _constraint(value: Any, place: str, rule: str) -> str:
+def _format_constraint(value: Any, place: str, rule: str) -> str:
     return (
         f"Value '{str(value)[:120]}' at '{place}' failed to satisfy constraint: Member must {rule}"
     )
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str] | None:
+def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
     """A pattern of the model, or None for Java's classes (`\\p{L}`), which re cannot read."""
     try:
         return re.compile(pattern)
@@ -140,16 +140,20 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _convert(value: Any, shape: Shape, timestamp: Any) -> Any:
+def _convert_timestamps(value: Any, shape: Shape, timestamp: Any) -> Any:
     if isinstance(shape, StructureShape) and isinstance(value, Mapping):
         return {
-            name: _convert(item, shape.members[name], timestamp) if name in shape.members else item
+            name: _convert_timestamps(item, shape.members[name], timestamp)
+            if name in shape.members
+            else item
             for name, item in value.items()
         }
     if isinstance(shape, ListShape) and isinstance(value, list | tuple):
-        return [_convert(item, shape.member, timestamp) for item in value]
+        return [_convert_timestamps(item, shape.member, timestamp) for item in value]
     if isinstance(shape, MapShape) and isinstance(value, Mapping):
-        return {name: _convert(item, shape.value, timestamp) for name, item in value.items()}
+        return {
+            name: _convert_timestamps(item, shape.value, timestamp) for name, item in value.items()
+        }
     return timestamp(value) if shape.type_name == "timestamp" else value
 
 
@@ -168,7 +172,7 @@ PAGE = 100
 Item = TypeVar("Item")
 
 
-def paged(
+def make_page(
     key: str, items: Sequence[Item], request: Body, show: Callable[[Item], Any] = lambda one: one
 ) -> Body:
     """One page of `items` below `key`, each as `show` has it, and the token of the next if any.
@@ -176,16 +180,16 @@ def paged(
     Raises ApiError ValidationException for a token that this API did not give.
     """
     size = min(request.get("MaxResults") or PAGE, PAGE)
-    start = _start(request.get("NextToken"))
+    start = _parse_start(request.get("NextToken"))
     body: Body = {key: [show(one) for one in items[start : start + size]]}
     if start + size < len(items):
         body["NextToken"] = str(start + size)
     return body
 
 
-def _start(token: str | None) -> int:
+def _parse_start(token: str | None) -> int:
     if token and not token.isdecimal():
-        raise validation("Invalid NextToken.")
+        raise validation_error("Invalid NextToken.")
     return int(token or 0)
 
 
@@ -242,19 +246,19 @@ def check_cluster(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     """
     groups = spec.get("InstanceGroups") or []
     if not groups:
-        raise validation("At least one instance group must be specified.")
+        raise validation_error("At least one instance group must be specified.")
     if "Eks" in spec.get("Orchestrator", {}):
-        raise validation("Only clusters orchestrated by Slurm are offered here.")
+        raise validation_error("Only clusters orchestrated by Slurm are offered here.")
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     check_groups(groups, releases, spec)
     if continuous and not all("SlurmConfig" in group for group in groups):
-        raise validation(
+        raise validation_error(
             "SlurmConfig is required for every instance group of a Slurm cluster with "
             "NodeProvisioningMode Continuous."
         )
     strategy = "SlurmConfigStrategy" in spec.get("Orchestrator", {}).get("Slurm", {})
     if strategy and not any("SlurmConfig" in group for group in groups):
-        raise validation("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
+        raise validation_error("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
     check_orchestrator(spec)
 
 
@@ -263,9 +267,11 @@ def check_orchestrator(spec: Mapping[str, Any]) -> None:
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     slurm = spec.get("Orchestrator", {}).get("Slurm", {})
     if continuous and "SlurmConfigStrategy" in slurm:
-        raise validation("SlurmConfigStrategy cannot be set with NodeProvisioningMode Continuous.")
+        raise validation_error(
+            "SlurmConfigStrategy cannot be set with NodeProvisioningMode Continuous."
+        )
     if "AccountingDatabase" in slurm and not continuous:
-        raise validation("AccountingDatabase needs NodeProvisioningMode Continuous.")
+        raise validation_error("AccountingDatabase needs NodeProvisioningMode Continuous.")
 
 
 def check_groups(
@@ -285,14 +291,14 @@ def check_groups(
     continuous = cluster.get("NodeProvisioningMode") == "Continuous"
     twice = [n for n, c in Counter(g["InstanceGroupName"] for g in listed).items() if c > 1]
     if twice:
-        raise validation(f"Instance group names must be unique: {', '.join(twice)}.")
+        raise validation_error(f"Instance group names must be unique: {', '.join(twice)}.")
     for group in listed:
         _check_group(group)
         _check_storage(group, cluster)
         _check_counts(group, continuous=continuous)
         version = group.get("ImageReleaseVersion")
         if version is not None and version not in releases:
-            raise validation(
+            raise validation_error(
                 f"Instance group {group['InstanceGroupName']}: there is no HyperPod AMI release "
                 f"{version}."
             )
@@ -300,54 +306,56 @@ def check_groups(
     if not with_slurm:
         return
     if len(with_slurm) < len(listed):
-        raise validation("SlurmConfig must be given for all instance groups or for none.")
+        raise validation_error("SlurmConfig must be given for all instance groups or for none.")
     types = Counter(g["SlurmConfig"]["NodeType"] for g in listed)
     if types["Controller"] > 1:
-        raise validation(
+        raise validation_error(
             f"{types['Controller']} Controller Groups found: SlurmConfig for InstanceGroups may "
             "only have one Controller Group."
         )
     if not types["Controller"] and there:
         name = cluster["ClusterName"]
-        raise validation(f"Cluster {name} has no InstanceGroup with Controller node type.")
+        raise validation_error(f"Cluster {name} has no InstanceGroup with Controller node type.")
     if not types["Controller"]:
-        raise validation("Cluster must have exactly one InstanceGroup with Controller node type")
+        raise validation_error(
+            "Cluster must have exactly one InstanceGroup with Controller node type"
+        )
     if types["Login"] > 1:
-        raise validation("At most one instance group may have NodeType Login.")
+        raise validation_error("At most one instance group may have NodeType Login.")
 
 
 def _check_counts(group: Mapping[str, Any], *, continuous: bool) -> None:
     name, minimum = group["InstanceGroupName"], group.get("MinInstanceCount", 0)
     if minimum > group["InstanceCount"]:
-        raise validation(f"Instance group {name}: MinInstanceCount exceeds InstanceCount.")
+        raise validation_error(f"Instance group {name}: MinInstanceCount exceeds InstanceCount.")
     if minimum and not continuous:
-        raise validation(
+        raise validation_error(
             f"Instance group {name}: MinInstanceCount needs NodeProvisioningMode Continuous."
         )
     if len(group.get("CapacityRequirements", {})) > 1:
-        raise validation(f"Instance group {name}: CapacityRequirements are Spot or OnDemand.")
+        raise validation_error(f"Instance group {name}: CapacityRequirements are Spot or OnDemand.")
     if "Spot" in group.get("CapacityRequirements", {}) and "TrainingPlanArn" in group:
-        raise validation(f"Instance group {name}: a training plan holds no Spot capacity.")
+        raise validation_error(f"Instance group {name}: a training plan holds no Spot capacity.")
 
 
 def _check_group(group: Mapping[str, Any]) -> None:
     name = group["InstanceGroupName"]
     if ("InstanceType" in group) == ("InstanceRequirements" in group):
-        raise validation(
+        raise validation_error(
             f"Instance group {name}: give either InstanceType or InstanceRequirements."
         )
     lifecycle = group.get("LifeCycleConfig")
     if lifecycle == {}:
-        raise validation(
+        raise validation_error(
             f"LifeCycleConfig for instance group is provided but contains no configuration: {name}."
         )
     if lifecycle and "OnCreate" in lifecycle and "OnInitComplete" in lifecycle:
-        raise validation(
+        raise validation_error(
             "OnCreate and OnInitComplete in LifeCycleConfig are mutually exclusive: instance "
             f"group {name}."
         )
     if lifecycle and "SourceS3Uri" not in lifecycle:
-        raise validation(
+        raise validation_error(
             f"LifeCycleConfig for instance group is incomplete: {name} has no SourceS3Uri."
         )
     slurm = group.get("SlurmConfig")
@@ -355,12 +363,12 @@ def _check_group(group: Mapping[str, Any]) -> None:
         return
     partitions = slurm.get("PartitionNames") or []
     if slurm["NodeType"] == "Compute" and not partitions:
-        raise validation(f"Instance group {name}: PartitionNames is required for Compute.")
+        raise validation_error(f"Instance group {name}: PartitionNames is required for Compute.")
     if slurm["NodeType"] != "Compute" and partitions:
-        raise validation(f"Partitions can only be assigned to Compute node types: {name}")
+        raise validation_error(f"Partitions can only be assigned to Compute node types: {name}")
     if slurm["NodeType"] == "Controller" and group["InstanceCount"] != 1:
         # The guide's page on the API's Slurm configuration: no several head nodes in this mode.
-        raise validation(ONE_CONTROLLER.format(name))
+        raise validation_error(ONE_CONTROLLER.format(name))
 
 
 def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
@@ -369,4 +377,4 @@ def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None
         key.startswith("Fsx") for c in group.get("InstanceStorageConfigs", ()) for key in c
     )
     if mounts and not vpc:
-        raise validation("FSx configurations are only supported for Custom VPC")
+        raise validation_error("FSx configurations are only supported for Custom VPC")

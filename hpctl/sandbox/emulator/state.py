@@ -17,11 +17,11 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import not_found
-from hpctl.sandbox.machines import Machine
+from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
-from hpctl.vocabulary.instance_join import guessed
+from hpctl.vocabulary.instance_join import guess_node_name
 
 Role = Literal["controller", "login", "compute"]
 Allocate = Callable[[str, Role], tuple[str, NodeName]]
@@ -115,7 +115,7 @@ class GroupState(Struct):
         return str(names[0])
 
 
-class Node(Struct, eq=False):
+class EmulatedNode(Struct, eq=False):
     """A place for an instance. `operation` names what is being done to it, "" for nothing.
 
     `doomed` is set when the cluster or group goes away under an operation, which then gives up.
@@ -175,10 +175,10 @@ class Node(Struct, eq=False):
             found = state
         return found
 
-    def machine(self) -> Machine:
+    def machine(self) -> EmulatedMachine:
         """The instance as the sandbox makes it real."""
         lifecycle = self.group.lifecycle
-        return Machine(
+        return EmulatedMachine(
             instance_id=self.state.instance_id or InstanceId(""),
             logical_id=self.logical_id,
             name=self.name,
@@ -195,7 +195,7 @@ class Node(Struct, eq=False):
         )
 
 
-class Cluster(Struct, eq=False):
+class EmulatedCluster(Struct, eq=False):
     """A cluster. `spec` is CreateCluster's request as later updates have left it."""
 
     arn: str
@@ -206,8 +206,8 @@ class Cluster(Struct, eq=False):
     trouble: str = ""
     """What really went wrong, which the API does not show."""
     groups: dict[str, GroupState] = field(default_factory=dict)
-    nodes: dict[LogicalId, Node] = field(default_factory=dict)
-    deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
+    nodes: dict[LogicalId, EmulatedNode] = field(default_factory=dict)
+    deleted: deque[EmulatedNode] = field(default_factory=lambda: deque(maxlen=_GONE))
     added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
     """BatchAddClusterNodes' client tokens: when, the request, the nodes it made."""
     checks: list[dict[str, Any]] = field(default_factory=list)
@@ -238,7 +238,7 @@ class Cluster(Struct, eq=False):
         """Whether Slurm is configured through the API: its groups have SlurmConfig."""
         return any("SlurmConfig" in group.spec for group in self.groups.values())
 
-    def of_instance(self, instance: str) -> Node | None:
+    def of_instance(self, instance: str) -> EmulatedNode | None:
         """The node whose instance has that id now; ids of replaced instances find nothing."""
         for node in self.nodes.values():
             if node.state.instance_id == instance:
@@ -246,7 +246,7 @@ class Cluster(Struct, eq=False):
         return None
 
 
-class World:
+class EmulatedCloud:
     """All clusters of one account in one region. Hold `lock` to read or change them."""
 
     def __init__(
@@ -265,7 +265,7 @@ class World:
         self.allocate = allocate
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.clusters: dict[str, Cluster] = {}
+        self.clusters: dict[str, EmulatedCluster] = {}
         self.releases = [FIRST_RELEASE]
         self.moved = moved
         self.outdated: frozenset[str] = frozenset()
@@ -279,7 +279,7 @@ class World:
         """The wall clock, aware, UTC."""
         return datetime.now(UTC)
 
-    def cluster(self, name_or_arn: str) -> Cluster:
+    def cluster(self, name_or_arn: str) -> EmulatedCluster:
         """The cluster of that name or ARN. Raises ApiError ResourceNotFound."""
         for cluster in self.clusters.values():
             if name_or_arn in (cluster.name, cluster.arn):
@@ -290,14 +290,14 @@ class World:
         """An ARN with a fresh cluster id of 12 characters."""
         return f"arn:aws:sagemaker:{self.region}:{self.account}:cluster/{secrets.token_hex(6)}"
 
-    def dns_name(self, node: Node) -> str:
+    def dns_name(self, node: EmulatedNode) -> str:
         """PrivateDnsHostname: EC2's name by the address, and the region's domain."""
-        host = guessed(node.address, "")
+        host = guess_node_name(node.address, "")
         if self.region == "us-east-1":
             return f"{host}.ec2.internal"
         return f"{host}.{self.region}.compute.internal"
 
-    def placement(self, cluster: Cluster, node: Node) -> dict[str, str]:
+    def placement(self, cluster: EmulatedCluster, node: EmulatedNode) -> dict[str, str]:
         """Where a node's instance stands."""
         zone = self.zone_of(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
@@ -305,7 +305,7 @@ class World:
         short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
-    def zone_of(self, cluster: Cluster, group: GroupState) -> str:
+    def zone_of(self, cluster: EmulatedCluster, group: GroupState) -> str:
         """The availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
@@ -319,25 +319,29 @@ class World:
         """The id of HyperPod's own AMI of a release."""
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 
-    def new_node(self, cluster: Cluster, group: GroupState, *, launched: bool) -> Node:
+    def new_node(
+        self, cluster: EmulatedCluster, group: GroupState, *, launched: bool
+    ) -> EmulatedNode:
         """A node more in a group, Pending, with the lowest free number."""
         taken = {n.number for n in cluster.nodes.values() if n.group is group}
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
         address, slurm_name = self.allocate(f"{group.name}-{number}", group.role)
         logical = LogicalId(f"node-{secrets.token_hex(6)}")
-        node = Node(group, number, logical, address, slurm_name, release=group.software.desired)
+        node = EmulatedNode(
+            group, number, logical, address, slurm_name, release=group.software.desired
+        )
         cluster.nodes[logical] = node
         instance = new_instance_id() if launched else None
         self.set(node, NodeState(instance, InstanceStatus.PENDING, "", self.now()))
         return node
 
-    def set(self, node: Node, state: NodeState | None) -> None:
+    def set(self, node: EmulatedNode, state: NodeState | None) -> None:
         """Change a node and wake whoever waits for it."""
         with self.changed:
             node.states.append((time.monotonic(), state))
             self.changed.notify_all()
 
-    def drop(self, cluster: Cluster, node: Node) -> None:
+    def drop(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Take a node out of its cluster; late lists show it a while longer."""
         with self.changed:
             self.set(node, None)
@@ -351,20 +355,20 @@ def loopback_addresses() -> Allocate:
     """
     given: dict[str, tuple[str, NodeName]] = {}
 
-    def allocate(name: str, _role: Role) -> tuple[str, NodeName]:
+    def allocate_address(name: str, _role: Role) -> tuple[str, NodeName]:
         if name not in given:
             high, low = divmod(len(given), 250)
             address = f"127.0.{high + 1}.{low + 1}"
-            given[name] = (address, NodeName(guessed(address, "")))
+            given[name] = (address, NodeName(guess_node_name(address, "")))
         return given[name]
 
-    return allocate
+    return allocate_address
 
 
 class Threads(Struct):
     """Whoever waits in one looks at `stopping`, or is woken by the world's condition."""
 
-    world: World
+    world: EmulatedCloud
     stopping: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import conflict, not_found, validation
+from hpctl.sandbox.emulator.faults import conflict_error, not_found, validation_error
 from hpctl.sandbox.emulator.launch import Scaling, Walks, failure_of
 from hpctl.sandbox.emulator.nodes import no_checks
 from hpctl.sandbox.emulator.shapes import (
@@ -19,13 +19,19 @@ from hpctl.sandbox.emulator.shapes import (
     check_orchestrator,
     group_of,
 )
-from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, Software, World
+from hpctl.sandbox.emulator.state import (
+    EmulatedCloud,
+    EmulatedCluster,
+    EmulatedNode,
+    GroupState,
+    Software,
+)
 
 
 class SoftwareOperation(Struct):
     """UpdateClusterSoftware. Jobs are not asked: root volumes are rewritten under them."""
 
-    world: World
+    world: EmulatedCloud
     walks: Walks
     scaling: Scaling
 
@@ -33,7 +39,7 @@ class SoftwareOperation(Struct):
         """UpdateClusterSoftware: all groups where none is named."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise conflict(
+            raise conflict_error(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
         wanted = {
@@ -44,12 +50,12 @@ class SoftwareOperation(Struct):
             if name not in cluster.groups:
                 raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
             if release not in self.world.releases:
-                raise validation(f"There is no HyperPod AMI release {release}.")
+                raise validation_error(f"There is no HyperPod AMI release {release}.")
         deployment = dict(request.get("DeploymentConfig", {}))
         groups = [cluster.groups[name] for name in wanted]
         for group in groups:
             group.software.desired = wanted[group.name]
-            group.software.image = _image(request, group)
+            group.software.image = _find_image(request, group)
             group.software.status = "Pending"
             group.phase = "SystemUpdating"
         if not cluster.continuous:
@@ -59,32 +65,34 @@ class SoftwareOperation(Struct):
         )
         return {"ClusterArn": cluster.arn}
 
-    def _update(self, cluster: Cluster, groups: list[GroupState], deployment: Body) -> None:
+    def _update(self, cluster: EmulatedCluster, groups: list[GroupState], deployment: Body) -> None:
         for group in groups:
             policy = deployment.get("RollingUpdatePolicy", {})
-            done: list[Node] = []
+            done: list[EmulatedNode] = []
             group.software.status = "InProgress"
-            good = self._roll(cluster, group, deployment, policy.get("MaximumBatchSize"), done)
+            good = self._roll_group(
+                cluster, group, deployment, policy.get("MaximumBatchSize"), done
+            )
             if self.walks.launches.threads.stopping.is_set():
                 return
             if good:
                 group.software.current = group.software.desired
-                self._finish(group, "Succeeded")
+                self._finish_group(group, "Succeeded")
             else:
                 self._roll_back(cluster, group, policy.get("RollbackMaximumBatchSize"), done)
         self.scaling.settle(cluster, "InService")
 
-    def _roll(
+    def _roll_group(
         self,
-        cluster: Cluster,
+        cluster: EmulatedCluster,
         group: GroupState,
         deployment: Body,
         size: Body | None,
-        done: list[Node],
+        done: list[EmulatedNode],
     ) -> bool:
         """Update the group's nodes; those that were touched are in `done`. False: one failed."""
         pause_s = float(deployment.get("WaitIntervalInSeconds", 0))
-        while batch := self._claim(cluster, group, size, done):
+        while batch := self._claim_next_nodes(cluster, group, size, done):
             done += batch
             if not self.walks.update_all(cluster, batch, group.software.desired):
                 return False
@@ -92,9 +100,13 @@ class SoftwareOperation(Struct):
                 return True
         return True
 
-    def _claim(
-        self, cluster: Cluster, group: GroupState, size: Body | None, done: list[Node]
-    ) -> list[Node]:
+    def _claim_next_nodes(
+        self,
+        cluster: EmulatedCluster,
+        group: GroupState,
+        size: Body | None,
+        done: list[EmulatedNode],
+    ) -> list[EmulatedNode]:
         """The next nodes to update, claimed; waits until they are free of other operations."""
         with self.world.changed:
             left = [
@@ -102,7 +114,7 @@ class SoftwareOperation(Struct):
                 for n in cluster.nodes.values()
                 if n.group is group and n not in done and n.state.instance_id and not n.doomed
             ]
-            batch = left[: _batch(size, group.target)]
+            batch = left[: _count_batch(size, group.target)]
             self.world.changed.wait_for(
                 lambda: (
                     self.walks.launches.threads.stopping.is_set()
@@ -114,20 +126,24 @@ class SoftwareOperation(Struct):
             return batch
 
     def _roll_back(
-        self, cluster: Cluster, group: GroupState, size: Body | None, done: list[Node]
+        self,
+        cluster: EmulatedCluster,
+        group: GroupState,
+        size: Body | None,
+        done: list[EmulatedNode],
     ) -> None:
         """Give the nodes that were touched their old image; what fails then stays a Failure."""
         software = group.software
         software.status = "RollbackInProgress"
         software.current, software.desired = software.desired, software.current
         good = True
-        for start in range(0, len(done), _batch(size, group.target)):
-            batch = done[start : start + _batch(size, group.target)]
+        for start in range(0, len(done), _count_batch(size, group.target)):
+            batch = done[start : start + _count_batch(size, group.target)]
             for node in batch:
                 self.walks.launches.claim(node, "SoftwareUpdate")
             good &= self.walks.update_all(cluster, batch, software.desired)
         software.current = software.desired
-        self._finish(group, "RollbackComplete" if good else "Failed")
+        self._finish_group(group, "RollbackComplete" if good else "Failed")
         self.walks.launches.events.record(
             cluster,
             f"Software update of instance group {group.name} was rolled back.",
@@ -135,18 +151,18 @@ class SoftwareOperation(Struct):
             failure="An instance did not come up with the new image.",
         )
 
-    def _finish(self, group: GroupState, status: str) -> None:
+    def _finish_group(self, group: GroupState, status: str) -> None:
         with self.world.changed:
             group.software.status, group.phase = status, ""
             self.world.changed.notify_all()
 
 
-def _image(request: Body, group: GroupState) -> str:
+def _find_image(request: Body, group: GroupState) -> str:
     image = request.get("ImageId", group.software.image)
     return "" if image == "default" else str(image)
 
 
-def _batch(size: Body | None, target: int) -> int:
+def _count_batch(size: Body | None, target: int) -> int:
     """How many nodes at once: all where no policy is given."""
     if not size:
         return max(1, target)
@@ -171,7 +187,7 @@ DRIFT = "Partition configuration drift detected."
 class UpdateOperation(Struct):
     """UpdateCluster."""
 
-    world: World
+    world: EmulatedCloud
     walks: Walks
     scaling: Scaling
     parameters: Parameters
@@ -184,12 +200,14 @@ class UpdateOperation(Struct):
         cluster = self.world.cluster(request["ClusterName"])
         self._check_free(cluster)
         restated = {
-            g["InstanceGroupName"]: _kept(cluster.groups.get(g["InstanceGroupName"]), g)
+            g["InstanceGroupName"]: _keep_omitted_values(
+                cluster.groups.get(g["InstanceGroupName"]), g
+            )
             for g in request.get("InstanceGroups", [])
         }
         leaving = list(request.get("InstanceGroupsToDelete", []))
-        self._check(cluster, request, restated, leaving)
-        if why := self._unfit(cluster, request, restated):
+        self._check_request(cluster, request, restated, leaving)
+        if why := self._find_rollback_cause(cluster, request, restated):
             self._refuse_later(cluster, why)
             return {"ClusterArn": cluster.arn}
         migrates = any("SlurmConfig" in g for g in restated.values()) and not cluster.by_api
@@ -197,10 +215,10 @@ class UpdateOperation(Struct):
             if key in request:
                 cluster.spec[key] = request[key]
         before = cluster.targets
-        new: list[Node] = []
-        going: list[Node] = []
+        new: list[EmulatedNode] = []
+        going: list[EmulatedNode] = []
         for name, spec in restated.items():
-            made, lost = self._restate(cluster, name, spec)
+            made, lost = self._restate_group(cluster, name, spec)
             new += made
             going += lost
         for name in leaving:
@@ -209,21 +227,25 @@ class UpdateOperation(Struct):
             going += [n for n in cluster.nodes.values() if n.group.name == name and not n.doomed]
         self.scaling.begun(cluster, before)
         if new or going or leaving or migrates:
-            self._begin(cluster, new, going, leaving, before)
+            self._start_update(cluster, new, going, leaving, before)
         return {"ClusterArn": cluster.arn}
 
-    def _check_free(self, cluster: Cluster) -> None:
+    def _check_free(self, cluster: EmulatedCluster) -> None:
         if cluster.status != "InService":
-            raise conflict(
+            raise conflict_error(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
         no_checks(cluster)
 
-    def _check(
-        self, cluster: Cluster, request: Body, restated: Mapping[str, Any], leaving: list[str]
+    def _check_request(
+        self,
+        cluster: EmulatedCluster,
+        request: Body,
+        restated: Mapping[str, Any],
+        leaving: list[str],
     ) -> None:
         if "Eks" in request.get("Orchestrator", {}):
-            raise validation("The orchestrator of an existing cluster cannot be changed.")
+            raise validation_error("The orchestrator of an existing cluster cannot be changed.")
         after = {**cluster.spec, **request}
         # A strategy from before a cluster became Continuous is no wish of this request.
         check_orchestrator({**after, "Orchestrator": request.get("Orchestrator", {})})
@@ -231,11 +253,11 @@ class UpdateOperation(Struct):
             if name not in cluster.groups:
                 raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
             if name in restated:
-                raise validation(f"Instance group {name} is both updated and deleted.")
+                raise validation_error(f"Instance group {name} is both updated and deleted.")
             if cluster.groups[name].role == "controller":
-                raise validation("The controller instance group cannot be deleted.")
+                raise validation_error("The controller instance group cannot be deleted.")
         if len(restated) != len(request.get("InstanceGroups", [])):
-            raise validation("Instance group names must be unique.")
+            raise validation_error("Instance group names must be unique.")
         stays = {n: g.spec for n, g in cluster.groups.items() if n not in leaving}
         groups = {**stays, **restated}
         check_groups(groups.values(), self.world.releases, after, there=True)
@@ -244,28 +266,34 @@ class UpdateOperation(Struct):
             if group := cluster.groups.get(name):
                 _check_change(group, spec)
                 if "SlurmConfig" in spec and group.software.current in self.world.outdated:
-                    raise validation("Update required to use SlurmConfig in InstanceGroups")
+                    raise validation_error("Update required to use SlurmConfig in InstanceGroups")
         self.walks.launches.capacity.check_plans(restated)
         self.walks.launches.capacity.check_quota(cluster, restated)
 
     def _check_mode(
-        self, cluster: Cluster, request: Body, groups: Mapping[str, Mapping[str, Any]]
+        self, cluster: EmulatedCluster, request: Body, groups: Mapping[str, Mapping[str, Any]]
     ) -> None:
         """A cluster may become Continuous where Slurm is configured through the API, by Merge."""
         mode = request.get("NodeProvisioningMode")
         if not mode or mode == cluster.spec.get("NodeProvisioningMode"):
             return
         if not all("SlurmConfig" in spec for spec in groups.values()):
-            raise validation("NodeProvisioningMode Continuous needs SlurmConfig in all groups.")
-        if self._strategy(cluster, {}) != "Merge":
-            raise validation("NodeProvisioningMode Continuous needs SlurmConfigStrategy Merge.")
+            raise validation_error(
+                "NodeProvisioningMode Continuous needs SlurmConfig in all groups."
+            )
+        if self._choose_strategy(cluster, {}) != "Merge":
+            raise validation_error(
+                "NodeProvisioningMode Continuous needs SlurmConfigStrategy Merge."
+            )
 
-    def _strategy(self, cluster: Cluster, request: Body) -> str:
+    def _choose_strategy(self, cluster: EmulatedCluster, request: Body) -> str:
         both = {**cluster.spec, **request}
         chosen = both.get("Orchestrator", {}).get("Slurm", {}).get("SlurmConfigStrategy")
         return str(chosen or ("Managed" if self.world.managed_by_default else "Merge"))
 
-    def _unfit(self, cluster: Cluster, request: Body, restated: Mapping[str, Any]) -> str:
+    def _find_rollback_cause(
+        self, cluster: EmulatedCluster, request: Body, restated: Mapping[str, Any]
+    ) -> str:
         """Why the update is taken and then rolled back; "" where it goes through.
 
         Both from the migration guide: the file beside the scripts, and drift under Managed.
@@ -275,7 +303,7 @@ class UpdateOperation(Struct):
             return BOTH_STYLES
         if cluster.continuous or not any("SlurmConfig" in group for group in groups):
             return ""
-        strategy = self._strategy(cluster, request)
+        strategy = self._choose_strategy(cluster, request)
         drifted = self.walks.launches.machines.drifted() if strategy != "Merge" else False
         if drifted and strategy == "Managed":
             return DRIFT
@@ -283,23 +311,25 @@ class UpdateOperation(Struct):
             self.walks.launches.machines.write_partitions()
         return ""
 
-    def _refuse_later(self, cluster: Cluster, failure: str) -> None:
+    def _refuse_later(self, cluster: EmulatedCluster, failure: str) -> None:
         """Updating, RollingBack, and InService as it was before."""
         pause_s = self.walks.launches.timings.boot_s
 
-        def work() -> None:
+        def refuse_update() -> None:
             for status in ("RollingBack", "InService"):
                 if self.walks.launches.threads.stopping.wait(pause_s):
                     return
                 self.scaling.settle(cluster, status, failure)
 
         self.scaling.settle(cluster, "Updating")
-        self.walks.launches.threads.spawn(work, f"refuse-{cluster.name}")
+        self.walks.launches.threads.spawn(refuse_update, f"refuse-{cluster.name}")
 
-    def _restate(self, cluster: Cluster, name: str, spec: Body) -> tuple[list[Node], list[Node]]:
+    def _restate_group(
+        self, cluster: EmulatedCluster, name: str, spec: Body
+    ) -> tuple[list[EmulatedNode], list[EmulatedNode]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
         if name not in cluster.groups:
-            cluster.groups[name] = group_of(spec, self.parameters, self._image(cluster))
+            cluster.groups[name] = group_of(spec, self.parameters, self._choose_software(cluster))
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
         group.spec, group.target = dict(spec), int(spec["InstanceCount"])
@@ -307,7 +337,7 @@ class UpdateOperation(Struct):
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
 
-    def _image(self, cluster: Cluster) -> Software:
+    def _choose_software(self, cluster: EmulatedCluster) -> Software:
         """What a new group gets: of a Continuous cluster "new instance groups inherit the AMI
         from the earliest existing instance group" (the API model on ImageId).
         """
@@ -315,20 +345,20 @@ class UpdateOperation(Struct):
             return next(iter(cluster.groups.values())).software
         return Software(self.world.releases[-1], self.world.releases[-1])
 
-    def _begin(
+    def _start_update(
         self,
-        cluster: Cluster,
-        new: list[Node],
-        going: list[Node],
+        cluster: EmulatedCluster,
+        new: list[EmulatedNode],
+        going: list[EmulatedNode],
         leaving: list[str],
         before: Mapping[str, int],
     ) -> None:
         if not cluster.continuous:
             self.scaling.settle(cluster, "Updating")
-        self.walks.doom(cluster, going)
+        self.walks.mark_for_deletion(cluster, going)
         launches = self.walks.launches
 
-        def work() -> None:
+        def run_update() -> None:
             self.walks.destroy_all(cluster, going)
             with self.world.changed:
                 for name in leaving:
@@ -344,16 +374,20 @@ class UpdateOperation(Struct):
             else:
                 self.scaling.settle(cluster, "InService")
 
-        launches.threads.spawn(work, f"update-{cluster.name}")
+        launches.threads.spawn(run_update, f"update-{cluster.name}")
 
     def _roll_back(
-        self, cluster: Cluster, new: list[Node], culprit: Node, before: Mapping[str, int]
+        self,
+        cluster: EmulatedCluster,
+        new: list[EmulatedNode],
+        culprit: EmulatedNode,
+        before: Mapping[str, int],
     ) -> None:
         """What the update added goes again; what it took is not brought back."""
         failure, trouble = failure_of(culprit), culprit.trouble
         self.scaling.settle(cluster, "RollingBack", failure, trouble)
         with self.world.lock:
-            self.walks.doom(cluster, new)
+            self.walks.mark_for_deletion(cluster, new)
         self.walks.destroy_all(cluster, new)
         with self.world.changed:
             for node in new:
@@ -363,7 +397,7 @@ class UpdateOperation(Struct):
         self.scaling.settle(cluster, "InService", failure, trouble)
 
 
-def _kept(group: GroupState | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _keep_omitted_values(group: GroupState | None, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A restated group, with what stays where a request omits it."""
     before = group.spec if group else {}
     return {**{k: before[k] for k in _KEPT if k in before}, **spec}
@@ -376,14 +410,16 @@ def _check_change(group: GroupState, spec: Mapping[str, Any]) -> None:
     """
     before = group.spec.get("SlurmConfig", {}).get("NodeType")
     if before and spec["SlurmConfig"]["NodeType"] != before:
-        raise validation(f"Instance group {group.name}: NodeType cannot be changed.")
+        raise validation_error(f"Instance group {group.name}: NodeType cannot be changed.")
     for key in _FIXED:
         if spec.get(key) != group.spec.get(key):
-            raise validation(
+            raise validation_error(
                 f"Instance group {group.name}: {key} of an existing instance group cannot be "
                 "changed."
             )
     if group.role == "controller" and spec["InstanceCount"] < group.target:
-        raise validation("The controller instance group cannot be scaled down.")
+        raise validation_error("The controller instance group cannot be scaled down.")
     if group.phase:
-        raise conflict(f"Instance group {group.name} is {group.phase}; wait until it is InService.")
+        raise conflict_error(
+            f"Instance group {group.name} is {group.phase}; wait until it is InService."
+        )

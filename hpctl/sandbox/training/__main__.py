@@ -16,21 +16,21 @@ def main() -> int:
     asked: list[int] = []
     # Before the slow imports: the default action of SIGUSR1 would end the rank.
     signal.signal(signal.SIGUSR1, lambda signum, _frame: asked.append(signum))
-    given = vars(_parser().parse_args())
+    given = vars(_make_parser().parse_args())
 
-    from hpctl.sandbox.training.group import PeerLost, Place
-    from hpctl.sandbox.training.loop import CannotResume, Options, train
+    from hpctl.sandbox.training.group import PeerLost, RankPlace
+    from hpctl.sandbox.training.loop import CannotResume, Options, run_training
 
     def save_asked() -> bool:
         wanted = bool(asked)
         asked.clear()
         return wanted
 
-    place = Place.of(dict(os.environ), given.pop("bind"))
+    place = RankPlace.of(dict(os.environ), given.pop("bind"))
     options = Options(**given)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
-        train(options, place, save_asked)
+        run_training(options, place, save_asked)
     except CannotResume as error:
         print(f"training: {error}", file=sys.stderr)
         return 2
@@ -40,7 +40,7 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     get = os.environ.get
     parser = argparse.ArgumentParser("python -m hpctl.sandbox.training", description=__doc__)
     directory = get("HPCTL_CHECKPOINT_DIR")
@@ -55,16 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fast-dir", dest="fast", type=Path, default=Path(fast) if fast else None)
     resume = get("HPCTL_RESUME_FROM")
     parser.add_argument("--resume-from", type=Path, default=Path(resume) if resume else None)
-    parser.add_argument("--steps", type=_positive, default=200)
-    parser.add_argument("--checkpoint-every", type=_positive, default=10, metavar="STEPS")
-    parser.add_argument("--batch", type=_positive, default=64, help="rows over all ranks")
+    parser.add_argument("--steps", type=_parse_positive, default=200)
+    parser.add_argument("--checkpoint-every", type=_parse_positive, default=10, metavar="STEPS")
+    parser.add_argument("--batch", type=_parse_positive, default=64, help="rows over all ranks")
     parser.add_argument("--step-s", type=float, default=0.25, help="least seconds a step takes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bind", default="", help="address that rank 0 listens on")
     return parser
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")

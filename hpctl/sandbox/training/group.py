@@ -38,7 +38,7 @@ class PeerLost(Exception):
     """A rank went away, or never came: this attempt is over."""
 
 
-class Place(Struct, frozen=True):
+class RankPlace(Struct, frozen=True):
     """Where this process stands, as Slurm names it. `attempt` is `<job>.<restart>.<step>`."""
 
     rank: int
@@ -48,7 +48,7 @@ class Place(Struct, frozen=True):
     bind: str
 
     @classmethod
-    def of(cls, environment: dict[str, str], bind: str = "") -> Place:
+    def of(cls, environment: dict[str, str], bind: str = "") -> RankPlace:
         """Read srun's environment; alone (rank 0 of 1) where there is none."""
         get = environment.get
         node = get("SLURMD_NODENAME", "")
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True):
 class ProcessGroup:
     """Connected ranks. Use `join`, then `all_reduce`, `gather` and `broadcast`, then `close`."""
 
-    def __init__(self, place: Place, nonce: str, peers: list[Connection]) -> None:
+    def __init__(self, place: RankPlace, nonce: str, peers: list[Connection]) -> None:
         self.place = place
         self.nonce = nonce
         self._peers = peers  # rank 0: ranks 1..n-1 in order; others: rank 0 alone
@@ -84,11 +84,11 @@ class ProcessGroup:
         Nobody gets it before the monotonic time `not_before`: rank 0 paces the group.
         """
         if self.place.rank:
-            _send(self._peers[0], vector.tobytes())
-            return np.frombuffer(_receive(self._peers[0]))
+            _send_message(self._peers[0], vector.tobytes())
+            return np.frombuffer(_receive_message(self._peers[0]))
         total: Floats = vector.copy()
         for peer in self._peers:
-            total += np.frombuffer(_receive(peer))
+            total += np.frombuffer(_receive_message(peer))
         time.sleep(max(0.0, not_before - time.monotonic()))
         self.broadcast(total.tobytes())
         return total
@@ -96,16 +96,16 @@ class ProcessGroup:
     def gather(self, message: bytes) -> list[bytes]:
         """On rank 0 everyone's message in rank order; on the others an empty list."""
         if self.place.rank:
-            _send(self._peers[0], message)
+            _send_message(self._peers[0], message)
             return []
-        return [message, *(_receive(peer) for peer in self._peers)]
+        return [message, *(_receive_message(peer) for peer in self._peers)]
 
     def broadcast(self, message: bytes = b"") -> bytes:
         """Rank 0's message, on every rank."""
         if self.place.rank:
-            return _receive(self._peers[0])
+            return _receive_message(self._peers[0])
         for peer in self._peers:
-            _send(peer, message)
+            _send_message(peer, message)
         return message
 
     def close(self) -> None:
@@ -114,21 +114,21 @@ class ProcessGroup:
             peer.close()
 
 
-def join(place: Place, directory: Path) -> ProcessGroup:
+def join_group(place: RankPlace, directory: Path) -> ProcessGroup:
     """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
     meeting = directory / f"rendezvous-{place.attempt}.json"
     deadline = time.monotonic() + JOIN_S
     if place.rank == 0:
-        return _listen(place, meeting, deadline)
+        return _accept_ranks(place, meeting, deadline)
     while time.monotonic() < deadline:
-        group = _knock(place, meeting)
+        group = _try_connect(place, meeting)
         if group is not None:
             return group
         time.sleep(0.05)
     raise PeerLost(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
 
 
-def _listen(place: Place, meeting: Path, deadline: float) -> ProcessGroup:
+def _accept_ranks(place: RankPlace, meeting: Path, deadline: float) -> ProcessGroup:
     nonce = secrets.token_hex(8)
     peers: dict[int, Connection] = {}
     with socket.create_server((place.bind, 0)) as server:
@@ -139,16 +139,16 @@ def _listen(place: Place, meeting: Path, deadline: float) -> ProcessGroup:
         while len(peers) < place.size - 1:
             server.settimeout(max(0.001, deadline - time.monotonic()))
             try:
-                peer = _connection(server.accept()[0])
+                peer = _make_connection(server.accept()[0])
             except TimeoutError:
                 raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
-            if (rank := _admitted(peer, nonce, place.size)) and rank not in peers:
+            if (rank := _admit_rank(peer, nonce, place.size)) and rank not in peers:
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
     return ProcessGroup(place, nonce, [peers[rank] for rank in sorted(peers)])
 
 
-def _admitted(peer: Connection, nonce: str, size: int) -> int:
+def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
     """The rank that asks to join, which is answered; 0 where it is none of this meeting's."""
     with contextlib.suppress(OSError, EOFError, ValueError):
         if peer.poll(5.0):
@@ -159,12 +159,12 @@ def _admitted(peer: Connection, nonce: str, size: int) -> int:
     return 0
 
 
-def _knock(place: Place, meeting: Path) -> ProcessGroup | None:
+def _try_connect(place: RankPlace, meeting: Path) -> ProcessGroup | None:
     """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
     try:
         there = json.loads(meeting.read_text())
         address = (there["host"], there["port"])
-        peer = _connection(socket.create_connection(address, timeout=5.0))
+        peer = _make_connection(socket.create_connection(address, timeout=5.0))
         peer.send_bytes(f"{there['nonce']} {place.rank}".encode())
         peer.recv_bytes(1)
         return ProcessGroup(place, there["nonce"], [peer])
@@ -172,7 +172,7 @@ def _knock(place: Place, meeting: Path) -> ProcessGroup | None:
         return None
 
 
-def _connection(peer: socket.socket) -> Connection:
+def _make_connection(peer: socket.socket) -> Connection:
     """A socket as one of whole messages, on which a silent peer is an OSError after PEER_S."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -181,14 +181,14 @@ def _connection(peer: socket.socket) -> Connection:
     return Connection(peer.detach())
 
 
-def _send(peer: Connection, message: bytes) -> None:
+def _send_message(peer: Connection, message: bytes) -> None:
     try:
         peer.send_bytes(message)
     except OSError as error:
         raise PeerLost(f"a rank is gone: {error}") from error
 
 
-def _receive(peer: Connection) -> bytes:
+def _receive_message(peer: Connection) -> bytes:
     try:
         return peer.recv_bytes()
     except (OSError, EOFError) as error:

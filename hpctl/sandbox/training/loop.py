@@ -20,8 +20,8 @@ from hpctl.checkpoints.formats import manifest
 from hpctl.checkpoints.formats.manifest import ManifestFile
 from hpctl.checkpoints.hpctl_checkpoint import NAME, publish
 from hpctl.sandbox.training import model
-from hpctl.sandbox.training.group import Place, ProcessGroup, join
-from hpctl.sandbox.training.model import Floats, Recorder, State
+from hpctl.sandbox.training.group import ProcessGroup, RankPlace, join_group
+from hpctl.sandbox.training.model import Floats, Recorder, TrainingState
 
 VECTORS = ("weights", "mean", "square")
 """What of the state is cut into shards."""
@@ -31,8 +31,13 @@ class CannotResume(Exception):
     """The checkpoint that the job is to start from cannot be used."""
 
 
-def save(
-    group: ProcessGroup, directory: Path, state: State, meta: dict[str, str], *, shared: bool = True
+def save_checkpoint(
+    group: ProcessGroup,
+    directory: Path,
+    state: TrainingState,
+    meta: dict[str, str],
+    *,
+    shared: bool = True,
 ) -> Path:
     """Write this step's checkpoint, all ranks together. Returns its directory.
 
@@ -45,7 +50,7 @@ def save(
     mine.mkdir(parents=True, exist_ok=True)
     rank, size = group.place.rank, group.place.size
     shard = mine / f"rank-{rank:05d}.npz"
-    part = _part(len(state.weights), group.place)
+    part = _slice_part(len(state.weights), group.place)
     with shard.open("wb") as file:
         np.savez(file, **{name: getattr(state, name)[part] for name in VECTORS})
         file.flush()
@@ -60,7 +65,7 @@ def save(
     return final
 
 
-def load(directory: Path, meta: dict[str, str]) -> State:
+def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
     """The state that a checkpoint holds, from all its shards, whatever their number.
 
     Raises CannotResume where it is not whole, or is another model's, and OSError.
@@ -78,10 +83,10 @@ def load(directory: Path, meta: dict[str, str]) -> State:
         with np.load(directory / file.path) as shard:
             pieces.append([shard[name] for name in VECTORS])
     weights, mean, square = map(np.concatenate, zip(*pieces, strict=True))
-    return State(weights, mean, square, document.step)
+    return TrainingState(weights, mean, square, document.step)
 
 
-def _part(length: int, place: Place) -> slice:
+def _slice_part(length: int, place: RankPlace) -> slice:
     """This rank's one of nearly equal parts of a vector, or of a batch's rows."""
     return slice(length * place.rank // place.size, length * (place.rank + 1) // place.size)
 
@@ -100,36 +105,38 @@ class Options(Struct, frozen=True):
     """A directory on each node's own disk, for all checkpoints."""
 
 
-def train(options: Options, place: Place, save_asked: Callable[[], bool]) -> None:
+def run_training(options: Options, place: RankPlace, save_asked: Callable[[], bool]) -> None:
     """Train from the resume point to the last step, and leave `final.json` (rank 0).
 
     `save_asked()` is asked once a step; if it is true on any rank, all save after that step.
     Raises PeerLost, CannotResume, OSError.
     """
-    group = join(place, options.directory)
+    group = join_group(place, options.directory)
     try:
-        _train(options, group, save_asked)
+        _train_steps(options, group, save_asked)
     finally:
         group.close()
 
 
-def _train(options: Options, group: ProcessGroup, save_asked: Callable[[], bool]) -> None:
-    data, vocabulary = model.corpus()
-    shape = model.Shape(vocabulary)
+def _train_steps(options: Options, group: ProcessGroup, save_asked: Callable[[], bool]) -> None:
+    data, vocabulary = model.load_corpus()
+    shape = model.ModelShape(vocabulary)
     meta = {"model": repr(shape), "seed": str(options.seed), "batch": str(options.batch)}
     if options.resume_from is None:
-        state = model.State.start(shape, options.seed)
+        state = model.TrainingState.start(shape, options.seed)
     else:
-        state = load(options.resume_from, meta)
+        state = load_checkpoint(options.resume_from, meta)
     hosts = [each.decode() for each in group.gather(group.place.host.encode())]
     pen = None
     if group.place.rank == 0:
         pen = Recorder(options.directory, group.name, state.step, hosts)
 
-    shard = _part(options.batch, group.place)
+    shard = _slice_part(options.batch, group.place)
     while state.step < options.steps:
         not_before = time.monotonic() + options.step_s
-        windows, targets = model.batch(data, shape, options.seed, state.step + 1, options.batch)
+        windows, targets = model.make_batch(
+            data, shape, options.seed, state.step + 1, options.batch
+        )
         loss, gradient = model.loss_and_gradient(
             state.weights, shape, windows[shard], targets[shard]
         )
@@ -142,7 +149,7 @@ def _train(options: Options, group: ProcessGroup, save_asked: Callable[[], bool]
         due = state.step % options.checkpoint_every == 0 or state.step == options.steps
         if due or total[-1] > 0:
             place = options.fast or options.directory
-            save(group, place, state, meta, shared=options.fast is None)
+            save_checkpoint(group, place, state, meta, shared=options.fast is None)
     if pen is not None:
         pen.final(state.weights, state.step)
         pen.close()

@@ -32,21 +32,21 @@ Ints = NDArray[np.int64]
 TEXT = Path(__file__).with_name("romeo.txt")
 
 
-class Shape(Struct, frozen=True):
+class ModelShape(Struct, frozen=True):
     """The sizes of the model: of the alphabet, and of the window in characters."""
 
     vocabulary: int
     context: int = 4
 
 
-def corpus() -> tuple[Ints, int]:
+def load_corpus() -> tuple[Ints, int]:
     """The text as indices into its sorted alphabet, and the alphabet's size."""
     text = TEXT.read_text(encoding="ascii")
     index = {character: i for i, character in enumerate(sorted(set(text)))}
     return np.array([index[character] for character in text], dtype=np.int64), len(index)
 
 
-def batch(data: Ints, shape: Shape, seed: int, step: int, size: int) -> tuple[Ints, Ints]:
+def make_batch(data: Ints, shape: ModelShape, seed: int, step: int, size: int) -> tuple[Ints, Ints]:
     """The whole batch of a step: windows and the character after each.
 
     Derived from (seed, step) alone, so a resumed run sees what the undisturbed one saw.
@@ -57,7 +57,7 @@ def batch(data: Ints, shape: Shape, seed: int, step: int, size: int) -> tuple[In
 
 
 def loss_and_gradient(
-    weights: Floats, shape: Shape, windows: Ints, targets: Ints
+    weights: Floats, shape: ModelShape, windows: Ints, targets: Ints
 ) -> tuple[float, Floats]:
     """Cross-entropy in nats summed over the rows, and its gradient. Sums, not means: shards of
     unequal length then add up to the whole batch's gradient."""
@@ -74,7 +74,7 @@ def loss_and_gradient(
     return loss, gradient.ravel()
 
 
-class State(Struct):
+class TrainingState(Struct):
     """What a checkpoint holds: weights, Adam's two moments, and the steps done so far."""
 
     weights: Floats
@@ -83,7 +83,7 @@ class State(Struct):
     step: int = 0
 
     @classmethod
-    def start(cls, shape: Shape, seed: int) -> State:
+    def start(cls, shape: ModelShape, seed: int) -> TrainingState:
         """Step 0: small random weights."""
         random = np.random.Generator(np.random.PCG64([seed, 0]))
         weights = 0.1 * random.standard_normal(shape.context * shape.vocabulary**2)
@@ -111,13 +111,13 @@ class Recorder:
         self._attempt = attempt
         self._first = True
         self._progress = (directory / f"progress-{attempt}.txt").open("a", encoding="ascii")
-        self._event("start", start_step=start_step, hosts=hosts)
+        self._append_event("start", start_step=start_step, hosts=hosts)
 
     def step(self, step: int, loss: float) -> None:
         """A step is done on every rank. `loss` in nats per character."""
         if self._first:
             self._first = False
-            self._event("first_step", step=step)
+            self._append_event("first_step", step=step)
         self._progress.write(f"{step} {loss:.6f}\n")
         self._progress.flush()
         print(f"step {step} loss {loss:.4f}", flush=True)
@@ -129,14 +129,14 @@ class Recorder:
 
     def final(self, weights: Floats, step: int) -> None:
         """Write `final.json`, atomically. The digest is over the weights' raw bytes."""
-        started = [line for line in attempts(self._directory) if line["event"] == "start"]
+        started = [line for line in read_attempts(self._directory) if line["event"] == "start"]
         document = {
             "sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
             "steps": step,
             "attempts": [line["attempt"] for line in started],
             "resumed_from": [line["start_step"] for line in started[1:]],
             "steps_lost": steps_lost(self._directory),
-            "finished_at": _now(),
+            "finished_at": _format_now(),
         }
         temporary = self._directory / f".{FINAL}.{os.getpid()}"
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -146,13 +146,13 @@ class Recorder:
         progress.done()
         print(f"done: {step} steps, weights sha256 {document['sha256']}", flush=True)
 
-    def _event(self, event: str, **facts: object) -> None:
-        line = json.dumps({"attempt": self._attempt, "event": event, "at": _now(), **facts})
+    def _append_event(self, event: str, **facts: object) -> None:
+        line = json.dumps({"attempt": self._attempt, "event": event, "at": _format_now(), **facts})
         with (self._directory / ATTEMPTS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
-def attempts(directory: Path) -> list[dict[str, Any]]:
+def read_attempts(directory: Path) -> list[dict[str, Any]]:
     """The lines of `attempts.jsonl`, oldest first; none where there is no such file."""
     try:
         text = (directory / ATTEMPTS).read_text(encoding="utf-8")
@@ -165,7 +165,7 @@ def steps_lost(directory: Path) -> list[int]:
     """For each attempt but the first: steps done before it, less the step it started from."""
     lost: list[int] = []
     reached = 0
-    for number, line in enumerate(a for a in attempts(directory) if a["event"] == "start"):
+    for number, line in enumerate(a for a in read_attempts(directory) if a["event"] == "start"):
         if number:
             lost.append(max(0, reached - line["start_step"]))
         reached = max(line["start_step"], last_step(directory, line["attempt"]))
@@ -182,5 +182,5 @@ def last_step(directory: Path, attempt: str) -> int:
     return int(done[-1]) if done else 0
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")

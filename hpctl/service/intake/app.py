@@ -126,7 +126,7 @@ class ReportQueue:
             try:
                 self._check_newer(report)
             except Refusal as refusal:
-                _settle(stored, refusal)
+                _settle_request(stored, refusal)
                 continue
             self._busy.add(report.node)
             batch.append((report, stored))
@@ -137,9 +137,9 @@ class ReportQueue:
             writing = asyncio.get_running_loop().run_in_executor(
                 self._pool, self._sink.accept, *reports
             )
-            writing.add_done_callback(lambda done: self._written(batch, done.exception()))
+            writing.add_done_callback(lambda done: self._finish_batch(batch, done.exception()))
 
-    def _written(
+    def _finish_batch(
         self, batch: list[tuple[Report, asyncio.Future[None]]], error: BaseException | None
     ) -> None:
         self._writes -= 1
@@ -153,7 +153,7 @@ class ReportQueue:
             self._busy.discard(report.node)
             if refusal is None:
                 self._note(report)
-            _settle(stored, refusal)
+            _settle_request(stored, refusal)
         self._write()
 
     def _check_newer(self, message: Report | wire.Heartbeat) -> None:
@@ -172,7 +172,7 @@ class ReportQueue:
         self._newest[node] = max(now, self._newest.get(node, now))
 
 
-def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
+def _settle_request(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
     """Tell the request that waits, if it still does: a client may have gone."""
     if stored.cancelled():
         return
@@ -201,16 +201,18 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     """
     registry = registry or CollectorRegistry()
 
-    async def healthz(_: Request) -> Response:
+    async def answer_healthz(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     more = _Scraped(scrape)
 
-    async def metrics(_: Request) -> Response:
+    async def answer_metrics(_: Request) -> Response:
         text = generate_latest(registry) + await more.now()
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    others = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
+    others = Starlette(
+        routes=[Route("/healthz", answer_healthz), Route("/metrics", answer_metrics), *routes]
+    )
     # A redirect would name whatever host the client said in its Host header.
     others.router.redirect_slashes = False
     reports = _Reports(settings, address_of, ReportQueue(sink), registry, order_for)
@@ -227,13 +229,13 @@ def discovery_route(discover: Callable[[], bytes]) -> Route:
     Prometheus keeps what it had where there is no answer."""
     known = _Scraped(discover)
 
-    async def sd(_: Request) -> Response:
+    async def answer_discovery(_: Request) -> Response:
         try:
             return Response(await known.now(), media_type="application/json")
         except Refusal as refusal:
             return Response(refusal.as_json, refusal.status, media_type="application/json")
 
-    return Route("/sd", sd)
+    return Route("/sd", answer_discovery)
 
 
 class _Scraped:
@@ -312,7 +314,7 @@ class _Reports:
             # sent to the leader has nothing more to say here.
             status, close = refusal.status, refusal.status in (408, 413, 421)
             answer = refusal.as_json
-        answered, proof = wire.answered(authorization, status, answer), ""
+        answered, proof = wire.make_answer_payload(authorization, status, answer), ""
         if session is not None:
             proof = session.proof(answered)
         elif credential is not None:

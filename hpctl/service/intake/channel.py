@@ -26,7 +26,7 @@ MAX_FRAME = 128 * 1024 * 1024
 """intake.MOST reports of wire.MAX_BODY bytes, and some."""
 
 
-class Store(Struct, frozen=True, tag=True):
+class StoreReports(Struct, frozen=True, tag=True):
     """Authenticated reports, to be stored before the answer. Answered with nothing."""
 
     reports: tuple[Report, ...]
@@ -40,15 +40,15 @@ class FromJob(Struct, frozen=True, tag=True):
     asked: datetime
 
 
-class Request(Struct, frozen=True, tag=True):
+class RelayedRequest(Struct, frozen=True, tag=True):
     """What a proved user on the host of that address asks for. Answered with its number."""
 
-    asked: wire.Asked
+    asked: wire.OperatorRequest
     uid: int
     address: str
 
 
-class Alerts(Struct, frozen=True, tag=True):
+class TakeAlerts(Struct, frozen=True, tag=True):
     """The body of an authenticated notification. Answered with counts."""
 
     body: bytes
@@ -62,7 +62,7 @@ class Discover(Struct, frozen=True, tag=True):
     """Somebody reads /sd. Answered with Prometheus' HTTP service discovery, JSON."""
 
 
-Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape | Discover
+Question: TypeAlias = StoreReports | FromJob | RelayedRequest | TakeAlerts | Scrape | Discover
 
 
 class Ask(Struct, frozen=True, tag=True):
@@ -96,7 +96,7 @@ class ChannelRefusal(Struct, frozen=True, tag=True):
     more: dict[str, Any]
 
 
-class Nodes(Struct, frozen=True, tag=True):
+class IntakeNodes(Struct, frozen=True, tag=True):
     """The address that Slurm has for each of its nodes; what waits for a node's agent."""
 
     addresses: dict[NodeName, str]
@@ -128,13 +128,13 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 FromIntake: TypeAlias = Ask | Beats
-ToIntake: TypeAlias = Setup | Nodes | Asks | Leads | ChannelAnswer | ChannelRefusal
+ToIntake: TypeAlias = Setup | IntakeNodes | Asks | Leads | ChannelAnswer | ChannelRefusal
 
 _from_intake = msgspec.msgpack.Decoder(FromIntake)
 _to_intake = msgspec.msgpack.Decoder(ToIntake)
 
 
-class Channel:
+class IntakeChannel:
     """One end. `send` may be called from any thread, `receive` from one."""
 
     def __init__(self, end: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> None:
@@ -143,12 +143,12 @@ class Channel:
         self._sending = threading.Lock()
 
     @classmethod
-    def of_daemon(cls, end: socket.socket) -> Channel:
+    def of_daemon(cls, end: socket.socket) -> IntakeChannel:
         """The daemon's end, which hears FromIntake."""
         return cls(end, _from_intake)
 
     @classmethod
-    def of_intake(cls, end: socket.socket) -> Channel:
+    def of_intake(cls, end: socket.socket) -> IntakeChannel:
         """The intake's end, which hears ToIntake."""
         return cls(end, _to_intake)
 

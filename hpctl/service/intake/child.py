@@ -33,8 +33,8 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.reader import open_journal
 from hpctl.engine.journal.source import file_url
 from hpctl.engine.journal.sqlite_source import publish_copy
-from hpctl.engine.request_intake import route as request_route
-from hpctl.service.alerts import routes as alert_routes
+from hpctl.engine.request_intake import make_route as request_route
+from hpctl.service.alerts import make_routes as alert_routes
 from hpctl.service.intake import channel
 from hpctl.service.intake.app import discovery_route, intake_app
 from hpctl.service.intake.server import RESERVED, Bounds, Connections, IntakeServer
@@ -90,14 +90,14 @@ def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegi
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
     """
 
-    async def copied(_body: bytes, _who: munge.Credential) -> bytes:
+    async def make_copy(_body: bytes, _who: munge.Credential) -> bytes:
         await run_in_threadpool(copies.make)
         return b"{}"
 
     text = "Requested journal copies refused."
     refused = RefusalCounter("hpctl_copies_refused", text, registry)
     return proved_route(
-        path=wire.COPY_PATH, most=64, settings=settings, answer_to=copied, refused=refused
+        path=wire.COPY_PATH, most=64, settings=settings, answer_to=make_copy, refused=refused
     )
 
 
@@ -114,7 +114,7 @@ MEMORY = 1024 * 1024 * 1024
 class DaemonClient:
     """The daemon as the intake's process reaches it: the `ReportSink` of this process, and more."""
 
-    def __init__(self, line: channel.Channel) -> None:
+    def __init__(self, line: channel.IntakeChannel) -> None:
         self._line = line
         self.leading = Leading(until=0.0)
         self.asks: dict[NodeName, StackAsk] = {}
@@ -146,9 +146,9 @@ class DaemonClient:
 
     def accept(self, *reports: Report) -> None:
         """Have reports stored, and keep the digests of their findings."""
-        self.ask(channel.Store(reports))
+        self.ask(channel.StoreReports(reports))
         for report in reports:
-            self._held[report.node] = (report.generation, wire.digest(report.findings))
+            self._held[report.node] = (report.generation, wire.digest_findings(report.findings))
 
     def heard(self, heartbeat: wire.Heartbeat) -> bool:
         """Note a heartbeat; False where its findings are not those that were stored."""
@@ -184,17 +184,19 @@ class DaemonClient:
             raise Unavailable("Slurm has not answered yet", "the agent will try again")
         return self._addresses.get(node)
 
-    def take_job_report(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+    def take_job_report(
+        self, report: JobReport, uid: int, asked: datetime
+    ) -> job_wire.JobReportAck:
         """What the daemon answers to a job's report. Raises Refusal."""
         return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
 
-    def take_request(self, asked: wire.Asked, uid: int, address: str) -> int:
+    def take_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """The number of an operator's request. Raises Refusal."""
-        return int(self.ask(channel.Request(asked, uid, address)))
+        return int(self.ask(channel.RelayedRequest(asked, uid, address)))
 
     def take(self, body: bytes) -> dict[str, int]:
         """What the daemon answers to a notification of alerts. Raises Refusal."""
-        return msgspec.json.decode(self.ask(channel.Alerts(body)), type=dict[str, int])
+        return msgspec.json.decode(self.ask(channel.TakeAlerts(body)), type=dict[str, int])
 
     def scrape(self) -> bytes:
         """The daemon's own metrics; nothing while it is busy."""
@@ -219,7 +221,7 @@ class DaemonClient:
 
     def _receive(self, message: channel.ToIntake) -> None:
         match message:
-            case channel.Nodes(addresses, orders):
+            case channel.IntakeNodes(addresses, orders):
                 self._addresses, self.orders = addresses, orders
             case channel.Asks(stacks):
                 self.asks.clear()
@@ -249,7 +251,7 @@ class RouteParts(Struct, frozen=True):
 MakeRoute = Callable[[RouteParts], Route]
 
 
-def application(
+def make_application(
     setup: channel.Setup,
     daemon: DaemonClient,
     registry: CollectorRegistry,
@@ -278,21 +280,25 @@ def application(
     )  # fmt: skip
 
 
-def count(crowd: Connections, registry: CollectorRegistry) -> None:
+def register_gauges(crowd: Connections, registry: CollectorRegistry) -> None:
     """Show how many connections there are."""
     Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
     dropped = Gauge("hpctl_intake_dropped", "Closed for lack of space or time.", registry=registry)
     dropped.set_function(lambda: crowd.dropped)
 
 
-def serve(listener: socket.socket, line: channel.Channel, others: Sequence[MakeRoute] = ()) -> None:
+def serve_intake(
+    listener: socket.socket, line: channel.IntakeChannel, others: Sequence[MakeRoute] = ()
+) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    app = application(setup, daemon, registry, others)
-    server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
-    count(server.connections, registry)
+    app = make_application(setup, daemon, registry, others)
+    server = IntakeServer(
+        app, bounds=Bounds(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
+    )
+    register_gauges(server.connections, registry)
     server.start(listener=listener)
     threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
     daemon.listen()
@@ -300,7 +306,7 @@ def serve(listener: socket.socket, line: channel.Channel, others: Sequence[MakeR
     os._exit(0)
 
 
-def _descriptors() -> int:
+def _raise_descriptor_limit() -> int:
     """How many descriptors this process may have, after it took all that it may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -323,7 +329,7 @@ def main(others: Sequence[MakeRoute] = ()) -> None:
     logging.basicConfig(
         level=int(sys.argv[3]), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    serve(listener, channel.Channel.of_intake(ours), others)
+    serve_intake(listener, channel.IntakeChannel.of_intake(ours), others)
 
 
 if __name__ == "__main__":

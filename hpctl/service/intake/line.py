@@ -20,17 +20,17 @@ class IntakeLine:
     def __init__(self) -> None:
         """Nothing is sent before `connect`."""
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="intake-send")
-        self._channel: channel.Channel | None = None
+        self._channel: channel.IntakeChannel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
         self._orders: Mapping[NodeName, str] = {}
         self._closed = threading.Event()
 
-    def connect(self, end: channel.Channel) -> None:
+    def connect(self, end: channel.IntakeChannel) -> None:
         """Talk to the process that was just started, and send it the nodes."""
         self._channel = end
         self._sender.submit(self._send_nodes)
 
-    def disconnect(self) -> None:
+    def detach_channel(self) -> None:
         """Send nothing until the next process."""
         self._channel = None
 
@@ -68,4 +68,4 @@ class IntakeLine:
 
     def _send_nodes(self) -> None:
         if self._addresses is not None:
-            self.send(channel.Nodes(dict(self._addresses), dict(self._orders)))
+            self.send(channel.IntakeNodes(dict(self._addresses), dict(self._orders)))

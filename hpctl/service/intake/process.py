@@ -24,11 +24,11 @@ from msgspec import Struct
 from prometheus_client import generate_latest
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.request_intake import RequestHandler
 from hpctl.service.alerts import Webhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeLine
-from hpctl.service.intake.server import listen
+from hpctl.service.intake.server import open_listener
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -57,7 +57,7 @@ LEADS_S: Final = 2.0
 """How often the intake hears whether the daemon leads, and how long it believes that."""
 
 
-class Leadership(Protocol):
+class LeadershipStatus(Protocol):
     """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
 
     @property
@@ -76,10 +76,10 @@ class Alone:
     leader_address = ""
 
 
-class JobReports(Protocol):
+class JobReportSink(Protocol):
     """Takes the reports of the supervisors inside jobs."""
 
-    def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+    def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.JobReportAck:
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
 
 
@@ -90,19 +90,19 @@ class Backend(Struct, frozen=True):
     """
 
     health: NodeHealthStore
-    requests: RequestDesk
+    requests: RequestHandler
     webhook: Webhook
     metrics: Metrics
-    leadership: Leadership = Alone()
-    jobs: JobReports | None = None
+    leadership: LeadershipStatus = Alone()
+    jobs: JobReportSink | None = None
     on_gauges: Sequence[Callable[[Generation, Mapping[str, float]], None]] = ()
 
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
         if self.health.heard(heartbeat):
-            self._hear(heartbeat.generation, heartbeat.gauges)
+            self._note_gauges(heartbeat.generation, heartbeat.gauges)
 
-    def _hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+    def _note_gauges(self, generation: Generation, gauges: Mapping[str, float]) -> None:
         for hear in self.on_gauges:
             hear(generation, gauges)
 
@@ -112,21 +112,23 @@ class Backend(Struct, frozen=True):
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
         """
-        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.serves):
+        if not (
+            isinstance(question, channel.TakeAlerts | channel.Scrape) or self.leadership.serves
+        ):
             Leading(0.0, self.leadership.leader_address).check()
         match question:
-            case channel.Store(reports):
+            case channel.StoreReports(reports):
                 self.health.accept(*reports)
                 for report in reports:
-                    self._hear(report.generation, report.gauges)
+                    self._note_gauges(report.generation, report.gauges)
                 return b""
             case channel.FromJob(report, uid, asked):
                 if self.jobs is None:
                     raise Refusal(404, "unknown_job", "this daemon takes no reports of jobs")
                 return job_wire.encode_taken(self.jobs.take(report, uid, asked))
-            case channel.Request(asked_for, uid, address):
+            case channel.RelayedRequest(asked_for, uid, address):
                 return str(self.requests.take(asked_for, uid, address)).encode()
-            case channel.Alerts(body):
+            case channel.TakeAlerts(body):
                 return msgspec.json.encode(self.webhook.take(body))
             case channel.Scrape():
                 return generate_latest(self.metrics.registry)
@@ -156,7 +158,7 @@ class IntakeProcess:
         self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: channel.Channel | None = None
+        self._channel: channel.IntakeChannel | None = None
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -175,7 +177,7 @@ class IntakeProcess:
     def start(self) -> None:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
         host, _, port = self._listen_on.rpartition(":")
-        self._listener = listen(host or "0.0.0.0", int(port))  # noqa: S104
+        self._listener = open_listener(host or "0.0.0.0", int(port))  # noqa: S104
         self._thread.start()
         threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
         if not self._up.wait(START_S):
@@ -231,7 +233,7 @@ class IntakeProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
             )
-        self._channel = channel.Channel.of_daemon(ours)
+        self._channel = channel.IntakeChannel.of_daemon(ours)
         self._channel.send(self._setup)
         self._channel.send(self._leads())
         self._line.connect(self._channel)
@@ -268,10 +270,10 @@ class IntakeProcess:
                     for heartbeat in heartbeats:
                         self._backend.heard(heartbeat)
                 case channel.Ask(number, what):
-                    pool = self._reports if isinstance(what, channel.Store) else self._others
+                    pool = self._reports if isinstance(what, channel.StoreReports) else self._others
                     pool.submit(self._answer, end, number, what)
 
-    def _answer(self, end: channel.Channel, number: int, what: channel.Question) -> None:
+    def _answer(self, end: channel.IntakeChannel, number: int, what: channel.Question) -> None:
         message: channel.ToIntake
         try:
             message = channel.ChannelAnswer(number, self._backend.answer(what))
@@ -293,6 +295,6 @@ class IntakeProcess:
             self._process.kill()
             self._process.wait()
         if threading.current_thread() is self._thread and self._channel is not None:
-            self._line.disconnect()
+            self._line.detach_channel()
             end, self._channel = self._channel, None
             end.close()

@@ -55,7 +55,7 @@ class AcceptFilter:
         self._serving: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None
         listener.setblocking(False)
-        self._resume()
+        self._resume_accepting()
 
     def close(self) -> None:
         """Accept no more, and drop whoever has not finished a head."""
@@ -65,7 +65,7 @@ class AcceptFilter:
         for client in [*self._held]:
             self._drop(client)
 
-    def _resume(self) -> None:
+    def _resume_accepting(self) -> None:
         self._left = ACCEPTS
         self._loop.add_reader(self._listener, self._accept)
 
@@ -81,18 +81,18 @@ class AcceptFilter:
             else:
                 self.take(client, str(address[0]) if address else "")
         self._loop.remove_reader(self._listener)
-        self._paused = self._loop.call_later(EVERY_S, self._resume)
+        self._paused = self._loop.call_later(EVERY_S, self._resume_accepting)
 
     def take(self, client: socket.socket, address: str) -> None:
         """Hold a connection until its first head is here."""
         client.setblocking(False)
-        peer = Peer(address, partial(self._drop, client))
+        peer = ConnectedPeer(address, partial(self._drop, client))
         self._held[client] = bytearray()
         self._crowd.made(peer)
         if client in self._held:
             self._loop.add_reader(client, self._read, client, peer)
 
-    def _read(self, client: socket.socket, peer: Peer) -> None:
+    def _read(self, client: socket.socket, peer: ConnectedPeer) -> None:
         held = self._held[client]
         try:
             came = client.recv(MAX_HEAD)
@@ -149,7 +149,7 @@ def tune_interpreter() -> None:
     gc.set_threshold(2_000, 20, 500)
 
 
-class _Joined:
+class _JoinedTransport:
     """A transport that keeps the head of an answer back until its body is there.
 
     uvicorn writes the two apart: two system calls, two packets, and twice the interpreter given
@@ -205,9 +205,9 @@ class _Bounded(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         plain = cast(asyncio.Transport, transport)
-        self._joined = _Joined(plain)
+        self._joined = _JoinedTransport(plain)
         super().connection_made(cast(asyncio.Transport, self._joined))
-        self._peer = Peer(self.client[0] if self.client else "", plain.abort)
+        self._peer = ConnectedPeer(self.client[0] if self.client else "", plain.abort)
         self._crowd.made(self._peer)
         first, self._first = self._first, b""
         if first and not plain.is_closing():
@@ -283,7 +283,7 @@ class _Bounded(HttpToolsProtocol):
             self._crowd.waits(self._peer)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """The socket to listen on: systemd's, where it passes one, else a new one.
 
     Raises Unavailable where the address cannot be had, or systemd's is another.
@@ -357,18 +357,18 @@ class IntakeServer:
     def start(self, timeout_s: float = 10.0, listener: socket.socket | None = None) -> None:
         """Listen, or take what listens already; serve, and wait until it does."""
         tune_interpreter()
-        ours = listener or listen(self.host, self.port)
+        ours = listener or open_listener(self.host, self.port)
         self.port = 0 if ours.family == socket.AF_UNIX else ours.getsockname()[1]
         ready = threading.Event()
 
-        def serve() -> None:
+        def run_server() -> None:
             try:
                 asyncio.run(self._serve(ours, ready))
             finally:
                 ready.set()
                 ours.close()
 
-        self._thread = threading.Thread(target=serve, name="intake-http", daemon=True)
+        self._thread = threading.Thread(target=run_server, name="intake-http", daemon=True)
         self._thread.start()
         if not ready.wait(timeout_s) or not self._server.started:
             raise Unavailable(f"the intake did not start on {self.host}:{self.port}")
@@ -439,7 +439,7 @@ class Bounds(Struct, frozen=True):
     waiting_bytes: int = 32 * 1024 * 1024
 
 
-class Peer:
+class ConnectedPeer:
     """One connection. `drop` ends it at once and leads to `Connections.lost`."""
 
     def __init__(self, address: str, drop: Callable[[], None]) -> None:
@@ -457,9 +457,9 @@ class Connections:
 
     def __init__(self, bounds: Bounds, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._bounds, self._monotonic = bounds, monotonic
-        self._all: dict[Peer, None] = {}
-        self._waiting: dict[Peer, None] = {}
-        self._groups: dict[Hashable, dict[Peer, None]] = {}
+        self._all: dict[ConnectedPeer, None] = {}
+        self._waiting: dict[ConnectedPeer, None] = {}
+        self._groups: dict[Hashable, dict[ConnectedPeer, None]] = {}
         self._bytes = 0
         self.dropped = 0
         """How many were ended for want of room or time."""
@@ -467,11 +467,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
-    def made(self, peer: Peer) -> None:
+    def made(self, peer: ConnectedPeer) -> None:
         """A peer has connected; it, or an older one that waits, is dropped where room is out."""
         self._all[peer] = None
         bounds = self._bounds
-        crowded = self._oldest(("waiting", peer.address), bounds.waiting_of_address)
+        crowded = self._find_oldest(("waiting", peer.address), bounds.waiting_of_address)
         if crowded is not None:
             self._drop(crowded)
         elif len(self._waiting) >= bounds.waiting or len(self._all) > bounds.in_all:
@@ -479,22 +479,22 @@ class Connections:
         if peer in self._all:
             self.waits(peer)
 
-    def lost(self, peer: Peer) -> None:
+    def lost(self, peer: ConnectedPeer) -> None:
         """A connection is over, whoever ended it."""
         self._all.pop(peer, None)
         self._forget(peer)
 
-    def waits(self, peer: Peer) -> None:
+    def waits(self, peer: ConnectedPeer) -> None:
         """A request is expected, or has begun: its head must be here in time."""
         self._forget(peer)
         peer.until = self._monotonic() + HEAD_S
         if not peer.node:
             self._waiting[peer] = None
-            self._join(peer, "waiting", peer.address)
+            self._join_group(peer, "waiting", peer.address)
         else:
-            self._join(peer, "kept", peer.node)
+            self._join_group(peer, "kept", peer.node)
 
-    def holds(self, peer: Peer, size: int) -> None:
+    def holds(self, peer: ConnectedPeer, size: int) -> None:
         """So many more bytes of a request that nobody has vouched for are in memory."""
         if peer not in self._waiting:
             return
@@ -503,27 +503,27 @@ class Connections:
         while self._bytes > self._bounds.waiting_bytes and self._waiting:
             self._drop(next(iter(self._waiting)))
 
-    def head_is_here(self, peer: Peer) -> None:
+    def head_is_here(self, peer: ConnectedPeer) -> None:
         """The body is next, which the application bounds in size and time."""
         peer.until = self._monotonic() + REQUEST_S
 
-    def whole(self, peer: Peer) -> None:
+    def whole(self, peer: ConnectedPeer) -> None:
         """The request is here; nobody is dropped while we think about it."""
         self._forget(peer)
         peer.until = self._monotonic() + REQUEST_S
-        crowded = self._oldest(("busy", peer.address), self._bounds.busy_of_address)
+        crowded = self._find_oldest(("busy", peer.address), self._bounds.busy_of_address)
         if crowded is not None:
             self._drop(crowded if self._bounds.oldest_busy_goes else peer)
         if peer in self._all:
-            self._join(peer, "busy", peer.address)
+            self._join_group(peer, "busy", peer.address)
 
-    def kept(self, peer: Peer, node: str) -> None:
+    def kept(self, peer: ConnectedPeer, node: str) -> None:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
         self._forget(peer)
         peer.node, peer.until = node, math.inf
-        if crowded := self._oldest(("kept", node), self._bounds.kept_of_node):
+        if crowded := self._find_oldest(("kept", node), self._bounds.kept_of_node):
             self._drop(crowded)
-        self._join(peer, "kept", node)
+        self._join_group(peer, "kept", node)
 
     def sweep(self) -> None:
         """Drop whoever is out of time. To be called once a second or so."""
@@ -531,21 +531,21 @@ class Connections:
         for peer in [peer for peer in self._all if peer.until < now]:
             self._drop(peer)
 
-    def _drop(self, peer: Peer) -> None:
+    def _drop(self, peer: ConnectedPeer) -> None:
         self.dropped += 1
         self.lost(peer)
         peer.drop()
 
-    def _join(self, peer: Peer, what: str, whose: str) -> None:
+    def _join_group(self, peer: ConnectedPeer, what: str, whose: str) -> None:
         peer.group = (what, whose)
         self._groups.setdefault(peer.group, {})[peer] = None
 
-    def _oldest(self, group: Hashable, most: int) -> Peer | None:
+    def _find_oldest(self, group: Hashable, most: int) -> ConnectedPeer | None:
         """The oldest of a group that has `most` or more."""
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: ConnectedPeer) -> None:
         """It is no longer what it was."""
         self._waiting.pop(peer, None)
         peers = self._groups.get(peer.group, {})

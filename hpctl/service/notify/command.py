@@ -15,7 +15,7 @@ from hpctl.engine.config import MAILPROG, Config
 from hpctl.service.notify import sinks
 from hpctl.service.notify.outbox import Outbox, SinkMessage
 from hpctl.toolkit import output
-from hpctl.toolkit.checks_view import CheckView, DoctorView, verdict
+from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
 from hpctl.toolkit.declared_view import Layout, Lines
 from hpctl.toolkit.errors import Unavailable
 
@@ -61,7 +61,7 @@ def notify() -> None:
     """Which sink receives what, and a test message."""
 
 
-def _outbox(config: Config) -> Outbox:
+def _read_outbox(config: Config) -> Outbox:
     from hpctl.engine.adapters import open_reader
 
     with suppress(Unavailable), closing(open_reader(config)) as store:
@@ -76,7 +76,7 @@ def _outbox(config: Config) -> Outbox:
 def show(config: str, as_json: bool) -> None:
     """Show the sinks, what they receive, and what waits for each."""
     loaded = config_loading.load_config(config)
-    settings, posted, rows = loaded.notify, _outbox(loaded).posted, []
+    settings, posted, rows = loaded.notify, _read_outbox(loaded).posted, []
     mail = {MAILPROG: "slurm.conf"} if settings.users == MAILPROG else {}
     for name, source in {**settings.sinks, **mail}.items():
         mine = [p for p in posted if p.sink == name]
@@ -86,7 +86,7 @@ def show(config: str, as_json: bool) -> None:
         text = "; ".join(" ".join(one) or "everything" for one in events)
         text = text or ("job owners" if name == settings.users else "everything")
         rows.append(SinkView(name, source, text, len(waits), min(waits, default=None), sent))
-    output.show("notify-list", NotifyView(tuple(rows)), as_json)
+    output.show_view("notify-list", NotifyView(tuple(rows)), as_json)
 
 
 @notify.command()
@@ -103,9 +103,9 @@ def test(sink: str | None, config: str, as_json: bool) -> None:
     for name in known if sink is None else [sink]:
         title = f"[{loaded.cluster.name or 'hpctl'}] test of sink {name}"
         body = "Sent by hpctl notify test.\nNobody has to do anything.\nNext: hpctl status"
-        why = sinks.deliver(name, known[name], SinkMessage(title, body))
+        why = sinks.deliver_message(name, known[name], SinkMessage(title, body))
         found.append(CheckView(name, "fail" if why else "ok", why or "sent", ""))
     found = found or [CheckView("sinks", "fail", "there is none", "docs/notify.md")]
     view = DoctorView(at, tuple(found))
-    output.show("notify-test", view, as_json)
-    output.leave(verdict(view))
+    output.show_view("notify-test", view, as_json)
+    output.exit_with(choose_exit_code(view))

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.adapters import make_scheduler
-from hpctl.engine.config import MAILPROG, Config, Route
+from hpctl.engine.config import MAILPROG, Config, RouteSection
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.store import Store
 from hpctl.engine.loop_port import LoopPort
@@ -32,9 +32,9 @@ from hpctl.service.notify import decide, sinks
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice
 from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, SinkMessage
-from hpctl.toolkit.bounds import later, span
+from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 
 log = logging.getLogger(__name__)
 
@@ -121,14 +121,14 @@ class Notifier:
         self._news.set()
 
     def _follow(self) -> None:
-        while not self._stopping.is_set() and not self._walled("start", self._begin, None):
+        while not self._stopping.is_set() and not self._run_isolated("start", self._begin, None):
             pass
         for name in self._names:
             threading.Thread(
                 target=self._serve, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
-            if self._walled("notify", self._read, self._clock.now()) is False:
+            if self._run_isolated("notify", self._read, self._clock.now()) is False:
                 self._news.wait()
                 self._news.clear()
 
@@ -157,22 +157,22 @@ class Notifier:
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
             away = abs(now - event.at)  # the clock may have been set back
-            if decide.unfolded(event, self._memory.state) and away < span(FOLD_S):
+            if decide.is_unfolded(event, self._memory.state) and away < clamp_duration(FOLD_S):
                 self._stopping.wait(0.05)
                 break
-            if now < later(event.at, KEEP_S):
-                rows = self._walled(f"event {number}", self._posted, event)
-                if rows is None and _young(event.at, now):
+            if now < add_seconds(event.at, KEEP_S):
+                rows = self._run_isolated(f"event {number}", self._post_event, event)
+                if rows is None and _is_recent(event.at, now):
                     break
                 fresh += rows or ()
-            elif notice := self._walled(f"event {number}", self._notice, event):
+            elif notice := self._run_isolated(f"event {number}", self._notice, event):
                 _too_old(notice)
             position = number
         lost, person = self._lost.copy(), "somebody to see why, and to start hpctl-daemon there"
         for host in lost:
             what = f"The hpctl daemon on {host} is silent."
             notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
-            fresh += self._routed(notice, now)
+            fresh += self._route_notice(notice, now)
         if fresh or position != self._outbox.position:
             with self._change:
                 before = self._outbox.posted
@@ -184,20 +184,22 @@ class Notifier:
             self._lost.popleft()
         return bool(found)
 
-    def _posted(self, event: Event) -> list[Posted]:
+    def _post_event(self, event: Event) -> list[Posted]:
         notice = self._notice(event)
-        return [] if notice is None else self._routed(notice, self._clock.now())
+        return [] if notice is None else self._route_notice(notice, self._clock.now())
 
     def _notice(self, event: Event) -> Notice | None:
         state, slurm = self._memory.state, self._observer.slurm
-        return decide.notice(event, state, slurm, self._config.policy())
+        return decide.make_notice(event, state, slurm, self._config.policy())
 
-    def _routed(self, notice: Notice, now: datetime) -> list[Posted]:
+    def _route_notice(self, notice: Notice, now: datetime) -> list[Posted]:
         """A notice for each sink that it is for, and for which address there."""
         settings = self._settings
         account, mail, kinds = self._of_job(notice, now)
-        routes = settings.routes or (Route(tuple(settings.sinks.keys() - {settings.users})),)
-        to = dict.fromkeys(name for r in routes if _takes(r, notice, account) for name in r.to)
+        routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
+        to = dict.fromkeys(
+            name for r in routes if _route_matches(r, notice, account) for name in r.to
+        )
         rows = [Posted(name, "", notice, now) for name in to]
         if settings.users and mail and _WANTS.get(notice.kind) in kinds:
             rows.append(Posted(settings.users, mail, notice, now))
@@ -212,18 +214,18 @@ class Notifier:
         account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a")
         shown = run("scontrol", "show", "job", job)
         for ran in (account, shown):
-            if not ran.ok and "Invalid job id" not in ran.message and _young(notice.at, now):
+            if not ran.ok and "Invalid job id" not in ran.message and _is_recent(notice.at, now):
                 raise Unavailable(f"job {job}: {ran.message}")
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
-        return account.text.strip().partition("\n")[0], sinks.address(mail), kinds.split(",")
+        return account.text.strip().partition("\n")[0], sinks.parse_address(mail), kinds.split(",")
 
     def _serve(self, name: str) -> None:
         if source := self._settings.sinks.get(name):
-            for error in sinks.unusable({name: source}, reach=True):
+            for error in sinks.find_unusable({name: source}, reach=True):
                 self._failed(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
-            self._walled(name, self._send, name)
+            self._run_isolated(name, self._send, name)
 
     def _send(self, name: str) -> None:
         """Send each reader of a sink what is due; nothing before all that was sent is noted.
@@ -245,7 +247,9 @@ class Notifier:
             mine = [p for p in posted if p.to == to]
             quiet = not to and self._settings.quiet_at(now)
             group = tuple(p for p in mine if p.told in retry.told and not p.sent)
-            group = group or notify_outbox.due(mine, self._settings.per_hour, now, quiet=quiet)
+            group = group or notify_outbox.select_due(
+                mine, self._settings.per_hour, now, quiet=quiet
+            )
             if not group:
                 continue
             if self._deliver(name, to, group):
@@ -269,7 +273,9 @@ class Notifier:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
         notices = [p.notice for p in group]
-        text = notify_outbox.message(self._config.cluster.name or socket.gethostname(), notices)
+        text = notify_outbox.compose_message(
+            self._config.cluster.name or socket.gethostname(), notices
+        )
         why = self._try(name, to, text)
         attempts = self._retries.pop((name, to), _Retry()).attempts + 1
         if not why or (to and attempts >= TRIES):
@@ -284,9 +290,9 @@ class Notifier:
     def _try(self, name: str, to: str, text: SinkMessage) -> str:
         if name == MAILPROG:
             program = make_scheduler(self._config).show_config().get("MailProg", "")
-            why = sinks.mail(program, text, to)
+            why = sinks.send_mail(program, text, to)
         else:
-            why = sinks.deliver(name, self._settings.sinks[name], text, to)
+            why = sinks.deliver_message(name, self._settings.sinks[name], text, to)
         if why:
             self._failed(name, why)
         else:
@@ -304,17 +310,17 @@ class Notifier:
             log.error("notify: %s", why)
         self._trouble[name] = why
 
-    def _walled(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
+    def _run_isolated(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
         """What `run` answers; None where it raised, which is logged and costs a second."""
-        done = walled("notify", what, run, given)
-        if isinstance(done, Flaw):
+        done = isolate_call("notify", what, run, given)
+        if isinstance(done, InconsistentState):
             log.error("notify: %s: %s", what, done.error)
             self._stopping.wait(1.0)
             return None
         return done
 
 
-def _takes(route: Route, notice: Notice, account: str) -> bool:
+def _route_matches(route: RouteSection, notice: Notice, account: str) -> bool:
     """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
     if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
         return False
@@ -327,9 +333,9 @@ def _takes(route: Route, notice: Notice, account: str) -> bool:
     return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
 
 
-def _young(at: datetime, now: datetime) -> bool:
+def _is_recent(at: datetime, now: datetime) -> bool:
     """Whether an event may still wait to be told."""
-    return abs(now - at) < span(ASK_S)
+    return abs(now - at) < clamp_duration(ASK_S)
 
 
 def _too_old(notice: Notice) -> None:

@@ -23,8 +23,8 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.timeline import Subject, awaited, headline, lifted_by, sentence
-from hpctl.toolkit.bounds import natural
+from hpctl.engine.timeline import Subject, find_awaited, format_sentence, lifted_by, write_headline
+from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
@@ -95,15 +95,15 @@ class Notice(Struct, frozen=True):
         return bool(self.person) and self.kind != "job_gave_up"
 
 
-def unfolded(event: Event, state: State) -> bool:
+def is_unfolded(event: Event, state: State) -> bool:
     """Whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
-    rec = _subject(event, state)
+    rec = _find_subject(event, state)
     return rec is None or (event.at, event.signal) not in {(m.at, m.signal) for m in rec.trail}
 
 
-def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
+def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
     """What an event tells people; None for most. `state` has the event folded in."""
     match event:
         case SignalSeen():
@@ -112,9 +112,11 @@ def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> 
             return _of_hold(event, slurm)
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
             return _of_pause(event)
-        case ChangeOpened(kind=change.Kind.SPARES, nodes=()) if policy.spares.get(event.group):
+        case ChangeOpened(kind=change.ChangeKind.SPARES, nodes=()) if policy.spares.get(
+            event.group
+        ):
             group, show = event.group, "hpctl cluster capacity"
-            what = sentence(f"No spare is left in group {group}", event.why)
+            what = format_sentence(f"No spare is left in group {group}", event.why)
             return Notice("spares_used_up", group, group, event.at, what, show)
     return None
 
@@ -132,36 +134,36 @@ def _of_pause(e: RequestTaken) -> Notice:
     else:
         text = f"{e.by} lifted {'every pause' if pause.whole else f'the pause of {pause.what}'}"
     key = f"{e.verb} {e.target} {e.at}"
-    return Notice("paused", pause.what, key, e.at, sentence(text), "hpctl status")
+    return Notice("paused", pause.what, key, e.at, format_sentence(text), "hpctl status")
 
 
-def _subject(event: SignalSeen, state: State) -> Subject | None:
+def _find_subject(event: SignalSeen, state: State) -> Subject | None:
     rid = event.recovery
     return state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
 
 
 def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
-    rec = _subject(e, state)
+    rec = _find_subject(e, state)
     if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
     if isinstance(rec, JobRecovery) and rec.note:
         kind = "job_preempted"
-    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _verified(rec)):
+    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _is_verified(rec)):
         return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
-    person = awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
+    person = find_awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
     if isinstance(rec, NodeRecovery):
-        about = _about(rec.node, slurm)
+        about = _describe_target(rec.node, slurm)
     else:
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
-    return Notice(kind, target, rec.id, e.at, headline(rec), show, person, **about)
+    return Notice(kind, target, rec.id, e.at, write_headline(rec), show, person, **about)
 
 
-def _verified(rec: NodeRecovery) -> bool:
+def _is_verified(rec: NodeRecovery) -> bool:
     """Whether a node serves again after a maintenance window, as planned."""
     return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
@@ -182,12 +184,12 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
         head = f"Job {e.shown}"
     if kind == "job_hung":
         person = "the job's owner, to look at it and to cancel or requeue it"
-    what, show = sentence(head, e.why), f"hpctl explain {e.shown}"
-    return Notice(kind, e.shown, key, e.at, what, show, person, **_about(e.target, slurm))
+    what, show = format_sentence(head, e.why), f"hpctl explain {e.shown}"
+    return Notice(kind, e.shown, key, e.at, what, show, person, **_describe_target(e.target, slurm))
 
 
-def _about(target: str, slurm: SchedulerView) -> dict[str, Any]:
-    if (job := slurm.jobs.get(JobId(natural(target)))) is not None:
+def _describe_target(target: str, slurm: SchedulerView) -> dict[str, Any]:
+    if (job := slurm.jobs.get(JobId(parse_count(target)))) is not None:
         return {"partitions": (job.partition,), "job": job.id}
     node = slurm.nodes.get(NodeName(target))
     return {"partitions": node.partitions if node else ()}

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.service.notify.decide import NOTICE_EFFECTS, WAITS_TEXT, Notice
-from hpctl.toolkit.bounds import later, printable, span
-from hpctl.toolkit.hostlist import HostlistError, fold
+from hpctl.toolkit.bounds import add_seconds, clamp_duration, make_printable
+from hpctl.toolkit.hostlist import HostlistError, fold_hostlist
 
 HOUR: Final = timedelta(hours=1)
 """What was sent is not sent again within it, and it is what a sink's rate is counted over."""
@@ -65,7 +65,7 @@ class Posted(Struct, frozen=True):
         if self.sent:
             sent = min(self.sent, now)
             return replace(self, sent=sent) if now < sent + HOUR else None
-        if now < later(self.at, KEEP_S):
+        if now < add_seconds(self.at, KEEP_S):
             return replace(self, over=None)
         since = min(self.over or now, now)
         leaves = not self.notice.urgent or (self.over and now >= since + HOUR)
@@ -83,10 +83,10 @@ class Outbox(Struct, frozen=True):
         """With more in it, unless it is there: each key is told a sink once an hour. What is over
         leaves; so does what is not urgent once there is too much."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
-        sent = {_identity(p) for p in kept if p.sent}
-        waits = {(*_identity(p), p.notice.target) for p in kept if not p.sent}
+        sent = {_identify_posted(p) for p in kept if p.sent}
+        waits = {(*_identify_posted(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
-            this = (*_identity(p), p.notice.target)
+            this = (*_identify_posted(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
                 if p.notice.urgent or len(kept) < MOST:
@@ -102,11 +102,11 @@ class Outbox(Struct, frozen=True):
         return Outbox(self.position, tuple(posted))
 
 
-def _identity(posted: Posted) -> tuple[str, ...]:
+def _identify_posted(posted: Posted) -> tuple[str, ...]:
     return posted.sink, posted.to, posted.notice.kind, posted.notice.key
 
 
-def due(
+def select_due(
     posted: Sequence[Posted], per_hour: int, now: datetime, *, quiet: bool = False
 ) -> tuple[Posted, ...]:
     """What goes out now as one message to one reader; nothing while all of it waits.
@@ -118,7 +118,11 @@ def due(
     waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
     waiting.sort(key=lambda p: not p.notice.urgent)
     soon = (GATHER_S if p.notice.urgent or p.to else CALM_S for p in waiting)
-    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if abs(now - p.at) >= span(wait_s)]
+    ripe = [
+        p
+        for p, wait_s in zip(waiting, soon, strict=True)
+        if abs(now - p.at) >= clamp_duration(wait_s)
+    ]
     sent = {p.sent for p in posted if p.sent and p.sent <= now < p.sent + HOUR}
     burst = per_hour // 2
     if not ripe or len(sent) >= per_hour:
@@ -136,27 +140,29 @@ class SinkMessage(Struct, frozen=True):
     body: str
 
 
-def message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
+def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
     """One message of one notice or of several, of which the first NAMED are written out."""
     first, kinds = notices[0], Counter(n.kind.replace("_", " ") for n in notices)
     one_kind, needed = len(kinds) == 1, [n.person for n in notices if n.person]
     title = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     lines = [n.what for n in notices[:NAMED]]
     if one_kind:
-        title = f"{first.kind.replace('_', ' ')}: {_targets(notices)}"
+        title = f"{first.kind.replace('_', ' ')}: {_format_targets(notices)}"
         lines.append(f"hpctl {NOTICE_EFFECTS.get(first.kind, WAITS_TEXT)}.")
     if len(notices) > NAMED:
         lines.insert(NAMED, f"and {len(notices) - NAMED} more: hpctl recoveries --all")
     lines.append(f"A person is needed: {needed[0]}." if needed else "Nobody has to do anything.")
     lines.append(f"Next: {first.next if one_kind else 'hpctl status'}")
-    return SinkMessage(_line(f"[{cluster}] {title}", 150), "\n".join(_line(line) for line in lines))
+    return SinkMessage(
+        _clean_line(f"[{cluster}] {title}", 150), "\n".join(_clean_line(line) for line in lines)
+    )
 
 
-def _targets(notices: Sequence[Notice]) -> str:
+def _format_targets(notices: Sequence[Notice]) -> str:
     names = list(dict.fromkeys(n.target for n in notices))
     count = f"{len(names)}, " if len(names) > 1 else ""
     try:
-        return count + fold(names)
+        return count + fold_hostlist(names)
     except HostlistError:
         return count + ", ".join(names)
 
@@ -164,7 +170,7 @@ def _targets(notices: Sequence[Notice]) -> str:
 _NO_MENTION: Final = str.maketrans({"@": "\uff20", "<": "\u2039", ">": "\u203a"})
 
 
-def _line(text: str, most: int = MAX_LINE) -> str:
+def _clean_line(text: str, most: int = MAX_LINE) -> str:
     """One line that no terminal obeys and that calls nobody in a chat: users wrote parts of it."""
-    text = printable(" ".join(text.split())).translate(_NO_MENTION)
+    text = make_printable(" ".join(text.split())).translate(_NO_MENTION)
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from hpctl.service.notify.outbox import SinkMessage
-from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 
 SEND_S: Final = 20.0
@@ -57,15 +57,15 @@ def url_of(name: str, source: str) -> str:
     return url
 
 
-def check(name: str, source: str, *, reach: bool = False) -> None:
+def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
     a service's tokens, somebody answers there."""
     url = url_of(name, source)
-    if why := _apprise(url, ["--dry-run", "--body=x"]):
+    if why := _send_with_apprise(url, ["--dry-run", "--body=x"]):
         raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
     webhook, tls, host, given = at.groups() if (at := _HOST.match(url)) else ("", "", "", "")
     if reach and (webhook or given):
-        port = natural(given or ("443" if tls else "80"))
+        port = parse_count(given or ("443" if tls else "80"))
         try:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
@@ -73,48 +73,48 @@ def check(name: str, source: str, *, reach: bool = False) -> None:
             raise Unusable(f"sink {name}: nobody answers on port {port}: {error}", fix) from error
 
 
-def unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:
+def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:
     """What is wrong with each, see `check`."""
     for name, source in sinks.items():
         try:
-            check(name, source, reach=reach)
+            check_sink(name, source, reach=reach)
         except Unusable as error:
             yield error
 
 
-def deliver(name: str, source: str, message: SinkMessage, to: str = "") -> str:
+def deliver_message(name: str, source: str, message: SinkMessage, to: str = "") -> str:
     """Send a message; why it was not, and empty where the sink has taken it. `to` stands where the
     URL has `{mail}`."""
     try:
         url = url_of(name, source).replace("{mail}", quote(to, safe=""))
     except Unusable as error:
         return f"{error}: {error.hint}"
-    why = _apprise(url, [f"--title={message.title}", "--input-format=text"], message.body)
+    why = _send_with_apprise(url, [f"--title={message.title}", "--input-format=text"], message.body)
     return why and f"sink {name}: {why}"
 
 
-def mail(program: str, message: SinkMessage, to: str) -> str:
+def send_mail(program: str, message: SinkMessage, to: str) -> str:
     """Send a message as slurmctld sends its own, by MailProg; why it was not."""
-    return _run([program, "-s", message.title, to], message.body, os.environ)
+    return _run_program([program, "-s", message.title, to], message.body, os.environ)
 
 
-def address(text: str) -> str:
+def parse_address(text: str) -> str:
     """A user's name or address that a mail may go to; empty for any other text."""
     return text if _ADDRESS.fullmatch(text) else ""
 
 
-def _apprise(url: str, options: Sequence[str], body: str = "") -> str:
+def _send_with_apprise(url: str, options: Sequence[str], body: str = "") -> str:
     if importlib.util.find_spec("apprise") is None:
         return "Apprise is not installed: pip install 'hpctl[notify]' on every head node"
     args = [sys.executable, "-c", _APPRISE, "-v", "--storage-mode=memory", *options]
-    why = _run(args, body, {**os.environ, "APPRISE_URLS": url})
+    why = _run_program(args, body, {**os.environ, "APPRISE_URLS": url})
     secret = url.partition("://")[2]
     for word in re.findall(r"[^\s/:@?&=#,]{4,}", f"{secret} {unquote(secret)}"):
         why = why.replace(word, "***")
     return why
 
 
-def _run(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
+def _run_program(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
     """Why a command failed; empty where it did not."""
     try:
         ran = subprocess.run(

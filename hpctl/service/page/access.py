@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, TimestampSigner
 
-from hpctl.engine.config import Page
+from hpctl.engine.config import PageSection
 from hpctl.service.alerts import read_token
 from hpctl.toolkit.compat import UTC
 
@@ -22,7 +22,7 @@ LINK_S, SESSION_S = 300, 12 * 3600
 """How long a link may wait for its one use, and how long a browser stays signed in."""
 
 
-class Access:
+class PageAccess:
     """The token's holders, and the names by which browsers may call this server."""
 
     def __init__(self, token: Callable[[], bytes] | None, hosts: Iterable[str] = ()) -> None:
@@ -34,7 +34,7 @@ class Access:
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
 
     @classmethod
-    def of(cls, page: Page) -> "Access":
+    def of(cls, page: PageSection) -> "PageAccess":
         """As configured. The token's file is read each time: it may change. Raises Refusal where it
         is unusable from the start."""
         file = page.token_file
@@ -54,16 +54,16 @@ class Access:
 
     def link(self) -> str:
         """The code of a link that lets one browser in, once. Raises Refusal."""
-        return self._signer("link").sign(secrets.token_hex(8)).decode()
+        return self._make_signer("link").sign(secrets.token_hex(8)).decode()
 
     def enter(self, code: str) -> str | None:
         """A session for a link's code; None for a code that is spent, old or forged. Raises
         Refusal."""
-        signed = self._signed("link", code, LINK_S)
+        signed = self._read_signed_time("link", code, LINK_S)
         if signed is None or signed < self._began or code in self._spent:
             return None
         self._spent.add(code)
-        return self._signer("session").sign(secrets.token_hex(8)).decode()
+        return self._make_signer("session").sign(secrets.token_hex(8)).decode()
 
     def allows(self, authorization: str, session: str) -> bool:
         """Whether a request may be answered. Raises Refusal where the token is unusable."""
@@ -72,14 +72,14 @@ class Access:
             return True
         if scheme.lower() == "bearer":
             return hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token())
-        return self._signed("session", session, SESSION_S) is not None
+        return self._read_signed_time("session", session, SESSION_S) is not None
 
-    def _signer(self, what: str) -> TimestampSigner:
+    def _make_signer(self, what: str) -> TimestampSigner:
         return TimestampSigner(self._token() if self._token else secrets.token_bytes(32), what)
 
-    def _signed(self, what: str, word: str, within_s: int) -> datetime | None:
+    def _read_signed_time(self, what: str, word: str, within_s: int) -> datetime | None:
         """When a word was signed here; None where it was not, or too long ago."""
         try:
-            return self._signer(what).unsign(word, within_s, return_timestamp=True)[1]
+            return self._make_signer(what).unsign(word, within_s, return_timestamp=True)[1]
         except BadSignature:
             return None

@@ -1,4 +1,6 @@
-"""The page over HTTP: GET alone, from whoever `Access` allows; pages, and streams of what changed.
+"""The page over HTTP: pages, and streams of what changed.
+
+It answers GET alone, from whoever `PageAccess` allows.
 
 One thread reads and renders, for all who look; it rests while nobody does. Each answer, a stream
 too, ends within the time that the server gives an answer, so that who reads too slowly is dropped;
@@ -25,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpctl.engine.explain_view import NO_PARTS, ExplainParts
 from hpctl.service.intake.server import REQUEST_S, Bounds
-from hpctl.service.page.access import SESSION_S, Access
-from hpctl.service.page.follow import Follower
-from hpctl.service.page.render import Part, Renderer
-from hpctl.toolkit.bounds import natural
+from hpctl.service.page.access import SESSION_S, PageAccess
+from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.render import PagePart, Renderer
+from hpctl.toolkit.bounds import parse_count
 from hpctl.wire.authentication import Refusal
 
 T = TypeVar("T")
@@ -70,12 +72,12 @@ class Feed:
     """
 
     def __init__(self) -> None:
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, PagePart] = {}
         self.version = self.of = 0
         self.lock = asyncio.Lock()
         self._stamps: dict[str, int] = {}
 
-    def take(self, parts: dict[str, Part], of: int) -> None:
+    def take(self, parts: dict[str, PagePart], of: int) -> None:
         """The path as it is now, made `of` the newest look."""
         self.of, old, self.parts = of, self.parts, parts
         news = [n for n, part in parts.items() if n not in old or old[n].key != part.key]
@@ -92,7 +94,7 @@ class Feed:
 class Hub:
     """The follower and the feeds, for the event loop; the work is done on one thread."""
 
-    def __init__(self, follower: Follower, explain_parts: ExplainParts = NO_PARTS) -> None:
+    def __init__(self, follower: PageFollower, explain_parts: ExplainParts = NO_PARTS) -> None:
         self._look_at, self._renderer = follower.look, Renderer(follower, explain_parts)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-render")
         self._feeds: dict[str, Feed] = {}
@@ -155,18 +157,18 @@ class Hub:
 class Guard:
     """Stands before everything: the method, the Host and the right to look; and every header."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: PageAccess) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let the application do so."""
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._refused(HTTPConnection(scope)) or self._app)(scope, receive, guarded)
+        await (self._refused(HTTPConnection(scope)) or self._app)(scope, receive, send_with_headers)
 
     def _refused(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
@@ -182,10 +184,10 @@ class Guard:
         return PlainTextResponse(SIGN_IN, 401, {"www-authenticate": "Bearer"})
 
 
-def application(hub: Hub, access: Access) -> ASGIApp:
+def make_application(hub: Hub, access: PageAccess) -> ASGIApp:
     """The whole server's ASGI application."""
 
-    async def page(request: Request) -> Response:
+    async def serve_page(request: Request) -> Response:
         html = await hub.document(request.scope["path"])
         return (
             Response(html, 200, media_type="text/html")
@@ -193,12 +195,12 @@ def application(hub: Hub, access: Access) -> ASGIApp:
             else PlainTextResponse(NOT_HERE, 404)
         )
 
-    async def live(request: Request) -> Response:
+    async def serve_stream(request: Request) -> Response:
         path, since = request.query_params.get("path", "/"), request.query_params.get("since", "")
-        known = natural(request.headers.get("last-event-id", since))
+        known = parse_count(request.headers.get("last-event-id", since))
         return StreamingResponse(hub.stream(path, known), media_type="text/event-stream")
 
-    async def enter(request: Request) -> Response:
+    async def serve_login(request: Request) -> Response:
         session = access.enter(request.path_params["code"])
         if session is None:
             return PlainTextResponse(SIGN_IN, 401)
@@ -209,9 +211,9 @@ def application(hub: Hub, access: Access) -> ASGIApp:
     small = [Middleware(GZipMiddleware, compresslevel=5)]
     pages = ("/", "/jobs", "/history", "/explain/{target:path}")
     routes = [
-        *(Route(path, page, middleware=small) for path in pages),
-        Route("/live", live),
-        Route("/enter/{code}", enter),
+        *(Route(path, serve_page, middleware=small) for path in pages),
+        Route("/live", serve_stream),
+        Route("/enter/{code}", serve_login),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)])

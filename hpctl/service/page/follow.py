@@ -16,7 +16,7 @@ from hpctl.engine.adapters import make_rules, make_scheduler
 from hpctl.engine.config import Config
 from hpctl.engine.journal.state import Corrupt, State
 from hpctl.engine.world import World
-from hpctl.engine.world_offline import attempt
+from hpctl.engine.world_offline import try_to_ask
 from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_wire import socket_path
 from hpctl.toolkit.errors import HpctlError
@@ -40,7 +40,7 @@ LATE_S = 30.0
 """How long a reading may take before the page says that what it shows is old."""
 
 
-class Follower:
+class PageFollower:
     """What `hpctl status` would know now. For one thread."""
 
     def __init__(self, config: Config) -> None:
@@ -111,7 +111,7 @@ class Follower:
             self.leaves = world.leaves
         elif at >= self._leaves_due:
             self._leaves_due = at + LEAVES_S
-            self.leaves = attempt(True, self._scheduler.leaves)[0] or {}
+            self.leaves = try_to_ask(True, self._scheduler.leaves)[0] or {}
         return world
 
     def _pace(self) -> None:

@@ -40,34 +40,34 @@ class Cell(Struct, frozen=True):
     says: str
 
 
-def cells(
+def make_cells(
     w: World, leaves: Mapping[NodeName, str], persons: Container[str] = frozenset()
 ) -> list[Cell]:
     """All nodes, by group, leaf and name. `persons`: the nodes that need a person."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
     jobs = {node: job.shown for job in running for node in job.nodes}
     found = [
-        _cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
+        _make_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
         for name in known_nodes(w)
     ]
     # Nodes are in order already.
     return sorted(
         found,
         key=lambda cell: (
-            instance_resolver.natural(cell.group),
-            instance_resolver.natural(cell.leaf),
+            instance_resolver.make_natural_key(cell.group),
+            instance_resolver.make_natural_key(cell.leaf),
         ),
     )
 
 
-def counted(found: Iterable[Cell]) -> str:
+def count_cells(found: Iterable[Cell]) -> str:
     """How many cells there are, and of what is not well how many."""
     of = Counter(cell.kind for cell in found)
     unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
 
 
-def _cell(w: World, name: NodeName, job: str | None, leaf: str, person: bool) -> Cell:
+def _make_cell(w: World, name: NodeName, job: str | None, leaf: str, person: bool) -> Cell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
     rec = w.state.node_recovery(name)
@@ -85,12 +85,12 @@ def _cell(w: World, name: NodeName, job: str | None, leaf: str, person: bool) ->
         "closed": closed,
         "busy": job is not None,
         "idle": True,
-        **_health(judged),
+        **_summarize_health(judged),
     }
     partition = node.partitions[0] if node and node.partitions else "other nodes"
     group = instance.group if instance and instance.group else partition
     return Cell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
 
 
-def _health(judged: Assessment | None) -> dict[str, bool]:
+def _summarize_health(judged: Assessment | None) -> dict[str, bool]:
     return {str(judged.condition) if judged else "unknown": True}

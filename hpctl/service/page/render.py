@@ -26,16 +26,16 @@ from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.nodes_view import nodes_view
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.engine.status_view import StatusView, status_view
-from hpctl.engine.timeline import standing, title
-from hpctl.engine.views import chosen
+from hpctl.engine.timeline import describe_phase, write_title
+from hpctl.engine.views import choose_recoveries
 from hpctl.engine.world import known_nodes
-from hpctl.service.page.follow import Follower
-from hpctl.service.page.node_map import KINDS, cells, counted
-from hpctl.service.page.training import Segment, Training, strip, trainings
-from hpctl.toolkit.bounds import printable
-from hpctl.toolkit.durations import duration
+from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.node_map import KINDS, count_cells, make_cells
+from hpctl.service.page.training import Segment, Training, list_trainings, make_strip
+from hpctl.toolkit.bounds import make_printable
+from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.hostlist import fold_shown
-from hpctl.toolkit.tables import STYLES, after
+from hpctl.toolkit.tables import STYLES, format_time_offset
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -71,58 +71,58 @@ _QUOTED = re.compile(r"`([^`]+)`")
 PAGES = {"/": "Cluster", "/jobs": "Jobs", "/history": "History"}
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """One element, which is sent again when its key has changed."""
 
     html: str
     key: str
 
 
-def _part(html: str) -> Part:
-    return Part(html, html)
+def _make_part(html: str) -> PagePart:
+    return PagePart(html, html)
 
 
-def _clean(value: object) -> object:
+def _clean_value(value: object) -> object:
     """What any expression of a template becomes, before it is escaped."""
     if type(value) is not str:
         return "" if value is None else value
-    return printable(value if len(value) <= TEXT else value[:TEXT] + "\u2026", lines=True)
+    return make_printable(value if len(value) <= TEXT else value[:TEXT] + "\u2026", lines=True)
 
 
-def _tone(word: object) -> str:
+def _find_tone(word: object) -> str:
     """The style sheet's class for a word, as the terminal colors it."""
     return {"green": "good", "red": "bad", "yellow": "warn"}.get(STYLES.get(str(word), ""), "dim")
 
 
-def _linked(text: str) -> Markup:
+def _link_commands(text: str) -> Markup:
     """A text in which the command that explains a thing leads to its page."""
-    safe = str(escape(_clean(text)))
+    safe = str(escape(_clean_value(text)))
     return Markup(_COMMAND.sub(r'<a href="/explain/\1">\g<0></a>', safe))  # noqa: S704 -- escaped
 
 
-def _shortened(text: str) -> str:
+def _shorten_line(text: str) -> str:
     """A line of a list, without its middle where it is long: its end names what explains it."""
     return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]}\u2026{text[-LETTERS // 4 :]}"
 
 
-def _coded(text: str) -> Markup:
+def _mark_code(text: str) -> Markup:
     """A text in which the parts in backquotes are commands to copy."""
-    safe = str(escape(_clean(text)))
+    safe = str(escape(_clean_value(text)))
     return Markup(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S704 -- escaped
 
 
-def _passed(at: datetime, fault_at: datetime) -> str:
+def _format_elapsed(at: datetime, fault_at: datetime) -> str:
     """`T+12 s`: how long after the fault."""
-    return after((at - fault_at).total_seconds())
+    return format_time_offset((at - fault_at).total_seconds())
 
 
-def _folded(names: Sequence[str], limit: int = 200) -> str:
+def _fold_names(names: Sequence[str], limit: int = 200) -> str:
     """Names of nodes as a hostlist, cut where it is long."""
     text = fold_shown(names)
     return text if len(text) <= limit else text[:limit] + "\u2026"
 
 
-class Card(NamedTuple):
+class PageCard(NamedTuple):
     """An open recovery: its name in words, its explanation, and when it is over, as far as that is
     known. `training`: of a job, what it has lost."""
 
@@ -133,29 +133,34 @@ class Card(NamedTuple):
     training: Training | None = None
 
 
-def _recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
-    nodes, jobs = chosen(state, **{"ended": True, "since": None, **which})
+def _list_recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
+    nodes, jobs = choose_recoveries(state, **{"ended": True, "since": None, **which})
     return [*nodes, *jobs]
 
 
 class Renderer:
     """Makes pages of what a follower knows."""
 
-    def __init__(self, follower: Follower, explain_parts: ExplainParts = NO_PARTS) -> None:
+    def __init__(self, follower: PageFollower, explain_parts: ExplainParts = NO_PARTS) -> None:
         self._explain_parts = replace(explain_parts, look=False)
         folder = FileSystemLoader(Path(__file__).parent / "templates")
         made = Environment(
-            loader=folder, autoescape=True, undefined=StrictUndefined, finalize=_clean
+            loader=folder, autoescape=True, undefined=StrictUndefined, finalize=_clean_value
         )
-        made.filters |= {"tone": _tone, "duration": duration, "linked": _linked}
+        made.filters |= {"tone": _find_tone, "duration": format_duration, "linked": _link_commands}
         made.filters |= {
-            "coded": _coded,
-            "title": title,
-            "shortened": _shortened,
-            "standing": standing,
-            "folded": _folded,
+            "coded": _mark_code,
+            "title": write_title,
+            "shortened": _shorten_line,
+            "standing": describe_phase,
+            "folded": _fold_names,
         }
-        made.globals |= {"KINDS": KINDS, "PAGES": PAGES, "counted": counted, "passed": _passed}
+        made.globals |= {
+            "KINDS": KINDS,
+            "PAGES": PAGES,
+            "counted": count_cells,
+            "passed": _format_elapsed,
+        }
         parts: Any = made.get_template("parts.html").module
         self._follower, self._parts, self._layout = (
             follower,
@@ -165,7 +170,7 @@ class Renderer:
         # Nearly all cells are as they were a moment ago.
         self._cell = functools.lru_cache(16_384)(parts.cell)
 
-    def document(self, parts: Mapping[str, Part], path: str, version: int) -> str:
+    def document(self, parts: Mapping[str, PagePart], path: str, version: int) -> str:
         """A whole page, for a browser that has nothing yet."""
         body = [part.html for name, part in parts.items() if not name.startswith(INNER)]
         w = self._follower.world
@@ -174,36 +179,36 @@ class Renderer:
             parts=body, path=path, version=version, cluster=w.cluster, name=name, now=w.now
         )
 
-    def page(self, path: str) -> dict[str, Part]:
+    def page(self, path: str) -> dict[str, PagePart]:
         """What is to be seen at a path now, by id, in order; nothing where there is no page."""
         w = self._follower.world
         status, page, _, target = status_view(w), *path.partition("/explain/")
         if path == "/":
-            parts = self._overview(status)
+            parts = self._render_overview(status)
         elif path == "/jobs":
-            parts = {"jobs": _part(self._parts.jobs(trainings(w)))}
+            parts = {"jobs": _make_part(self._parts.jobs(list_trainings(w)))}
         elif path == "/history":
-            parts = {"history": _part(self._history())}
-        elif page or not (html := self._explain(target)):
+            parts = {"history": _make_part(self._render_history())}
+        elif page or not (html := self._render_explanation(target)):
             return {}
         else:
-            parts = {"explain": _part(html)}
-        return {"head": self._head(status), **parts}
+            parts = {"explain": _make_part(html)}
+        return {"head": self._render_head(status), **parts}
 
-    def _head(self, status: StatusView) -> Part:
+    def _render_head(self, status: StatusView) -> PagePart:
         """Sent again once a minute where nothing else in it changes: its time shows its age."""
         w = self._follower.world
         minute = w.now.replace(second=0, microsecond=0)
         html = self._parts.head(status, self._follower.trouble, w.computed, minute)
-        return _part(html)
+        return _make_part(html)
 
-    def _overview(self, status: StatusView) -> dict[str, Part]:
+    def _render_overview(self, status: StatusView) -> dict[str, PagePart]:
         w, to_html = self._follower.world, self._parts
         persons = {target for task in status.person_tasks for target in task.targets}
         waiting = {task.explain for task in status.person_tasks}
         holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
-        nodes, jobs = chosen(w.state, ended=False, since=None)
-        found = cells(w, self._follower.leaves, persons)
+        nodes, jobs = choose_recoveries(w.state, ended=False, since=None)
+        found = make_cells(w, self._follower.leaves, persons)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
         estimator = Estimator(w)
         counts = {
@@ -216,9 +221,9 @@ class Renderer:
             "capacity": len(status.changes),
         }
         parts = {
-            "contents": _part(to_html.contents(counts)),
-            "person": _part(to_html.person(status, LINES)),
-            "legend": _part(to_html.legend(kinds, len(found))),
+            "contents": _make_part(to_html.contents(counts)),
+            "person": _make_part(to_html.person(status, LINES)),
+            "legend": _make_part(to_html.legend(kinds, len(found))),
         }
         for group, members in groupby(found, attrgetter("group")):
             here = list(members)
@@ -227,47 +232,47 @@ class Renderer:
             leaves = [(leaf, [drawn[cell.name] for cell in some]) for leaf, some in by_leaf]
             # A group is drawn anew where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
-            parts[f"g-{group}"] = Part(to_html.group(group, here, leaves, many), key)
-            parts[f"c-{group}"] = _part(to_html.counts(group, here))
-            parts |= {f"n-{name}": _part(html) for name, html in drawn.items()}
-        parts["jobs"] = _part(to_html.open_jobs(*self._job_cards(jobs, estimator)))
-        parts["healing"] = _part(to_html.healing(*self._node_cards(nodes, estimator)))
-        parts["held"] = _part(to_html.held(holds[:ROWS], len(holds)))
-        parts["others"] = _part(to_html.others(status.other_problems, LINES))
-        parts["capacity"] = _part(to_html.capacity(status.changes))
+            parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
+            parts[f"c-{group}"] = _make_part(to_html.counts(group, here))
+            parts |= {f"n-{name}": _make_part(html) for name, html in drawn.items()}
+        parts["jobs"] = _make_part(to_html.open_jobs(*self._job_cards(jobs, estimator)))
+        parts["healing"] = _make_part(to_html.healing(*self._node_cards(nodes, estimator)))
+        parts["held"] = _make_part(to_html.held(holds[:ROWS], len(holds)))
+        parts["others"] = _make_part(to_html.others(status.other_problems, LINES))
+        parts["capacity"] = _make_part(to_html.capacity(status.changes))
         return parts
 
     def _job_cards(
         self, jobs: Sequence[JobRecovery], estimator: Estimator
-    ) -> tuple[list[Card], Sequence[JobRecovery]]:
+    ) -> tuple[list[PageCard], Sequence[JobRecovery]]:
         """The newest as cards, and the rest."""
         w = self._follower.world
-        known = trainings(w, [rec.key for rec in jobs[:CARDS]])
+        known = list_trainings(w, [rec.key for rec in jobs[:CARDS]])
         of_job = {training.id: training for training in known}
         found = []
         for rec in jobs[:CARDS]:
             view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
                 estimate = estimator.estimate_job(rec)
-                found.append(Card(rec, title(rec), view, estimate, of_job.get(rec.key)))
+                found.append(PageCard(rec, write_title(rec), view, estimate, of_job.get(rec.key)))
         return found, jobs[CARDS:]
 
     def _node_cards(
         self, nodes: Sequence[NodeRecovery], estimator: Estimator
-    ) -> tuple[list[Card], Sequence[NodeRecovery]]:
+    ) -> tuple[list[PageCard], Sequence[NodeRecovery]]:
         """The newest as cards, and the rest."""
         w = self._follower.world
         found = []
         for rec in nodes[:CARDS]:
             view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
-                found.append(Card(rec, title(rec), view, estimator.estimate_node(rec)))
+                found.append(PageCard(rec, write_title(rec), view, estimator.estimate_node(rec)))
         return found, nodes[CARDS:]
 
-    def _history(self) -> str:
+    def _render_history(self) -> str:
         w = self._follower.world
         since = w.now - HISTORY
-        ended = [r for r in _recoveries(w.state, since=since) if r.ended]
+        ended = [r for r in _list_recoveries(w.state, since=since) if r.ended]
         ended.sort(key=lambda r: (r.since, r.id), reverse=True)
         days = [(since + timedelta(days=n)).date() for n in range(1, HISTORY.days + 1)]
         kinds = Counter((r.since.date(), ENDS.get(r.phase, "dim")) for r in ended)
@@ -275,7 +280,7 @@ class Renderer:
         html: str = self._parts.history(ended[:ROWS], len(ended), days, kinds, most)
         return html
 
-    def _explain(self, target: str) -> str:
+    def _render_explanation(self, target: str) -> str:
         w = self._follower.world
         named = find_named_jobs(w, target)
         number = named[0] if len(named) == 1 else None
@@ -288,14 +293,14 @@ class Renderer:
         if view is None:
             return ""
         node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None
-        own = trainings(w, [number]) if number is not None else []
+        own = list_trainings(w, [number]) if number is not None else []
         title_of_it = self._name(target, view.target)
         if view.kind in ("job", "array") and title_of_it == target:
             title_of_it = f"Job {target}"
         headline = view.headline.removeprefix(f"{title_of_it}. ")
         related = [(to, self._name(to)) for to in view.related]
         html: str = self._parts.explain(
-            title_of_it, headline, view, related, node, job, own, self._phases(view.target)
+            title_of_it, headline, view, related, node, job, own, self._measure_phases(view.target)
         )
         return html
 
@@ -304,9 +309,9 @@ class Renderer:
         by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)
         found = state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
-        return title(found) if found is not None else target
+        return write_title(found) if found is not None else target
 
-    def _phases(self, target: str) -> tuple[Segment, ...]:
+    def _measure_phases(self, target: str) -> tuple[Segment, ...]:
         """How long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
         if (rec := state.nodes.get(rid) or state.jobs.get(rid)) is None:
@@ -316,7 +321,12 @@ class Renderer:
         entered = [(rec.opened, first), *((move.at, move.phase) for move in rec.trail)]
         ends = [*(move.at for move in rec.trail), *(() if rec.ended else (max(now, rec.since),))]
         spans = [
-            (begin, end, f"phase{n % 6}", f"{phase}: {duration((end - begin).total_seconds())}")
+            (
+                begin,
+                end,
+                f"phase{n % 6}",
+                f"{phase}: {format_duration((end - begin).total_seconds())}",
+            )
             for n, ((begin, phase), end) in enumerate(zip(entered, ends, strict=False))
         ]
-        return strip(spans) if spans else ()
+        return make_strip(spans) if spans else ()

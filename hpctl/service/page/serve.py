@@ -11,9 +11,9 @@ from pathlib import Path
 from hpctl.engine.config import Config
 from hpctl.engine.explain_view import ExplainParts
 from hpctl.service.intake.server import IntakeServer
-from hpctl.service.page.access import Access
-from hpctl.service.page.app import BOUNDS, Hub, application
-from hpctl.service.page.follow import Follower
+from hpctl.service.page.access import PageAccess
+from hpctl.service.page.app import BOUNDS, Hub, make_application
+from hpctl.service.page.follow import PageFollower
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 
@@ -21,7 +21,7 @@ FIRST_S = 3.0
 """How long Slurm and the cloud may take before the page is served without them."""
 
 
-def make_link(listen: str, access: Access) -> str:
+def make_link(listen: str, access: PageAccess) -> str:
     """The address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen or host == "unix":
@@ -33,7 +33,7 @@ def make_link(listen: str, access: Access) -> str:
 
 
 def serve_page(
-    loaded: Config, listen: str, access: Access, explain_parts: ExplainParts, *, by_hand: bool
+    loaded: Config, listen: str, access: PageAccess, explain_parts: ExplainParts, *, by_hand: bool
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; `by_hand` prints a link that is good once.
 
@@ -43,21 +43,21 @@ def serve_page(
     # Before any thread begins: each has them blocked, and this one waits for them.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    with contextlib.closing(Follower(loaded)) as follower:
-        listener = _listener(listen, loaded.access.group)
+    with contextlib.closing(PageFollower(loaded)) as follower:
+        listener = _open_listener(listen, loaded.access.group)
         follower.look(FIRST_S)
         hub = Hub(follower, explain_parts)
-        server = IntakeServer(application(hub, access), bounds=BOUNDS)
+        server = IntakeServer(make_application(hub, access), bounds=BOUNDS)
         server.start(listener=listener)
         if by_hand:
             port = server.port
-            output.exact(make_link(f"{listen.rpartition(':')[0]}:{port}", access))
+            output.print_exact(make_link(f"{listen.rpartition(':')[0]}:{port}", access))
         signal.sigwait(ends)
         hub.close()
         server.stop()
 
 
-def _listener(listen: str, group: str) -> socket.socket:
+def _open_listener(listen: str, group: str) -> socket.socket:
     """The socket; a file is for its owner and for access.group alone. Raises HpctlError."""
     host, _, port = listen.rpartition(":")
     listener = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)

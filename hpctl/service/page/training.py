@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from hpctl.engine.estimates import Estimate, Estimator
 from hpctl.engine.job_losses import JobLosses, Loss, find_losses, group_hits, is_recent
-from hpctl.engine.timeline import headline
+from hpctl.engine.timeline import write_headline
 from hpctl.engine.world import World
-from hpctl.toolkit.durations import duration
+from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
@@ -63,10 +63,10 @@ class Training(Struct, frozen=True):
     def strip(self) -> tuple[Segment, ...]:
         """Its time from left to right, losses in it."""
         whole = (self.since, self.until, "trained", f"since {self.since:%Y-%m-%d %H:%M} UTC")
-        return strip((whole, *map(_span, self.lost.losses)))
+        return make_strip((whole, *map(_make_span, self.lost.losses)))
 
 
-def strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
+def make_strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
     """Spans of time in the width that all of them have together."""
     first, last = min(s[0] for s in spans), max(s[1] for s in spans)
     scale, found = WIDTH / max((last - first).total_seconds(), 1.0), []
@@ -77,7 +77,7 @@ def strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def trainings(w: World, only: Collection[JobId] | None = None) -> list[Training]:
+def list_trainings(w: World, only: Collection[JobId] | None = None) -> list[Training]:
     """The jobs that run or wait, and those that were hit lately, or `only` these of them; open
     recoveries first, then most lost."""
     # Of the present minute: what is the same for a while is not sent each second.
@@ -90,13 +90,13 @@ def trainings(w: World, only: Collection[JobId] | None = None) -> list[Training]
         shown &= {*only}
     found = []
     for job in shown:
-        one = _training(w, jobs.get(job), hits.get(job, []), estimator, now)
+        one = _make_training(w, jobs.get(job), hits.get(job, []), estimator, now)
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda t: (t.recovery is None, -t.lost.seconds, -t.id))[:MOST]
 
 
-def _training(
+def _make_training(
     w: World, job: SlurmJob | None, hits: list[JobRecovery], estimator: Estimator, now: datetime
 ) -> Training | None:
     begun = hits[0].attempt.submit if hits else job.start if job else None
@@ -127,8 +127,8 @@ def _training(
     )
 
 
-def _span(loss: Loss) -> Span:
+def _make_span(loss: Loss) -> Span:
     """From the fault to the job's next run, or to its owner's hands."""
-    lost = duration(loss.seconds)
-    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {headline(loss.recovery)}"
+    lost = format_duration(loss.seconds)
+    says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {write_headline(loss.recovery)}"
     return loss.begin, loss.end, "lost", says

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints import search
 from hpctl.checkpoints.fast import spec as specs
-from hpctl.checkpoints.fast.lead import held_steps, holders, restore
-from hpctl.checkpoints.fast.peer import Peer
-from hpctl.checkpoints.fast.spec import SavedFile, Spec
-from hpctl.checkpoints.fast.union import Peers
+from hpctl.checkpoints.fast.lead import find_holders, list_held_steps, restore_saves
+from hpctl.checkpoints.fast.peer import PeerConnection
+from hpctl.checkpoints.fast.spec import FastSaveSpec, SavedFile
+from hpctl.checkpoints.fast.union import PeerConnections
 from hpctl.vocabulary.fast_saves import FastSaves
 from tests.checkpoints.checkpoint_files import dcp_files
 
@@ -41,7 +41,7 @@ class Nodes:
         self.place, self.shared = place, place / "shared"
         self.shared.mkdir(parents=True)
         self.said: list[str] = []
-        self.spec = Spec(
+        self.spec = FastSaveSpec(
             job=str(os.getpid()),
             secret=os.urandom(32).hex(),
             saves=FastSaves("", **{"flush_s": 3600, "keep": True, **given}),
@@ -68,7 +68,7 @@ class Nodes:
     def start(self, host: str) -> None:
         """Its helper; the disk is as it was left."""
         path = self.shared / specs.META / "spec.json"
-        specs.write(self.spec, path)
+        specs.write_spec(self.spec, path)
         command = [sys.executable, "-c", HELPER, str(path), host, str(self.disk(host))]
         with (self.place / f"{host}.log").open("ab") as log:
             self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT, env=self.environ)
@@ -106,7 +106,7 @@ class Nodes:
 
     def peer(self, host: str):
         """A connection to its helper, to be closed."""
-        return closing(Peer(self.spec, host))
+        return closing(PeerConnection(self.spec, host))
 
     def end(self) -> None:
         """SIGTERM to all, as at the end of a job."""
@@ -124,7 +124,7 @@ class Nodes:
         """As a start of the job does."""
         self.said.clear()
         others = search.last_complete(self.shared)
-        return restore(self.spec, others, self.said.append, gone, wait_s)
+        return restore_saves(self.spec, others, self.said.append, gone, wait_s)
 
     def safe(self, name: str, limit_s: float = 60.0, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
@@ -137,13 +137,13 @@ class Nodes:
         raise AssertionError(f"{name} is not safe: {alive} {self.log()[-2000:]}")
 
 
-def is_held(spec: Spec, living: Sequence[str], name: str, copies: int) -> bool:
+def is_held(spec: FastSaveSpec, living: Sequence[str], name: str, copies: int) -> bool:
     """Return whether so many of the living nodes hold each file of a step."""
-    with closing(Peers(spec)) as peers:
-        steps, answered = held_steps(peers, list(living), 0)
+    with closing(PeerConnections(spec)) as peers:
+        steps, answered = list_held_steps(peers, list(living), 0)
         found = peers.each("inventory", answered)
     for each in steps:
-        held = holders(each.row, found).values()
+        held = find_holders(each.row, found).values()
         if each.row.name == name and all(len({host for host, _ in w}) >= copies for w in held):
             return True
     return False

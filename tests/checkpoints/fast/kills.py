@@ -114,9 +114,9 @@ class Bed:
         """The newest step in the checkpoint directory, by the job's log."""
         return max(map(int, re.findall(r"flushed step (\d+)", self.job.text())), default=0)
 
-    def nodes(self) -> specs.Spec:
+    def nodes(self) -> specs.FastSaveSpec:
         """The job's nodes now, and who holds whose copies."""
-        return specs.read(self.job.saves / specs.META / f"{self.job.id}.json")
+        return specs.read_spec(self.job.saves / specs.META / f"{self.job.id}.json")
 
     def disks(self, node: str, inside: str = "") -> list[Path]:
         """What lies on a node's disk."""

@@ -24,11 +24,25 @@ from msgspec.structs import replace
 from hpctl.checkpoints import advise
 from hpctl.checkpoints.fast import helpers, lead
 from hpctl.checkpoints.fast.lead import Clocks
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Peer, PeerError, Server, TransferLimit, _ports
-from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, load, memory_room, write
-from hpctl.checkpoints.fast.union import Peers
-from hpctl.checkpoints.search import Checkpoint, judge
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.peer import (
+    PeerConnection,
+    PeerError,
+    PeerServer,
+    TransferLimit,
+    _list_ports,
+)
+from hpctl.checkpoints.fast.spec import (
+    META,
+    FastSaveSpec,
+    SavedFile,
+    SavedStep,
+    load_ledger,
+    memory_room,
+    write_spec,
+)
+from hpctl.checkpoints.fast.union import PeerConnections
+from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.errors import HpctlError
@@ -68,7 +82,7 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
         assert found.step == 10
         for host in nodes.spec.hosts:
             assert content(nodes.disk(host) / name) == files
-            assert isinstance(judge(nodes.disk(host) / name), Checkpoint)
+            assert isinstance(judge_checkpoint(nodes.disk(host) / name), CompleteCheckpoint)
         assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
 
 
@@ -95,9 +109,11 @@ def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
 def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
     files = tuple(SavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
     row = SavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
-    moved = lead._moved(row, ("n2", "n3"))
-    spec = Spec("1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",))
-    node = Node(spec, "n2")
+    moved = lead._reassign_shares(row, ("n2", "n3"))
+    spec = FastSaveSpec(
+        "1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",)
+    )
+    node = NodeSaves(spec, "n2")
     for each in (row, moved, row):
         node.handle({"do": "row", "row": msgspec.to_builtins(each), "living": ["n2"]})
     assert node.rows == {"step-1": moved}
@@ -188,9 +204,9 @@ def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
         name, _ = saved(nodes, 10)
         nodes.safe(name)
         wait_for(nodes.shared / name)
-        write(nodes.spec, nodes.shared / META / "7.json")
+        write_spec(nodes.spec, nodes.shared / META / "7.json")
         registered = str(nodes.shared), Registration(fast=nodes.spec.saves)
-        monkeypatch.setattr(advise, "directory_of", lambda job, config: registered)
+        monkeypatch.setattr(advise, "find_directory", lambda job, config: registered)
 
         def listed(*more):
             return CliRunner().invoke(cli, ["checkpoint", "ls", "--job", "7", *more])
@@ -234,7 +250,7 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert any((nodes.disk(h) / "step-3").exists() for h in nodes.spec.hosts)
         nodes.end()
         assert content(nodes.shared / "step-4") == files
-        assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
+        assert isinstance(judge_checkpoint(nodes.shared / "step-4"), CompleteCheckpoint)
         assert "flushed step 4" in nodes.log()
 
 
@@ -282,7 +298,7 @@ def test_a_newest_step_that_is_lost_does_not_keep_the_one_before_it_from_the_las
             lost.unlink()
         nodes.end()
         assert "flushed step 10" in nodes.log()
-        assert isinstance(judge(nodes.shared / "step-10"), Checkpoint)
+        assert isinstance(judge_checkpoint(nodes.shared / "step-10"), CompleteCheckpoint)
         assert not (nodes.shared / "step-20").exists()
 
 
@@ -293,7 +309,7 @@ def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_p
         files = make()
         save(nodes, name, files, owners(nodes, files))
         wait_for(nodes.shared / name)
-        until(lambda: isinstance(judge(nodes.shared / name), Checkpoint), 10)
+        until(lambda: isinstance(judge_checkpoint(nodes.shared / name), CompleteCheckpoint), 10)
         assert content(nodes.shared / name) == files
         for host in ("n0", "n1"):
             nodes.lose(host)
@@ -343,7 +359,7 @@ def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, 
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
     with monkeypatch.context() as patch:
         patch.setattr(helpers.subprocess, "Popen", made := Mock())
-        helpers._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+        helpers._launch_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
     ((command,), _) = made.call_args
     subprocess.run(command, env=env, timeout=20, check=False)
     assert (tmp_path / "srun.calls").read_text().count("\n") == launches
@@ -391,7 +407,7 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
         nodes.resume()
         name, files = saved(nodes, 1)
         nodes.safe(name)
-        looks, held_steps = [], lead.held_steps
+        looks, held_steps = [], lead.list_held_steps
 
         def look(*given):
             looks.append(found := held_steps(*given))
@@ -400,7 +416,7 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
                 os.kill(child, signal.SIGKILL)
             return found
 
-        monkeypatch.setattr(lead, "held_steps", look)
+        monkeypatch.setattr(lead, "list_held_steps", look)
         assert nodes.resume().found is not None, nodes.said
         assert len(looks) == 2
         assert any("is not gathered" in line for line in nodes.said), nodes.said
@@ -442,7 +458,7 @@ def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
 )  # fmt: skip
 def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
     scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
-    spec = Spec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
+    spec = FastSaveSpec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
     assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
 
 
@@ -527,13 +543,15 @@ def test_a_slow_answer_is_no_clock_that_differs():
 
 def test_a_helper_waits_for_the_one_of_the_run_before_to_exit(tmp_path):
     place = tmp_path / "n0"
-    spec = Spec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",))
+    spec = FastSaveSpec(
+        "7", "0" * 64, FastSaves(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",)
+    )
     (place / META).mkdir(parents=True, mode=0o700)
     with (place / META / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         release = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
         release.start()
-        Node(spec, "n0")
+        NodeSaves(spec, "n0")
         release.join()
 
 
@@ -543,7 +561,7 @@ def test_two_jobs_do_not_share_a_directory(tmp_path, monkeypatch):
         nodes.resume()
         other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
         with pytest.raises(PeerError, match=f"the helper of job {nodes.spec.job} uses"):
-            Node(other, "n0")
+            NodeSaves(other, "n0")
 
 
 def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
@@ -551,11 +569,11 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
         saved(nodes, 10)
-        until(lambda: "step-10" in load(nodes.disk("n0") / META / "ledger.json"), 60)
+        until(lambda: "step-10" in load_ledger(nodes.disk("n0") / META / "ledger.json"), 60)
         again = replace(
             nodes.spec, secret="1" * 64, restarts=1, saves=FastSaves(str(nodes.disk("n0")))
         )
-        node = Node(again, "n0")
+        node = NodeSaves(again, "n0")
         assert nodes.processes["n0"].wait(10) == -signal.SIGKILL
         del nodes.processes["n0"]
         assert "step-10" in node.rows, "what it saved is kept"
@@ -580,12 +598,12 @@ def test_a_directory_that_two_nodes_share_is_no_disk_of_their_own(tmp_path, monk
 def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(tmp_path):
     place = tmp_path / "disk"
     hosts, addresses = ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
-    spec = Spec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), hosts, addresses)
-    first = Node(spec, "n0")
+    spec = FastSaveSpec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), hosts, addresses)
+    first = NodeSaves(spec, "n0")
     assert first.handle({"do": "ready"}) == {"off": ""}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hpctl.checkpoints.fast.node._try_lock", lambda file: True)
-        Node(spec, "n1")
+        NodeSaves(spec, "n1")
     assert "is the same directory as on n1" in first.handle({"do": "ready"})["off"]
 
 
@@ -602,13 +620,15 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
 )
 def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, refused):
     with tempfile.TemporaryDirectory(dir=where) as place:  # /tmp may be either
-        spec = Spec("7", "0" * 64, FastSaves(place, memory=True, size=1 << 20), str(tmp_path),
-                    ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))  # fmt: skip
+        spec = FastSaveSpec(
+            "7", "0" * 64, FastSaves(place, memory=True, size=1 << 20), str(tmp_path),
+            ("n0", "n1"), ("127.0.9.1", "127.0.9.2"),
+        )  # fmt: skip
         if refused:
             with pytest.raises(PeerError, match=refused):
-                Node(spec, "n0")
+                NodeSaves(spec, "n0")
             return
-        node = Node(spec, "n0")
+        node = NodeSaves(spec, "n0")
         file = SavedFile("x", 2 << 20, 1, 1, "n1")
         row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
         with pytest.raises(OSError, match="more than --fast-size 1 MiB"):
@@ -618,12 +638,14 @@ def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, ref
 def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
     size = 100_000
     saves = FastSaves(str(tmp_path / "disk"), size=2 * size)
-    spec = Spec("7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))
+    spec = FastSaveSpec(
+        "7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
+    )
     left = tmp_path / "disk" / META / "copies/n1"
     (left / "step-1.tmp").mkdir(parents=True)
     (left / "step-1.tmp/x").write_bytes(b"x" * size)
     (left / "step-2.tmp").write_bytes(b"[")
-    node = Node(spec, "n0")
+    node = NodeSaves(spec, "n0")
     assert not list(left.iterdir())
     for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
         (node.meta / name).mkdir(parents=True)
@@ -640,11 +662,11 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     (node.root / "step-10/x").unlink()
     (node.root / "step-10/y").write_bytes(b"y" * size)
     node.peer = lambda _: socket.socket()
-    (error,) = node.replicate()
+    (error,) = node.replicate_steps()
     assert "more than --fast-size" in error
     assert not (node.meta / "aside").exists()
     assert node.used() < size + 1000
-    node._admit(size - 1000)
+    node._check_room(size - 1000)
 
 
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
@@ -667,11 +689,11 @@ def spec_of(place, *hosts):
     """A job on these hosts, of which a test's process is one."""
     addresses = tuple(f"127.0.9.{number + 1}" for number in range(len(hosts)))
     secret = os.urandom(32).hex()
-    return Spec("1", secret, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
+    return FastSaveSpec("1", secret, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
 
 
 def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monkeypatch):
-    node = Node(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
     live = node.live
 
     def save_meanwhile():
@@ -690,7 +712,7 @@ def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monk
 
 def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypatch):
     """The leader finds nodes that a running restore has not reached yet, and tells them of it."""
-    node = Node(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
     row = SavedStep("step-1", 1, "torch-dcp", ("n0",), (), 1.0)
     (node.meta / "new/step-1").mkdir(parents=True)
     missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
@@ -711,7 +733,7 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
 
 
 def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
-    node = Node(spec_of(tmp_path, "n0", "n1"), "n0")
+    node = NodeSaves(spec_of(tmp_path, "n0", "n1"), "n0")
     row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (), 1.0)
     node.rows = {row.name: row}
     peer = Mock()
@@ -723,7 +745,7 @@ def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
 
 
 def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
-    node = Node(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
     node.handle({"do": "bye", "over": True})
     node.handle({"do": "bye", "over": False})
     assert node.over, "what the first has flushed is not left on the node"
@@ -731,7 +753,7 @@ def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
 
 def test_a_host_that_runs_no_helper_any_more_is_not_waited_for(tmp_path, monkeypatch):
     helper = helpers.Helper(spec_of(tmp_path, "n0", "n1"), "n0")
-    monkeypatch.setattr(lead.Lead, "answering", frozenset({"n0", "n1"}))
+    monkeypatch.setattr(lead.Leader, "answering", frozenset({"n0", "n1"}))
     begun = time.monotonic()
     helper._release(True, begun + 600)
     assert time.monotonic() < begun + 60
@@ -740,9 +762,9 @@ def test_a_host_that_runs_no_helper_any_more_is_not_waited_for(tmp_path, monkeyp
 
 def test_a_helper_that_starts_is_heard_at_once(tmp_path):
     spec = spec_of(tmp_path, "n0", "n1")
-    with closing(Peers(spec, retry_s=3600)) as peers:
+    with closing(PeerConnections(spec, retry_s=3600)) as peers:
         assert peers.each("ping", ["n1"]) == {}
-        with closing(Server(spec, "n1", lambda _: {"yes": 1})):
+        with closing(PeerServer(spec, "n1", lambda _: {"yes": 1})):
             assert peers.each("ping", ["n1"]) == {"n1": {"yes": 1}}
 
 
@@ -755,8 +777,8 @@ def test_a_helper_that_ends_answers_first(tmp_path):
         answer.wait(60)
         return {"yes": 1}
 
-    server = Server(spec, "n0", handle)
-    with futures.ThreadPoolExecutor() as pool, closing(Peer(spec, "n0")) as peer:
+    server = PeerServer(spec, "n0", handle)
+    with futures.ThreadPoolExecutor() as pool, closing(PeerConnection(spec, "n0")) as peer:
         heard = pool.submit(peer.ask, "bye")
         assert asked.wait(60)
         closed = pool.submit(server.close)
@@ -777,14 +799,14 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (meta := tmp_path / "shared" / META).mkdir(parents=True)
     given = str(tmp_path / "disk")
-    spec = Spec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
+    spec = FastSaveSpec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
     for mode in (0o777, 0o720, 0o755):
         meta.chmod(mode)
         with pytest.raises(HpctlError, match="not this user's alone"):
-            write(spec, meta / "7.json")
+            write_spec(spec, meta / "7.json")
     meta.chmod(0o2700)
-    write(spec, meta / "7.json")
-    node, into = Node(spec, "n0"), meta / "flush-7/step-1"
+    write_spec(spec, meta / "7.json")
+    node, into = NodeSaves(spec, "n0"), meta / "flush-7/step-1"
     (node.root / "step-1").mkdir()
     (node.root / "step-1/x").write_text("theirs")
     asked = {"do": "flush", "name": "step-1", "into": str(into)}
@@ -800,7 +822,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     meta.rename(meta.with_name("kept"))
     meta.symlink_to("kept")
     with pytest.raises(HpctlError, match="not this user's alone"):
-        write(spec, meta / "7.json")
+        write_spec(spec, meta / "7.json")
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -808,8 +830,8 @@ def test_a_stranger_reads_nothing(tmp_path):
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
         with pytest.raises(PeerError, match=r"secret|lost|nobody"):
-            Peer(replace(nodes.spec, secret="0" * 64), "n0")
-        port = next(_ports(nodes.spec))
+            PeerConnection(replace(nodes.spec, secret="0" * 64), "n0")
+        port = next(_list_ports(nodes.spec))
         for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
             with (
                 socket.create_connection(("127.0.9.1", port), timeout=5) as stranger,
@@ -818,7 +840,7 @@ def test_a_stranger_reads_nothing(tmp_path):
                 stranger.sendall(raw)
                 stranger.shutdown(socket.SHUT_WR)
                 assert b"welcome" not in stranger.recv(4096)
-        good = Peer(nodes.spec, "n0")
+        good = PeerConnection(nodes.spec, "n0")
         for bad in ("../x", "/etc/passwd", "a/../../b", ""):
             with pytest.raises(PeerError):
                 good.ask("read", step="step-1", path=bad, offset=0, length=1, tag=[])
@@ -842,7 +864,7 @@ def test_two_leaders_flush_one_step_without_setting_one_copy_aside(tmp_path, mon
 
     def make_lead(host):
         saves = FastSaves(str(tmp_path / host))
-        return lead.Lead(Node(replace(spec, saves=saves), host), Mock(), lines.append)
+        return lead.Leader(NodeSaves(replace(spec, saves=saves), host), Mock(), lines.append)
 
     slow, other = make_lead("n0"), make_lead("n1")
 

@@ -12,11 +12,17 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast import peer as peers
-from hpctl.checkpoints.fast.peer import Body, NobodyListens, Peer, PeerError, Server
-from hpctl.checkpoints.fast.spec import Spec
+from hpctl.checkpoints.fast.peer import (
+    FileBody,
+    NobodyListens,
+    PeerConnection,
+    PeerError,
+    PeerServer,
+)
+from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
-from hpctl.wire.job_channel import PIECE, Channel
+from hpctl.wire.job_channel import PIECE, JobChannel
 from hpctl.wire.job_identity import create_client_context
 
 SECRETS = b"another user's weights"
@@ -26,7 +32,7 @@ def spec_of(place, *addresses):
     """A job on one host for each address."""
     hosts = tuple(f"n{number}" for number in range(len(addresses)))
     secret = os.urandom(32).hex()
-    return Spec("1", secret, FastSaves(str(place / "n0")), str(place), hosts, addresses)
+    return FastSaveSpec("1", secret, FastSaves(str(place / "n0")), str(place), hosts, addresses)
 
 
 class Relay:
@@ -73,15 +79,15 @@ def bind(address, port):
 def relayed(tmp_path):
     """The spec of a job whose helper listens on the second port, and a relay on the first."""
     spec = spec_of(tmp_path, "127.0.9.81")
-    ports = peers._ports(spec)
+    ports = peers._list_ports(spec)
     listener = bind("127.0.9.81", next(ports))
     said = []
 
     def answer(request):
         said.append(request["do"])
-        return Body(SECRETS * 100_000) if request["do"] == "get" else {"yes": 1}
+        return FileBody(SECRETS * 100_000) if request["do"] == "get" else {"yes": 1}
 
-    with closing(Server(spec, "n0", answer)), closing(listener):
+    with closing(PeerServer(spec, "n0", answer)), closing(listener):
         yield spec, listener, ("127.0.9.81", next(ports)), said
 
 
@@ -89,8 +95,8 @@ def test_a_relay_reads_nothing(relayed):
     spec, listener, helper, _ = relayed
     relay = Relay(listener, helper)
     content = bytearray()
-    with closing(Peer(spec, "n0")) as peer:
-        peer.pull(content.extend, lambda _: None, "get")
+    with closing(PeerConnection(spec, "n0")) as peer:
+        peer.receive_file(content.extend, lambda _: None, "get")
     assert content == SECRETS * 100_000
     assert relay.seen
     for word in (SECRETS, b'"do": "get"', spec.secret.encode()):
@@ -104,14 +110,17 @@ def test_a_relay_changes_nothing(relayed):
         return bytes([*content[:-1], content[-1] ^ 1]) if len(content) > 4096 else content
 
     Relay(listener, helper, flip)
-    with closing(Peer(spec, "n0")) as peer, pytest.raises(PeerError, match="changed on its way"):
-        peer.pull(lambda _: None, lambda _: None, "get")
+    with (
+        closing(PeerConnection(spec, "n0")) as peer,
+        pytest.raises(PeerError, match="changed on its way"),
+    ):
+        peer.receive_file(lambda _: None, lambda _: None, "get")
 
 
 def test_a_relay_says_nothing_of_its_own(relayed):
     spec, listener, helper, said = relayed
     relay = Relay(listener, helper, lambda content: content + b'{"do": "bye", "over": true}\n')
-    with suppress(OSError), closing(Peer(spec, "n0")) as peer:
+    with suppress(OSError), closing(PeerConnection(spec, "n0")) as peer:
         peer.ask("ping")
     assert relay.seen
     assert "bye" not in said
@@ -119,38 +128,38 @@ def test_a_relay_says_nothing_of_its_own(relayed):
 
 def test_another_hosts_helper_is_not_taken_for_the_one_asked(tmp_path):
     spec = spec_of(tmp_path, "127.0.9.82", "127.0.9.82")
-    with closing(Server(spec, "n1", lambda _: {"host": "n1"})):
-        with closing(Peer(spec, "n1")) as peer:
+    with closing(PeerServer(spec, "n1", lambda _: {"host": "n1"})):
+        with closing(PeerConnection(spec, "n1")) as peer:
             assert peer.ask("ping") == {"host": "n1"}
         with pytest.raises(PeerError, match="does not know the secret"):
-            Peer(spec, "n0")
+            PeerConnection(spec, "n0")
 
 
 @pytest.mark.parametrize("other", [{"secret": "0" * 64}, {"job": "2"}])
 def test_another_job_is_refused(tmp_path, monkeypatch, other):
     spec = spec_of(tmp_path, "127.0.9.83")
-    ports = list(peers._ports(spec))
-    monkeypatch.setattr(peers, "_ports", lambda _: iter(ports))
+    ports = list(peers._list_ports(spec))
+    monkeypatch.setattr(peers, "_list_ports", lambda _: iter(ports))
     with (
-        closing(Server(spec, "n0", lambda _: {"yes": 1})),
+        closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
         pytest.raises(PeerError, match="does not know the secret"),
     ):
-        Peer(replace(spec, **other), "n0")
+        PeerConnection(replace(spec, **other), "n0")
 
 
 def test_where_every_port_is_closed_no_helper_runs(tmp_path):
     with pytest.raises(NobodyListens):
-        Peer(spec_of(tmp_path, "127.0.9.84"), "n0")
+        PeerConnection(spec_of(tmp_path, "127.0.9.84"), "n0")
 
 
 def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.85"), "127.0.9.85"
     with ExitStack() as silent:
-        for port in list(peers._ports(spec))[:-1]:
+        for port in list(peers._list_ports(spec))[:-1]:
             silent.enter_context(closing(bind(address, port))).listen()
-        with closing(Server(spec, "n0", lambda _: {"yes": 1})):
+        with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
             begun = time.monotonic()
-            with closing(Peer(spec, "n0", 60.0)) as peer:
+            with closing(PeerConnection(spec, "n0", 60.0)) as peer:
                 assert peer.ask("ping") == {"yes": 1}
             # One after the other they would take a minute each.
             assert time.monotonic() - begun < 50
@@ -158,9 +167,9 @@ def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
 
 def test_dripping_strangers_keep_no_peer_out(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.86"), "127.0.9.86"
-    port = next(peers._ports(spec))
+    port = next(peers._list_ports(spec))
     over = threading.Event()
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})), ExitStack() as strangers:
+    with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), ExitStack() as strangers:
         strangers.callback(over.set)
         held = []
         for _ in range(256):
@@ -175,7 +184,7 @@ def test_dripping_strangers_keep_no_peer_out(tmp_path):
 
         threading.Thread(target=drip, daemon=True).start()
         for _ in range(UNPROVEN_BY_ADDRESS):
-            with closing(Peer(spec, "n0")) as peer:
+            with closing(PeerConnection(spec, "n0")) as peer:
                 assert peer.ask("ping") == {"yes": 1}
 
 
@@ -183,7 +192,7 @@ def test_a_peer_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven
     tmp_path, monkeypatch
 ):
     """A stranger that comes in between would else have a proven connection shut down."""
-    release, send, order = AdmissionPool.release, Channel.send, []
+    release, send, order = AdmissionPool.release, JobChannel.send, []
 
     def note_release(pool, connection):
         order.append("released")
@@ -194,9 +203,9 @@ def test_a_peer_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven
         send(channel, message)
 
     monkeypatch.setattr(AdmissionPool, "release", note_release)
-    monkeypatch.setattr(Channel, "send", note_send)
+    monkeypatch.setattr(JobChannel, "send", note_send)
     spec = spec_of(tmp_path, "127.0.9.95")
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})), closing(Peer(spec, "n0")):
+    with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), closing(PeerConnection(spec, "n0")):
         assert order == ["released", {"welcome": 1}]
 
 
@@ -204,14 +213,14 @@ def test_a_peer_that_has_named_itself_stays_among_strangers(tmp_path, monkeypatc
     """It takes its time in the handshake, and strangers come."""
     monkeypatch.setattr(peers, "HANDSHAKE_S", 60.0)
     spec = spec_of(tmp_path, "127.0.9.96")
-    at = "127.0.9.96", next(peers._ports(spec))
+    at = "127.0.9.96", next(peers._list_ports(spec))
     context = create_client_context(spec.secret, peers._CLIENT, peers._server_name(spec, "n0"))
     outgoing = ssl.MemoryBIO()
     name = create_peer_name(spec.secret)
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})), ExitStack() as held:
+    with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), ExitStack() as held:
         peer = held.enter_context(socket.create_connection(at, 30))
         peer.sendall(outgoing.read())
         assert peer.recv(1 << 16)[:1] == b"\x16"  # the helper's part of the handshake
@@ -230,8 +239,8 @@ def test_a_handshake_has_one_limit_however_slowly_its_bytes_come(tmp_path, monke
     monkeypatch.setattr(peers, "HANDSHAKE_S", 0.5)
     spec, address = spec_of(tmp_path, "127.0.9.87"), "127.0.9.87"
     with (
-        closing(Server(spec, "n0", lambda _: {})),
-        closing(socket.create_connection((address, next(peers._ports(spec))))) as stranger,
+        closing(PeerServer(spec, "n0", lambda _: {})),
+        closing(socket.create_connection((address, next(peers._list_ports(spec))))) as stranger,
     ):
         stranger.settimeout(0.1)
         deadline = time.monotonic() + 60
@@ -262,17 +271,20 @@ class FailingListener:
 
 
 def test_a_listener_outlives_errors_of_accept(tmp_path, monkeypatch):
-    listen = peers._listen
+    listen = peers._open_listener
     errors = errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM
-    monkeypatch.setattr(peers, "_listen", lambda *at: FailingListener(listen(*at), errors))
+    monkeypatch.setattr(peers, "_open_listener", lambda *at: FailingListener(listen(*at), errors))
     spec = spec_of(tmp_path, "127.0.9.88")
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})), closing(Peer(spec, "n0", 60.0)) as peer:
+    with (
+        closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
+        closing(PeerConnection(spec, "n0", 60.0)) as peer,
+    ):
         assert peer.ask("ping") == {"yes": 1}
 
 
 def test_a_listener_outlives_a_thread_that_cannot_start(tmp_path, monkeypatch):
     spec, address = spec_of(tmp_path, "127.0.9.89"), "127.0.9.89"
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})):
+    with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
         refused = threading.Event()
 
         def refuse(_):
@@ -281,11 +293,13 @@ def test_a_listener_outlives_a_thread_that_cannot_start(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            with closing(socket.create_connection((address, next(peers._ports(spec))))) as first:
+            with closing(
+                socket.create_connection((address, next(peers._list_ports(spec))))
+            ) as first:
                 first.settimeout(60)
                 assert first.recv(1) == b""
         assert refused.is_set()
-        with closing(Peer(spec, "n0")) as peer:
+        with closing(PeerConnection(spec, "n0")) as peer:
             assert peer.ask("ping") == {"yes": 1}
 
 
@@ -296,10 +310,10 @@ def test_a_body_arrives_as_it_is(tmp_path, size):
 
     def answer(request):
         if request["do"] == "memory":
-            return Body(content)
-        return Body((tmp_path / "file").open("rb"), size)
+            return FileBody(content)
+        return FileBody((tmp_path / "file").open("rb"), size)
 
-    with closing(Server(spec, "n0", answer)), closing(Peer(spec, "n0")) as peer:
+    with closing(PeerServer(spec, "n0", answer)), closing(PeerConnection(spec, "n0")) as peer:
         assert peer.read("memory") == content
         assert peer.read("file") == content
         assert peer.read("memory") == content
@@ -309,8 +323,10 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     spec = spec_of(tmp_path, "127.0.9.91")
     (tmp_path / "file").write_bytes(b"x" * 10)
     with (
-        closing(Server(spec, "n0", lambda _: Body((tmp_path / "file").open("rb"), 4 * PIECE))),
-        closing(Peer(spec, "n0")) as peer,
+        closing(
+            PeerServer(spec, "n0", lambda _: FileBody((tmp_path / "file").open("rb"), 4 * PIECE))
+        ),
+        closing(PeerConnection(spec, "n0")) as peer,
         pytest.raises(PeerError, match="lost within a file"),
     ):
         peer.read("get")
@@ -326,7 +342,7 @@ def test_whatever_ends_an_attempt_ends_the_wait_for_it(tmp_path, monkeypatch, er
 
     def connect():
         try:
-            Peer(spec, "n0")
+            PeerConnection(spec, "n0")
         except OSError as raised:
             came.append(raised)
 
@@ -343,21 +359,21 @@ def test_a_peer_without_a_thread_is_an_error_of_the_peer(tmp_path, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(PeerError, match="can't start new thread"):
-        Peer(spec_of(tmp_path, "127.0.9.93"), "n0")
+        PeerConnection(spec_of(tmp_path, "127.0.9.93"), "n0")
 
 
 def test_a_listener_without_descriptors_closes_a_stranger(tmp_path, monkeypatch):
-    listen, failing = peers._listen, []
+    listen, failing = peers._open_listener, []
 
     def listen_once(*at):
         failing.append(FailingListener(listen(*at), ()))
         return failing[0]
 
-    monkeypatch.setattr(peers, "_listen", listen_once)
+    monkeypatch.setattr(peers, "_open_listener", listen_once)
     monkeypatch.setattr(peers, "HANDSHAKE_S", 600.0)
     spec, address = spec_of(tmp_path, "127.0.9.94"), "127.0.9.94"
-    with closing(Server(spec, "n0", lambda _: {"yes": 1})):
-        at = address, next(peers._ports(spec))
+    with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
+        at = address, next(peers._list_ports(spec))
         with closing(socket.create_connection(at)) as first:
             # The next accept has begun, or fails: in both cases one fails while this one waits.
             failing[0]._errors.extend([errno.EMFILE] * 2)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec
-from hpctl.checkpoints.search import OWN_FORMAT, Checkpoint, judge
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.spec import META, FastSaveSpec, SavedFile, SavedStep
+from hpctl.checkpoints.search import OWN_FORMAT, CompleteCheckpoint, judge_checkpoint
 from hpctl.vocabulary.fast_saves import FastSaves
 from tests.checkpoints.checkpoint_files import safetensors, torch_save
 from tests.checkpoints.fast import cluster
@@ -69,7 +69,7 @@ def test_the_newest_file_is_flushed_at_the_end_and_older_ones_go(tmp_path):
         until(lambda: copies(nodes, "step-1.pt") == [])
         nodes.end()
         assert (nodes.shared / "step-4.pt").read_bytes() == raw(4)
-        assert isinstance(judge(nodes.shared / "step-4.pt"), Checkpoint)
+        assert isinstance(judge_checkpoint(nodes.shared / "step-4.pt"), CompleteCheckpoint)
         assert not (nodes.shared / "step-3.pt").exists()
 
 
@@ -135,8 +135,10 @@ def test_what_is_not_copied_is_said_once_for_each_pattern_of_names(tmp_path, tel
 
 def test_a_file_that_changed_while_it_was_read_is_no_copy(tmp_path):
     """What the partner asks last."""
-    spec = Spec("1", "x", FastSaves(str(tmp_path / "n0")), str(tmp_path), ("n0",), ("127.0.0.1",))
-    node = Node(spec, "n0")
+    spec = FastSaveSpec(
+        "1", "x", FastSaves(str(tmp_path / "n0")), str(tmp_path), ("n0",), ("127.0.0.1",)
+    )
+    node = NodeSaves(spec, "n0")
     path = tmp_path / "n0/latest.pt"
     path.write_bytes(raw(1))
     status = path.stat()

@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast import helpers, union
-from hpctl.checkpoints.fast.lead import restore
-from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.spec import META, Spec
+from hpctl.checkpoints.fast.lead import restore_saves
+from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.spec import META, FastSaveSpec
 from hpctl.checkpoints.files import note_start
-from hpctl.checkpoints.marks import Mark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.checkpoints.search import Search, Unseen
 from hpctl.slurm.records import JobRecord
 from hpctl.toolkit.compat import UTC
@@ -39,7 +39,9 @@ def test_a_step_that_is_passed_over_does_not_come_back_from_memory(tmp_path):
         for step in (20, 30):
             name, _ = saved(nodes, step)
             nodes.safe(name)
-        mark = Mark(True, 21, "alice", datetime.now(UTC), why="loss is NaN", until_start=True)
+        mark = CheckpointMark(
+            True, 21, "alice", datetime.now(UTC), why="loss is NaN", until_start=True
+        )
         write_mark(nodes.shared, mark)
         nodes.restart("n0", "n1")
         found = nodes.resume().found
@@ -117,7 +119,9 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
         for path in (older, *older.iterdir()):
             os.utime(path, (1e9, 1e9))
         nodes.restart("n0", "n1")
-        assert restore(nodes.spec, Search(None), nodes.said.append, scratch=True).found is None
+        assert (
+            restore_saves(nodes.spec, Search(None), nodes.said.append, scratch=True).found is None
+        )
         name, files = saved(nodes, 10)
         nodes.safe(name)
         nodes.safe(saved(nodes, 9)[0])
@@ -128,14 +132,15 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 
 @pytest.mark.parametrize("resume", ["", "scratch"])
 def test_a_start_from_scratch_has_the_nodes_set_aside_what_they_hold(tmp_path, monkeypatch, resume):
-    monkeypatch.setattr(helpers, "_launch", lambda *_: None)
-    monkeypatch.setattr(helpers, "Reader", Mock())
+    monkeypatch.setattr(helpers, "_launch_helpers", lambda *_: None)
+    monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
     monkeypatch.setattr(helpers, "find_obstacle", lambda spec, gone: "")
-    monkeypatch.setattr(helpers, "restore", made := Mock())
-    helpers.Reader().nodes.return_value = helpers.Reader().leaves.return_value = {}
+    monkeypatch.setattr(helpers, "restore_saves", made := Mock())
+    reader = helpers.SlurmCommandReader()
+    reader.nodes.return_value = reader.leaves.return_value = {}
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "HPCTL_RESUME": resume}
     places = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_FAST_DIR": "/nowhere"}
-    helpers.start({**environ, **places})
+    helpers.start_helpers({**environ, **places})
     assert [call.kwargs for call in made.call_args_list] == [{"scratch": True}] * bool(resume)
 
 
@@ -203,14 +208,16 @@ def test_a_node_that_is_lost_holds_up_no_end(tmp_path, monkeypatch):
 
 def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch):
     given = FastSaves(str(tmp_path / "n0"))
-    first, second = (Spec(secret, secret, given, str(tmp_path), ("n0",), ("",)) for secret in "ab")
+    first, second = (
+        FastSaveSpec(secret, secret, given, str(tmp_path), ("n0",), ("",)) for secret in "ab"
+    )
     for spec, full in ((first, False), (second, True)):
         with monkeypatch.context() as patch:
             if full:
                 no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
                 patch.setattr(Path, "write_bytes", no_room)
                 patch.setattr("hpctl.checkpoints.fast.node.Node._own", Mock())
-            node = Node(spec, "n0")
+            node = NodeSaves(spec, "n0")
     assert node.start.job == hashlib.sha256(b"b").hexdigest()
     assert node.begun_ns > 0
 
@@ -221,7 +228,7 @@ def test_a_place_that_cannot_be_read_loses_nothing(tmp_path):
         nodes.safe(saved(nodes, 10)[0])
         nodes.kill("n2")
         stale = Search(None, unseen=(Unseen(str(nodes.shared), "Stale file handle"),))
-        told = restore(nodes.spec, stale, nodes.said.append, wait_s=0.3)
+        told = restore_saves(nodes.spec, stale, nodes.said.append, wait_s=0.3)
         assert told.verdict == "unreadable"
         nodes.start("n2")
         assert nodes.resume().found is not None, "the start tries again, and all are there"
@@ -281,9 +288,9 @@ def test_a_drained_node_that_answers_is_gone_when_the_job_has_lost_it(
     job = SlurmJob(JobId(7), "RUNNING", datetime(2026, 1, 1, tzinfo=UTC), nodes=job_nodes or ())
     record = None if job_nodes is None else JobRecord(job)
     reader = Mock(nodes=lambda names: {drained.name: drained}, job=lambda number: record)
-    monkeypatch.setattr(helpers, "Reader", lambda *_: reader)
+    monkeypatch.setattr(helpers, "SlurmCommandReader", lambda *_: reader)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert (list(helpers.gone(["n1"])) == ["n1"]) is is_gone
+    assert (list(helpers.find_gone_hosts(["n1"])) == ["n1"]) is is_gone
 
 
 def test_of_deepspeed_every_node_gets_all_where_one_was_a_spare(tmp_path):

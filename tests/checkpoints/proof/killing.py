@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from hpctl.checkpoints import files, search
 from hpctl.checkpoints.declared import is_part_of_set
 from hpctl.checkpoints.patterns import FilePattern, parse_patterns
-from hpctl.checkpoints.search import Checkpoint, PassedOver
+from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
 from tests.checkpoints.proof.library import Held
 from tests.checkpoints.proof.template import Template, Writer
 from tests.checkpoints.proof.writers import WAYS
@@ -114,13 +114,13 @@ class Kills:
         self.count.within += writer.saving
 
     def _judge(self) -> None:
-        rows = search.every(self._root, declared=self._declared)
+        rows = search.list_checkpoints(self._root, declared=self._declared)
         rows += [row for row in self._deeply(rows) if row not in rows]
         chosen = search.last_complete(self._root, declared=self._declared).found
         held = self._loaded(chosen.path) if chosen else None
         newest = held.step if isinstance(held, Held) and held.step is not None else -1
         for row in rows:
-            if isinstance(row, Checkpoint):
+            if isinstance(row, CompleteCheckpoint):
                 self._whole(row)
             else:
                 self._passed_over(row, newest)
@@ -131,17 +131,19 @@ class Kills:
             if path not in listed and not _is_part(path, self._declared):
                 self._passed_over(PassedOver(path, "not listed"), newest)
 
-    def _deeply(self, rows: list[Checkpoint | PassedOver]) -> list[Checkpoint | PassedOver]:
+    def _deeply(
+        self, rows: list[CompleteCheckpoint | PassedOver]
+    ) -> list[CompleteCheckpoint | PassedOver]:
         """Whole ones that reading every byte finds fault with."""
         wrong = {
             row.path
-            for row in search.every(self._root, deep=True, declared=self._declared)
+            for row in search.list_checkpoints(self._root, deep=True, declared=self._declared)
             if isinstance(row, PassedOver)
         }
-        whole = [row for row in rows if isinstance(row, Checkpoint) and row.path in wrong]
+        whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.path in wrong]
         return [PassedOver(row.path, "only when read deeply") for row in whole]
 
-    def _whole(self, row: Checkpoint) -> None:
+    def _whole(self, row: CompleteCheckpoint) -> None:
         wrong = self.count.false_whole
         if row.unproven:
             self.count.offered += 1

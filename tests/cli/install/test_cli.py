@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.cli.install import InstallView
-from hpctl.cli.install_layout import StepView
+from hpctl.cli.install_layout import InstallStepView
 from hpctl.engine.config import load
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView
@@ -113,5 +113,5 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
 
 
 def test_the_json_is_as_documented():
-    step, check = StepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
+    step, check = InstallStepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
     holds("install", output.to_json("install", InstallView(False, (step,), (check,))))

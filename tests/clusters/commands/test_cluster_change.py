@@ -9,10 +9,21 @@ from rich.console import Console
 from rich.live import Live
 
 from hpctl.clusters.commands import change_view as screen
-from hpctl.clusters.commands.change_view import CallView, ClusterChangeView, RemovalView, followed
-from hpctl.clusters.diff import Change, Kind
-from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, WaitState
-from hpctl.sagemaker.failure_causes import Cause, Trouble, Where, understand
+from hpctl.clusters.commands.change_view import (
+    CallView,
+    ClusterChangeView,
+    RemovalView,
+    select_followed_fields,
+)
+from hpctl.clusters.diff import DiffKind, SpecChange
+from hpctl.clusters.progress import (
+    ClusterProgress,
+    EventLine,
+    GroupProgress,
+    NodeProgress,
+    WaitState,
+)
+from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where, explain_node_failure
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from hpctl.toolkit import output
 from hpctl.toolkit.compat import UTC
@@ -31,30 +42,35 @@ GROUPS = (
 )
 SCRIPT = NodeProgress(
     "h100", "i-00000000000000002", "node-1", "ip-10-1-0-2", "Failure", LIFECYCLE, NOW,
-    Trouble(
-        Cause.LIFECYCLE, understand(LIFECYCLE).meaning, understand(LIFECYCLE).fix, step="mount_fsx",
+    NodeFailureCause(
+        Cause.LIFECYCLE, explain_node_failure(LIFECYCLE).meaning,
+        explain_node_failure(LIFECYCLE).fix, step="mount_fsx",
         line="hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-2 after 3 tries: no route",
         log=LOG,
     ),
 )  # fmt: skip
 SHORT = NodeProgress(
     "h100", "", "node-2", "", "Pending", NO_CAPACITY, NOW,
-    understand(
+    explain_node_failure(
         NO_CAPACITY, Where(GROUPS[1].instance_types, {"subnet-0aaaaaaaaaaaaaaaa": "us-west-2a"})
     ),
 )  # fmt: skip
 COMING = NodeProgress("h100", "i-00000000000000003", "node-3", "ip-10-1-0-3", "Pending", "", NOW)
 EVENT = EventLine(NOW, "Error", "Instance could not be launched.", "h100")
-LOOK = Progress(
+LOOK = ClusterProgress(
     "llm-prod", "InService", NOW, arn=ARN, groups=GROUPS, nodes=(SCRIPT, SHORT, COMING),
     failures=(SCRIPT, SHORT), events=(EVENT,), waited_s=725.0,
 )  # fmt: skip
 CHANGES = (
-    Change(Kind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"),
-    Change(Kind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"),
-    Change(Kind.CHANGE, "h100.MinInstanceCount", 12, None, ""),
-    Change(Kind.DESTROY, "old", "2 x ml.g5.48xlarge", None, "the group and its 2 instance(s) go"),
-    Change(Kind.IMPOSSIBLE, "h100.ThreadsPerCore", 1, 2, "a group keeps its threads per core"),
+    SpecChange(DiffKind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"),
+    SpecChange(DiffKind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"),
+    SpecChange(DiffKind.CHANGE, "h100.MinInstanceCount", 12, None, ""),
+    SpecChange(
+        DiffKind.DESTROY, "old", "2 x ml.g5.48xlarge", None, "the group and its 2 instance(s) go"
+    ),
+    SpecChange(
+        DiffKind.IMPOSSIBLE, "h100.ThreadsPerCore", 1, 2, "a group keeps its threads per core"
+    ),
 )
 GONE = (
     RemovalView(
@@ -81,7 +97,7 @@ def view(command: str, outcome: str, **more) -> ClusterChangeView:
 FAILED = replace(LOOK, verdict=WaitState.FAILED, why="2 node(s) did not come up")
 CALL = CallView("CreateCluster", {"ClusterName": "llm-prod"})
 VIEWS = {
-    "create-failed": view("create", **followed(FAILED)),
+    "create-failed": view("create", **select_followed_fields(FAILED)),
     "update-impossible": view("update", "failed", why="nothing was done", changes=CHANGES),
     "scale-refused": view(
         "scale", "failed", why="1 of 3 node(s) did not go", removals=GONE, orders=(CALL,)
@@ -109,7 +125,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal():
 
 
 def shown(one: ClusterChangeView, capsys) -> str:
-    output.show("cluster-change", one, False)
+    output.show_view("cluster-change", one, False)
     return capsys.readouterr().out
 
 
@@ -125,7 +141,7 @@ def test_nodes_that_failed_alike_are_told_once(capsys):
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
     look = replace(LOOK, failures=(SCRIPT, SHORT, same, unread))
-    text = shown(view("create", **followed(look)), capsys)
+    text = shown(view("create", **select_followed_fields(look)), capsys)
     assert text.count("log: hpctl lifecycle: FAILED") == 1
     assert "so did ip-10-1-0-4, ip-10-1-0-5" in text
     assert "means: AWS has none of" in text

@@ -10,7 +10,12 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hpctl.clusters.commands import context, ssh
-from hpctl.clusters.commands.events import ClusterEventsView, EventLine, folded, lines
+from hpctl.clusters.commands.events import (
+    ClusterEventLine,
+    ClusterEventsView,
+    fold_repeats,
+    make_lines,
+)
 from hpctl.clusters.watch import ClusterEvent
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -61,11 +66,15 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(histor
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "https://environment")
     monkeypatch.setattr(context, "open_aws", lambda *named: named)
     where = str(history.config)
-    assert context.place(None, where, None, None, None).aws == (None, "us-west-2", "https://file")
-    named = context.place("llm-prod", where, "p", "eu-west-1", "https://option").aws
+    assert context.resolve_place(None, where, None, None, None).aws == (
+        None,
+        "us-west-2",
+        "https://file",
+    )
+    named = context.resolve_place("llm-prod", where, "p", "eu-west-1", "https://option").aws
     assert named == ("p", "eu-west-1", "https://option")
     # Of another cluster the file says nothing: boto3 then asks the environment.
-    assert context.place("other", where, None, None, None).aws == (None, None, None)
+    assert context.resolve_place("other", where, None, None, None).aws == (None, None, None)
 
 
 def test_nothing_is_ordered_before_somebody_agrees(history):
@@ -218,7 +227,7 @@ def drawn(view: ClusterEventsView, width: int) -> str:
 def test_a_failure_that_repeats_is_told_once():
     at = datetime(2026, 1, 1, tzinfo=UTC)
     one = ClusterEvent("e", at, "Error", "Instance", "h100", "i-1", "failed", failure="no disk")
-    text = drawn(ClusterEventsView(at, "llm", (EventLine("", one),) * 3), 80)
+    text = drawn(ClusterEventsView(at, "llm", (ClusterEventLine("", one),) * 3), 80)
     assert (text.count("no disk"), text.count("as above")) == (1, 2)
 
 
@@ -233,8 +242,8 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line():
         }  # fmt: skip
         tries += [one, replace(one, **answer)]
     other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
-    message = lines([*tries, other], [])
-    shown = folded(message)
+    message = make_lines([*tries, other], [])
+    shown = fold_repeats(message)
     counts = [(line.count, len(line.instances), line.event.id) for line in shown]
     assert counts == [(40, 40, "a39"), (40, 40, "b39"), (1, 1, "c")]
     assert shown[0].first == begun

@@ -44,7 +44,7 @@ def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
     result = run("cluster", "validate", good)
     assert result.exit_code == 0, result.output
     assert "WARN" not in result.stdout
-    before_spending(str(good), spec.read(good), account)
+    before_spending(str(good), spec.read_spec(good), account)
     assert capsys.readouterr().err == ""
 
 
@@ -97,7 +97,7 @@ def test_one_wrong_field_hides_nothing_else(good, account, tmp_path):
 
 def test_create_stops_before_it_spends(account, capsys):
     with pytest.raises(HpctlError, match="checks failed; nothing was ordered"):
-        before_spending(WRONG, spec.read(WRONG), account)
+        before_spending(WRONG, spec.read_spec(WRONG), account)
     text = capsys.readouterr().err
     assert "ml.p5.48xlarge" in text
     assert all(line == line.rstrip() for line in text.splitlines())

@@ -106,7 +106,7 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
     target.mkdir(parents=True)
     here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     made_for = {**here, "machine": platform.machine()}
-    bundles.lay(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
+    bundles.lay_out_bundle(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "shared_users.txt").write_text("ada,2001,/fsx/ada\nbob,2002,/fsx/bob\n")
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
@@ -114,7 +114,7 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
         path = target / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return bundles.sign(target)
+    return bundles.write_manifest(target)
 
 
 HELPER = """#!/bin/sh

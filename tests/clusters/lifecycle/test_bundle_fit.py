@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from hpctl.clusters.bundle_checks import problems
-from hpctl.clusters.bundle_wheels import Target, lacking, packed_python
+from hpctl.clusters.bundle_checks import find_bundle_problems
+from hpctl.clusters.bundle_wheels import WheelTarget, find_lacking_wheels, packed_python
 from tests.clusters.lifecycle.node import bundle
 
 pytestmark = pytest.mark.integration
@@ -48,7 +48,7 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
     whole(tmp_path, *needs)
     for one in wheels:
         wheel(tmp_path, one)
-    (lack,) = lacking(tmp_path, Target())
+    (lack,) = find_lacking_wheels(tmp_path, WheelTarget())
     assert why in lack.why
 
 
@@ -61,7 +61,7 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
 def test_what_pip_would_take_fits(tmp_path, name: str) -> None:
     whole(tmp_path, "fast[x]>=1", 'later; python_version >= "3.11"', 'more; extra == "x"')
     wheel(tmp_path, name)
-    assert lacking(tmp_path, Target()) == []
+    assert find_lacking_wheels(tmp_path, WheelTarget()) == []
 
 
 def test_a_bundle_is_refused_whose_target_is_another(tmp_path) -> None:
@@ -69,16 +69,16 @@ def test_a_bundle_is_refused_whose_target_is_another(tmp_path) -> None:
     whole(house, python=">=3.11")
     made = bundle(tmp_path / "b", tuple(sorted(house.glob("*.whl")))).directory
     (made / "target.json").write_text(json.dumps({"python": "3.10", "machine": "x86_64"}))
-    (problem,) = problems(made)
+    (problem,) = find_bundle_problems(made)
     assert problem.path == "wheels"
     assert "hpctl-0.1.0-py3-none-any.whl is not for Python 3.10 on x86_64" in problem.what
     (made / "target.json").write_text(json.dumps({"python": "3.12"}))
-    assert problems(made) == ()
+    assert find_bundle_problems(made) == ()
     (made / "target.json").unlink()  # older bundles, for today's AMIs
-    assert [problem.path for problem in problems(made)] == ["wheels"]
+    assert [problem.path for problem in find_bundle_problems(made)] == ["wheels"]
     for text in ("{", "[]", '{"python": "three"}', '{"python": "3.10; rm"}'):
         (made / "target.json").write_text(text)
-        assert "target.json" in {problem.path for problem in problems(made)}, text
+        assert "target.json" in {problem.path for problem in find_bundle_problems(made)}, text
 
 
 def test_the_version_of_a_packed_python_is_read_from_it(tmp_path) -> None:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from hpctl.clusters.bundle import Bundle, lifecycle_scripts, sign
-from hpctl.engine.config import parse
+from hpctl.clusters.bundle import Bundle, lifecycle_scripts, write_manifest
+from hpctl.engine.config import parse_config
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import PYTHON, Machine
 from tests.clusters.lifecycle.node import (
@@ -114,7 +114,7 @@ def _controller(machine: Machine) -> None:
     assert machine.says("systemctl", "is-enabled", "hpctl-daemon", "slurmdbd", "mariadb") == (
         "enabled\nenabled\nenabled"
     )
-    settings = parse(machine.path("/etc/hpctl/hpctl.yaml").read_text())
+    settings = parse_config(machine.path("/etc/hpctl/hpctl.yaml").read_text())
     assert (settings.cluster.name, settings.cluster.region) == ("demo", "us-east-1")
     assert (settings.mode, settings.intake.listen) == ("observe", "0.0.0.0:8470")
     assert machine.path("/etc/slurm/slurmdbd.conf").stat().st_mode & 0o777 == 0o600
@@ -199,7 +199,7 @@ def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
     machine.write(f"{BUCKET}/site.d/1.sh", "#!/bin/sh\nsleep 0.2; echo here >/etc/site\n")
     weights = {"pam": "required", "observability": "required"}
     machine.write(f"{BUCKET}/config.json", json.dumps({"failure_wait_s": 0, "steps": weights}))
-    sign(machine.path(BUCKET))
+    write_manifest(machine.path(BUCKET))
     machine.write("/usr/bin/aws", AWS, 0o755)
     machine.write("/etc/enroot/enroot.conf", "ENROOT_CACHE_PATH  /opt/enroot\n")
     machine.write("/etc/slurm/cgroup.conf", "ConstrainCores=yes\n")
@@ -260,7 +260,7 @@ exit $(cat /root/broken 2>/dev/null || echo 0)
 @pytest.mark.nightly
 def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(machine):
     shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
-    sign(machine.path(BUCKET))
+    write_manifest(machine.path(BUCKET))
     fix = "hpctl cluster lifecycle bundle --wheels"
     why = f": no hpctl on this node: no wheels in this bundle: {fix}"
     output = last_line(birth(machine, "compute"))
@@ -273,7 +273,7 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(m
     assert last_line(birth(machine, "compute")).endswith(why)
     weights = {"failure_wait_s": 0, "steps": {"hpctl": "off"}}
     machine.write(f"{BUCKET}/config.json", json.dumps(weights))
-    sign(machine.path(BUCKET))
+    write_manifest(machine.path(BUCKET))
     output = last_line(birth(machine, "compute"))
     assert "INCOMPLETE" in output
     assert output.endswith("config.json turns the step off: delete hpctl from its steps")
@@ -307,7 +307,7 @@ def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(machi
     for mark in ("older", "newer"):
         machine.write(f"{home}/mark.py", mark)
         machine.says(*pack)
-        sign(machine.path(BUCKET))
+        write_manifest(machine.path(BUCKET))
         birth(machine, "login")
         assert machine.says(*where) == "/opt/hpctl-python"
         assert machine.path(f"/opt/hpctl-python/lib/python{PYTHON}/mark.py").read_text() == mark

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import bundle as bundles
-from hpctl.clusters.bundle import Bundle, S3Prefix, sign
+from hpctl.clusters.bundle import Bundle, S3Prefix, write_manifest
 from hpctl.engine.adapters import open_aws
 from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
 from tests.clusters.lifecycle.node import bundle
@@ -27,8 +27,8 @@ def made(tmp_path) -> Bundle:
 
 def send(made: Bundle) -> bundles.PushPlan:
     aws = open_aws(None, None, None)
-    planned = bundles.plan(aws, made, TO)
-    bundles.push(aws, made, TO, planned)
+    planned = bundles.plan_push(aws, made, TO)
+    bundles.push_bundle(aws, made, TO, planned)
     return planned
 
 
@@ -50,7 +50,7 @@ def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(s3, made, tm
     }
     assert send(made).send == ()
     (made.directory / "shared_users.txt").write_text("eve,2003,/fsx/eve\n")
-    second = send(sign(made.directory))
+    second = send(write_manifest(made.directory))
     assert second.send == ("shared_users.txt", "MANIFEST")
     assert len(second.unchanged) == len(first.send) - 2
 
@@ -71,14 +71,14 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
     assert planned.left_over == ("old/step.py",)
-    bundles.prune(open_aws(None, None, None), TO, planned)
+    bundles.prune_prefix(open_aws(None, None, None), TO, planned)
     assert send(made).left_over == ()
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
 def test_a_bucket_that_is_not_there_is_named(s3, made):
     with pytest.raises(Absent, match="there is no bucket sagemaker-other"):
-        bundles.plan(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
+        bundles.plan_push(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
 
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
@@ -116,9 +116,9 @@ class LosesAnswers:
 def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made):
     planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
     aws = LosesAnswers(2)
-    bundles.push(aws, made, TO, planned)
+    bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)
     with pytest.raises(InDoubt):
-        bundles.push(aws, made, TO, planned)
+        bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import bundle as bundles
-from hpctl.clusters.bundle_checks import problems
+from hpctl.clusters.bundle_checks import find_bundle_problems
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import Machine
 from tests.clusters.lifecycle.node import ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
@@ -55,8 +55,8 @@ def made(tmp_path_factory) -> bundles.Bundle:
     assert done.returncode == 0, done.stdout + done.stderr
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
-    assert problems(target) == ()
-    return bundles.sign(target)
+    assert find_bundle_problems(target) == ()
+    return bundles.write_manifest(target)
 
 
 def with_python_310_alone(machine: Machine) -> None:

@@ -28,8 +28,8 @@ def run(*text):
     return command_line.run("cluster", "storage", *text)
 
 
-def wanted(s3: str, path: str) -> storage.Wanted:
-    return storage.Wanted.of(FS, s3, path, auto_import=True, auto_export=False)
+def wanted(s3: str, path: str) -> storage.WantedLink:
+    return storage.WantedLink.of(FS, s3, path, auto_import=True, auto_export=False)
 
 
 def test_a_link_is_made_and_waited_for(fsx):
@@ -63,7 +63,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx):
 def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     run("link", FS, "s3://data/a", "--path", "/x/y")
     with pytest.raises(HpctlError, match=says):
-        storage.link(fsx, wanted("s3://data/b", path))
+        storage.create_link(fsx, wanted("s3://data/b", path))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
 def test_a_file_system_that_cannot_be_linked_is_named(fsx, file_system, says):
     fsx.lustre(FS, **file_system)
     with pytest.raises(HpctlError, match=says) as caught:
-        storage.link(fsx, wanted("s3://data/b", "/x"))
+        storage.create_link(fsx, wanted("s3://data/b", "/x"))
     assert caught.value.hint
     assert fsx.associations == {}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters.commands import storage
-from hpctl.clusters.commands.storage import Lfs, load
+from hpctl.clusters.commands.storage import Lfs, preload_files
 from hpctl.toolkit.errors import HpctlError
 from tests.fakes import command_line
 
@@ -54,7 +54,7 @@ def run(*text):
 
 
 def looks(path: Path, **more) -> Iterator[storage.Preload]:
-    return load(path, Lfs(), sleep=lambda _: None, **more)
+    return preload_files(path, Lfs(), sleep=lambda _: None, **more)
 
 
 def test_only_what_is_missing_is_loaded_in_bounded_batches(make, tmp_path, monkeypatch):
@@ -124,5 +124,5 @@ def test_a_path_that_is_no_lustre_says_so(tmp_path, monkeypatch):
     program.chmod(0o755)
     (tmp_path / "f").touch()
     with pytest.raises(HpctlError, match="Inappropriate ioctl") as caught:
-        list(load(tmp_path / "f", Lfs(str(program))))
+        list(preload_files(tmp_path / "f", Lfs(str(program))))
     assert "not on a Lustre file system" in caught.value.hint

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from hpctl.clusters.validate import FAMILIES, validate
+from hpctl.clusters.validate import FAMILIES, validate_spec
 from hpctl.clusters.validate.wanted import Level
 from hpctl.toolkit.errors import Absent, Unavailable
 from tests.clusters.any_spec import specs
@@ -37,7 +37,7 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nobody_answers_nothing_is_blamed(spec):
-    found = validate(Nobody(Unavailable), spec)
+    found = validate_spec(Nobody(Unavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
     assert levels <= {Level.UNKNOWN}
     assert Level.UNKNOWN in levels
@@ -46,7 +46,7 @@ def test_where_nobody_answers_nothing_is_blamed(spec):
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nothing_is_there_it_is_said(spec):
-    found = validate(Nobody(Absent), spec)
+    found = validate_spec(Nobody(Absent), spec)
     failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
     assert "iam.role" in failed
     assert ("network.subnets-exist" in failed) is bool(

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.validate import CheckedFinding, validate
+from hpctl.clusters.validate import CheckedFinding, validate_spec
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Bed, denied
 from tests.sagemaker.contract.beds import cluster
@@ -37,13 +37,13 @@ def file(bed, group=None, gpu=None, **more):
 
 
 def said(aws, spec, level=Level.FAIL, **more):
-    found: tuple[CheckedFinding, ...] = validate(aws, spec, **more)
+    found: tuple[CheckedFinding, ...] = validate_spec(aws, spec, **more)
     return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
 
 
 def test_an_account_that_fits_is_fine(bed: Bed) -> None:
     lines: list[tuple[str, int, int]] = []
-    found = validate(
+    found = validate_spec(
         bed.account(), file(bed), report=lambda part, done, parts: lines.append((part, done, parts))
     )
     assert [v for v in found if v.level is not Level.OK] == []
@@ -91,7 +91,7 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
     bed.emulator.create(request)
     bed.emulator.wait_in_service("h100-a", 10)
     try:
-        found = validate(bed.account(), file(bed), only=["cluster", "network"])
+        found = validate_spec(bed.account(), file(bed), only=["cluster", "network"])
         args = {v.check: v.what for v in found}
         assert args["name"] == "h100-a is a living cluster (InService): the file is held against it"
         assert "for 0 new nodes" in args["room"]

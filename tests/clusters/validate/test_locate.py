@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from hpctl.clusters.cluster_file import to_yaml
 from hpctl.clusters.request import create_request
-from hpctl.clusters.validate.wanted import Lines, in_file, spoken
+from hpctl.clusters.validate.wanted import SpecLines, format_place, in_file
 from tests.clusters.any_spec import specs
 
 pytestmark = pytest.mark.integration
@@ -65,5 +65,5 @@ def _elsewhere(data, keys: tuple[str | int, ...]) -> bool:
 )
 def test_a_line_is_that_of_the_key_or_of_the_nearest_above(place, said, line):
     text = "name: a\nvpc:\n  subnets:\n    - x\n    - y\ninstance_groups: [{name: g,\n count: 1}]\n"
-    assert spoken(place) == said
-    assert Lines(text).of(place) == line
+    assert format_place(place) == said
+    assert SpecLines(text).of(place) == line

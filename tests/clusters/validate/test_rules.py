@@ -2,19 +2,19 @@
 
 import pytest
 
-from hpctl.clusters.validate.network import Peers, everything, ports_open_to
+from hpctl.clusters.validate.network import RulePeers, allows_everything, ports_open_to
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
 
-NODES = Peers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
+NODES = RulePeers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
 RULES = beside(__file__, "rules.yaml")
 
 
 @pytest.mark.parametrize("case", RULES["all traffic"])
 def test_all_traffic(case) -> None:
-    assert everything(case["rules"], NODES) is ("ip" in case["by"])
-    assert everything(case["rules"], NODES, by_group=True) is ("group" in case["by"])
+    assert allows_everything(case["rules"], NODES) is ("ip" in case["by"])
+    assert allows_everything(case["rules"], NODES, by_group=True) is ("group" in case["by"])
 
 
 @pytest.mark.parametrize("case", RULES["ports"])
@@ -23,7 +23,7 @@ def test_ports(case) -> None:
 
 
 def test_ipv6_nodes_are_let_in_by_ipv6_blocks() -> None:
-    six = Peers({"sg-nodes"}, ("2600:1f14::/64",))
+    six = RulePeers({"sg-nodes"}, ("2600:1f14::/64",))
     blocks = {"IpProtocol": "-1", "Ipv6Ranges": [{"CidrIpv6": "2600:1f14::/56"}]}
-    assert everything([blocks], six)
-    assert not everything([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}], six)
+    assert allows_everything([blocks], six)
+    assert not allows_everything([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}], six)

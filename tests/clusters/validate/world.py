@@ -13,7 +13,6 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
-    Facts,
     Guarded,
     LivingFacts,
     ModelFacts,
@@ -24,8 +23,9 @@ from hpctl.clusters.validate.facts import (
     Script,
     ScriptFacts,
     Simulated,
+    SpecFacts,
 )
-from hpctl.clusters.validate.wanted import CheckedFinding, Level, Unanswered, Wanted, of_spec
+from hpctl.clusters.validate.wanted import CheckedFinding, Level, Unanswered, WantedCluster, of_spec
 from tests import tables
 
 SCRIPT = b"#!/bin/sh\nset -eu\n"
@@ -66,15 +66,15 @@ def merged(good, change):
     return {key: value for key, value in both.items() if value is not GONE}
 
 
-def wanted(change: Mapping[str, Any] = {}) -> Wanted:
+def wanted(change: Mapping[str, Any] = {}) -> WantedCluster:
     """What the cluster file wants, by way of its text."""
     answer = merged(WORLD["file"], change)
     groups = [{"name": name, **group} for name, group in answer["instance_groups"].items()]
     text = yaml.safe_dump({**answer, "instance_groups": groups}, sort_keys=False)
-    return of_spec(specs.parse(text))
+    return of_spec(specs.parse_spec(text))
 
 
-def facts(change: Mapping[str, Any] = {}) -> Facts:
+def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
     """The account."""
     answer = merged(ACCOUNT, change)
     model, scripts, bucket, role = (answer[key] for key in ("model", "scripts", "bucket", "role"))
@@ -82,7 +82,7 @@ def facts(change: Mapping[str, Any] = {}) -> Facts:
     zones = {kind: frozenset(names) for kind, names in zones.items()}
     problems = tuple((tuple(place), what) for place, what in model["problems"])
     below = _scripts(bucket["scripts"])
-    return Facts(
+    return SpecFacts(
         region="us-east-1",
         model=ModelFacts(frozenset(model["types"]), problems),
         scripts=ScriptFacts(

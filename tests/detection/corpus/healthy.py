@@ -1,14 +1,23 @@
 """A busy and healthy H100 as NVML shows it; counters grow as they do in service."""
 
-from hpctl.detection.nvml.snapshot import Ecc, Fabric, Gpu, NvLink, Pcie, Process, Remap, Throttle
+from hpctl.detection.nvml.snapshot import (
+    Ecc,
+    Fabric,
+    GpuProcess,
+    GpuState,
+    NvLink,
+    Pcie,
+    Remap,
+    Throttle,
+)
 
 BUSES = ("0f", "10", "53", "64", "75", "86", "97", "ca")
 LINKS = 18
 
 
-def gpu(index: int, seconds: float) -> Gpu:
+def gpu(index: int, seconds: float) -> GpuState:
     """The GPU at that time of the case."""
-    return Gpu(
+    return GpuState(
         index=index, uuid=f"GPU-00000000-0000-0000-0000-00000000000{index}",
         pci=f"0000:{BUSES[index % 8]}:00.0", name="NVIDIA H100 80GB HBM3", recovery_action=0,
         utilization=97, sm_clock_mhz=1980, power_mw=640_000, temperature_c=58,
@@ -18,5 +27,5 @@ def gpu(index: int, seconds: float) -> Gpu:
         pcie=Pcie(5, 5, 16, 16, int(seconds / 300)),
         nvlinks=tuple(NvLink(n, True, 0, 0, 0, None, None) for n in range(LINKS)),
         fabric=Fabric(3, 0, 0, "0" * 31 + "1", 0),
-        processes=(Process(4000 + index, 70_000_000_000),),
+        processes=(GpuProcess(4000 + index, 70_000_000_000),),
     )  # fmt: skip

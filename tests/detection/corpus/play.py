@@ -11,14 +11,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell, DriverHung, Expected, Machine, NotHere
+from hpctl.detection.check import CannotTell, CheckedMachine, DriverHung, Expected, NotHere
 from hpctl.detection.conditions import Conditions
-from hpctl.detection.findings import Findings
+from hpctl.detection.findings import FindingStore
 from hpctl.detection.nvml.client import DEADLINE_S, MISSES
-from hpctl.detection.nvml.snapshot import Gpu, NvmlError, Snapshot
-from hpctl.detection.runner import Check, load
-from hpctl.faults.assess import assess
-from hpctl.faults.catalogue import rules
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, Snapshot
+from hpctl.detection.runner import LoadedCheck, load_check
+from hpctl.faults.assess import assess_health
+from hpctl.faults.catalogue import build_rules
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Assessment, Condition
@@ -50,15 +50,15 @@ class Player:
     """Plays cases, the checks loaded once."""
 
     def __init__(self) -> None:
-        self._checks = [load(spec) for spec in CHECKS]
-        self._rules = rules()
+        self._checks = [load_check(spec) for spec in CHECKS]
+        self._rules = build_rules()
 
     def verdict(self, case: Case) -> Played:
         """What the head node makes of the case in the end, and how soon it could have."""
         reported: Reported = {}
         findings = tuple(self.findings(case, reported))
         now = T0 + timedelta(seconds=case.for_s + SETTLED_S)
-        verdict = assess(Health(HERE, now, findings), self._rules, now)
+        verdict = assess_health(Health(HERE, now, findings), self._rules, now)
         return Played(verdict, _delay_s(verdict, reported, case))
 
     def findings(self, case: Case, reported: Reported) -> Iterable[Finding]:
@@ -70,7 +70,7 @@ class Player:
     def _from_checks(self, case: Case, reported: Reported) -> Iterable[Finding]:
         with tempfile.TemporaryDirectory() as folder:
             clock = _Clock()
-            machine = Machine(
+            machine = CheckedMachine(
                 Path(folder), Expected(**case.expected), _nvml(case, clock), clock.now
             )
             world = World(Path(folder), case)
@@ -104,13 +104,13 @@ def _play(checks, machine, clock, world, case, reported):
 class _Run:
     """One check at work."""
 
-    def __init__(self, check: Check, case: Case) -> None:
+    def __init__(self, check: LoadedCheck, case: Case) -> None:
         self.check = check
         self._believe_at = T0 + timedelta(seconds=check.spec.grace_s - case.boot_age_s)
         self.conditions = Conditions(check.spec)
         self._before: Any = None
 
-    def once(self, machine: Machine, at: datetime) -> None:
+    def once(self, machine: CheckedMachine, at: datetime) -> None:
         """As the runner does it."""
         try:
             sample = self.check.gather(machine)
@@ -125,10 +125,10 @@ class _Run:
 
 
 def _from_kernel(case: Case) -> Iterable[Finding]:
-    from hpctl.detection.kernel.log import Kernel
+    from hpctl.detection.kernel.log import KernelJudge
     from hpctl.detection.kmsg import Record
 
-    kernel, folded = Kernel(lambda _pid, _at: ""), Findings()
+    kernel, folded = KernelJudge(lambda _pid, _at: ""), FindingStore()
     for number, (seconds, text) in enumerate(line for w in case.kernel for line in _lines(w)):
         facility = 1 if text.startswith("user: ") else 0
         at = T0 + timedelta(seconds=seconds)
@@ -172,7 +172,7 @@ def _nvml(case: Case, clock: _Clock) -> Callable[[], Snapshot] | None:
     return newest
 
 
-def _changed(gpu: Gpu, values: Mapping[str, Any]) -> Gpu:
+def _changed(gpu: GpuState, values: Mapping[str, Any]) -> GpuState:
     for path, value in values.items():
         who, _, what = path.partition(".")
         if who in ("gpu*", f"gpu{gpu.index}"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.triage import _Reader
+from hpctl.detection.triage import _TriageReader
 
 HERE = Path(__file__).parent / "held_out"
 SETS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -82,7 +82,7 @@ def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
 
 def hpctl(text: str) -> Judgment:
     """`hpctl agent triage` of a log of one line."""
-    views = list(_Reader().views(BytesIO(text.encode())))
+    views = list(_TriageReader().views(BytesIO(text.encode())))
     remedy = next((view.remedy for view in views if view.condition == "faulty"), "")
     return Judgment(bool(views), remedy)
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpctl.detection.check import CannotTell, DriverHung
-from hpctl.detection.nvml.client import Client
+from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import Snapshot
 from tests.waiting import until as until
 
 PATIENCE_S = 10.0
 
-Connect = Callable[..., Client]
+Connect = Callable[..., NvmlClient]
 
 
-def fresh(client: Client) -> Snapshot:
+def fresh(client: NvmlClient) -> Snapshot:
     """A sweep that began after this call."""
     now = time.monotonic()
 
@@ -25,14 +25,14 @@ def fresh(client: Client) -> Snapshot:
     return until(newer)
 
 
-def newest(client: Client) -> Snapshot | None:
+def newest(client: NvmlClient) -> Snapshot | None:
     try:
         return client.newest()
     except CannotTell:
         return None
 
 
-def hung(client: Client) -> DriverHung | None:
+def hung(client: NvmlClient) -> DriverHung | None:
     try:
         client.newest()
     except DriverHung as error:

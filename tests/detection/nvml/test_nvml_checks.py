@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
-from hpctl.detection.runner import load
+from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
@@ -28,9 +28,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 
 def observe(client, root):
     """What all GPU checks say of two sweeps, as (code, device)."""
-    machine = Machine(root, Expected(gpus=8), nvml=client.newest)
+    machine = CheckedMachine(root, Expected(gpus=8), nvml=client.newest)
     output: set[tuple[str, str]] = set()
-    for check in (load(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
+    for check in (load_check(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
         before = None
         for _ in range(2):
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.check import NotHere
-from hpctl.detection.nvml.snapshot import Event, Fabric, NvLink, Process
+from hpctl.detection.nvml.snapshot import Fabric, GpuProcess, NvLink, NvmlEvent
 from tests.detection.nvml.bed import PATIENCE_S, fresh, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, LIBRARY, RECOVERY_ACTION, XID, uuid
 
@@ -52,7 +52,7 @@ def test_every_value_lands_in_its_place(stub, connect):
     assert (gpu.power_mw, gpu.temperature_c, gpu.temperature_margin_c) == (20, 45, -3)
     assert (gpu.temperature_slowdown_c, gpu.memory_temperature_max_c) == (89, 95)
     assert gpu.fabric == Fabric(2, 23, 4, "ab" * 16, 1)
-    assert gpu.processes == (Process(4711, 1 << 20), Process(4712, 5))
+    assert gpu.processes == (GpuProcess(4711, 1 << 20), GpuProcess(4712, 5))
 
 
 def test_each_link_has_its_own_state_and_counters(stub, connect):
@@ -171,7 +171,7 @@ def test_a_burst_of_one_event_is_reported_once(stub, connect):
     for _ in range(200):
         stub.event(0, xid=45)
     stub.event(1, xid=45).event(0, xid=94)
-    reported: list[Event] = []
+    reported: list[NvmlEvent] = []
     until(lambda: reported.extend(client.events()) or any(event.data == 94 for event in reported))
     numbers = [(event.pci[-4:-2], event.data) for event in reported]
     assert numbers.count(("00", 94)) == 1

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import Expected, Machine
-from hpctl.detection.check_once import CheckRow, look
-from hpctl.detection.runner import load
+from hpctl.detection.check import CheckedMachine, Expected
+from hpctl.detection.check_once import CheckRow, run_once
+from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from tests.detection.nvml import halts
 from tests.detection.nvml.bed import PATIENCE_S, fresh, hung, newest, until
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 ROOT = Path(__file__).parents[3]
 HUNG_S = 0.6
 TIMES = 10
-GPU_CHECKS = [load(spec) for spec in CHECKS if spec.name.startswith("gpu.")]
+GPU_CHECKS = [load_check(spec) for spec in CHECKS if spec.name.startswith("gpu.")]
 GPU_HUNG = [check for check in GPU_CHECKS if check.spec.name == "gpu.hung"]
 
 
@@ -39,7 +39,7 @@ def connected(connect, **settings):
 
 def says(client, root) -> CheckRow:
     """What `gpu.hung` says now."""
-    (row,) = look(GPU_HUNG, Machine(root, Expected(), nvml=client.newest))
+    (row,) = run_once(GPU_HUNG, CheckedMachine(root, Expected(), nvml=client.newest))
     return row
 
 

@@ -11,7 +11,7 @@ from hpctl.detection.nvml.pauses import (
     Pauses,
     ThreadSample,
     is_frozen,
-    sample,
+    sample_thread,
 )
 
 LONGEST_S = 5.0
@@ -131,7 +131,7 @@ def test_a_frozen_cgroup_of_either_version(tmp_path, membership, mount, file, te
 
 def test_a_process_that_is_gone_is_not_frozen(tmp_path):
     assert is_frozen(7, tmp_path) is False
-    assert sample(7, 7, tmp_path) is None
+    assert sample_thread(7, 7, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_the_state_letter_of_the_thread_in_the_call(tmp_path, state, halted):
     (proc / "7/task/9").mkdir(parents=True)
     fields = " ".join(["0"] * 10 + ["150", "50"] + ["0"] * 10)
     (proc / "7/task/9/stat").write_text(f"9 (a) T b) {state} {fields}\n")
-    seen = sample(7, 9, proc)
+    seen = sample_thread(7, 9, proc)
     assert seen == ThreadSample(9, halted, state == "R", seen.cpu_s)
     assert seen.cpu_s == pytest.approx(2.0)

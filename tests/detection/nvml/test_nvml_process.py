@@ -8,27 +8,34 @@ from collections.abc import Callable
 import pytest
 
 from hpctl.detection.nvml import client
-from hpctl.detection.nvml.client import LENGTH, Child, Closed, Happened, Message, Sweep
+from hpctl.detection.nvml.client import (
+    LENGTH,
+    Closed,
+    EventMessage,
+    Message,
+    NvmlChild,
+    SweepMessage,
+)
 from hpctl.detection.nvml.driver import EVENTS, SWEEP, InFlight
-from hpctl.detection.nvml.snapshot import Event
+from hpctl.detection.nvml.snapshot import NvmlEvent
 
 SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0},"done":3.0}'
 EVENT = b'{"kind":"event","event":{"at":2.0,"pci":"0000:10:00.0","kind":8,"data":79}}'
 
-Start = Callable[[bytes], Child]
+Start = Callable[[bytes], NvmlChild]
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a child that writes these bytes and ends."""
-    children: list[Child] = []
+    children: list[NvmlChild] = []
 
-    def make(args: bytes) -> Child:
+    def make(args: bytes) -> NvmlChild:
         name = f"a_child_{len(children)}"
         (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {args!r})\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(client, "MODULE", name)
-        children.append(Child(5.0, os.environ))
+        children.append(NvmlChild(5.0, os.environ))
         return children[-1]
 
     yield make
@@ -41,7 +48,7 @@ def frame(text: bytes) -> bytes:
     return LENGTH.pack(len(text)) + text
 
 
-def read(child: Child) -> tuple[list[Message], str]:
+def read(child: NvmlChild) -> tuple[list[Message], str]:
     """All messages, and how it ended."""
     assert child.wait(10.0)
     messages: list[Message] = []
@@ -55,8 +62,8 @@ def read(child: Child) -> tuple[list[Message], str]:
 
 def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
     messages, end = read(start(frame(EVENT) + frame(SWEPT)))
-    assert messages[0] == Happened(Event(2.0, "0000:10:00.0", 8, 79))
-    assert isinstance(messages[1], Sweep)
+    assert messages[0] == EventMessage(NvmlEvent(2.0, "0000:10:00.0", 8, 79))
+    assert isinstance(messages[1], SweepMessage)
     assert (messages[1].snapshot.at, messages[1].done, end) == (1.0, 3.0, "has ended")
 
 

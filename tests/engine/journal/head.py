@@ -12,7 +12,7 @@ import sys
 import time
 from datetime import datetime
 
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import LeaseLost, Store
 from hpctl.engine.leadership import Leadership, LeaseTerms, boottime
 from hpctl.toolkit.compat import UTC
@@ -34,7 +34,7 @@ class SteppedClock:
 def live(url: str, name: str, effects: int, lease_s: float) -> None:
     """Stand by, lead, act; until another one leads."""
     store = Store(url)
-    me = Holder(name, os.getpid(), "0", "own", f"{name}:1")
+    me = DaemonIdentity(name, os.getpid(), "0", "own", f"{name}:1")
     head = Leadership(store, me, LeaseTerms(lease_s, shared=True), SteppedClock())
     known = 0
     try:

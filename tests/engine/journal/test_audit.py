@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.engine.journal.audit_chain import broken
+from hpctl.engine.journal.audit_chain import find_broken_row
 from hpctl.engine.journal.events import ConfigurationTaken
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from tests.engine.journal.events import NOW, signal, taken
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -23,7 +23,7 @@ def test_what_people_asked_is_there_in_order_and_whole(database):
     trail = filled(database).read().audit_trail()
     assert [row.kind for row in trail] == ["RequestTaken", "ConfigurationTaken", "RequestTaken"]
     assert trail[2].event == taken(2, "refused ✓")
-    assert broken(trail) is None
+    assert find_broken_row(trail) is None
     assert len({row.digest for row in trail}) == 3
 
 
@@ -38,7 +38,7 @@ def test_what_people_asked_is_there_in_order_and_whole(database):
 )
 def test_a_changed_or_missing_row_is_found(database, tampering, found):
     filled(database).execute(tampering)
-    assert broken(database.read().audit_trail()).seq == found
+    assert find_broken_row(database.read().audit_trail()).seq == found
 
 
 def test_retirement_leaves_the_trail_alone(database):
@@ -47,15 +47,15 @@ def test_retirement_leaves_the_trail_alone(database):
     journal.forget(NOW + timedelta(days=2))
     assert len(journal.audit_trail()) == 3
     journal.append([taken(3)])
-    assert broken(journal.audit_trail()) is None
+    assert find_broken_row(journal.audit_trail()) is None
 
 
 def test_a_batch_that_is_not_stored_leaves_no_row(database):
     journal = filled(database).open()
     rival = database.open()
-    journal.take_lease(Holder("a", 1, "0", "own", ""), journal.daemon(), NOW, 0.0)
+    journal.take_lease(DaemonIdentity("a", 1, "0", "own", ""), journal.daemon(), NOW, 0.0)
     rival.take_lease(
-        Holder("b", 2, "0", "own", ""), rival.daemon(), NOW + timedelta(seconds=1), 60.0
+        DaemonIdentity("b", 2, "0", "own", ""), rival.daemon(), NOW + timedelta(seconds=1), 60.0
     )
     with pytest.raises(Exception, match="took the journal over"):
         journal.append([taken(3)])

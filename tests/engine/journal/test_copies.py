@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.engine.journal.events import HoldLifted
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit import output
 from tests.cli import worlds
@@ -138,7 +138,7 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     held = journal.run("restore", journal.file, "--yes")
     assert (held.exit_code, "head-1 (pid 7) holds" in str(held.exception)) == (1, True)
     journal.bed.execute("UPDATE hpctl_lease SET until = 1")
-    journal.store.note_standby(Holder("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
+    journal.store.note_standby(DaemonIdentity("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
     held = journal.run("restore", journal.file, "--yes")
     assert "head-2 follows the journal" in str(held.exception)
     journal.store.forget_standby("b:1")

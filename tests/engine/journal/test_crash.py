@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.contract]
 BATCH = 3
 WRITER = """
 import os, sys
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from tests.engine.journal.events import NOW, signal
 store = Store(sys.argv[1])
-store.take_lease(Holder("head-1", os.getpid(), "0.1", "own", ""), store.daemon(), NOW, 30.0)
+store.take_lease(DaemonIdentity("head-1", os.getpid(), "0.1", "own", ""), store.daemon(), NOW, 30.0)
 first, count = int(sys.argv[2]), int(sys.argv[3])
 for batch in range(first, first + count):
     store.append([signal(batch * 3 + i) for i in range(3)])
@@ -68,7 +68,7 @@ def test_killed_while_appending_again_and_again(database: DatabaseBed) -> None:
             done = int(rest[-1]) + 1 if rest else done
         store = database.open()
         # Takes the lease as the next daemon would: behind it nothing of the dead one is underway.
-        store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
+        store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
         found = numbers(store.events())
         assert found == list(range(len(found))), "in order, nothing twice"
         assert len(found) in (done * BATCH, (done + 1) * BATCH), "whole batches, none lost"
@@ -94,7 +94,7 @@ def test_reading_while_a_daemon_writes(database: DatabaseBed) -> None:
 def test_a_server_that_goes_away_and_comes_back(served: DatabaseBed) -> None:
     assert served.server is not None
     store = served.open()
-    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
+    store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     store.append([signal(1)])
     store.record([WELL])
     with served.server.away():
@@ -110,7 +110,7 @@ def test_a_server_that_goes_away_and_comes_back(served: DatabaseBed) -> None:
         with pytest.raises(OSError, match="cannot be written"):
             store.renew_lease(NOW, 30.0, 0.0, "", "own")
         with pytest.raises(Unavailable):
-            store.take_lease(Holder("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
+            store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
         with pytest.raises(HpctlError, match="cannot be written"):
             store.ask("pause", "", "ann", NOW)
         with pytest.raises(Unavailable):

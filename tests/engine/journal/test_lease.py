@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hpctl.daemon.command import config
 from hpctl.daemon.locks import AlreadyRunning, lock_state_dir
 from hpctl.engine.journal.events import RequestTaken
-from hpctl.engine.journal.rows import DaemonInfo, Holder
+from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo
 from hpctl.engine.journal.store import LeaseHeld, LeaseLost
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import FOLLOW_S, STUCK_S, Leadership, LeaseTerms
@@ -54,7 +54,7 @@ class Host:
     def __init__(self, bed, name, ticks, monkeypatch):
         monkeypatch.setattr(Leadership, "_keep", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
-        me = Holder(name, 7, "0.1", "own", f"{name}:8470")
+        me = DaemonIdentity(name, 7, "0.1", "own", f"{name}:8470")
         terms = LeaseTerms(LEASE_S, shared=True)
         self.leadership = Leadership(self.store, me, terms, ticks, ticks.monotonic)
 
@@ -310,7 +310,7 @@ def test_config_check_tries_the_database(served, tmp_path):
 def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served):
     """The server ends its transaction, which has the lease's row locked."""
     head, other = served.open(), served.open()
-    me = Holder("head-1", 7, "0.1", "own", "head-1:8470")
+    me = DaemonIdentity("head-1", 7, "0.1", "own", "head-1:8470")
     head.take_lease(me, None, NOW, LEASE_S)
     with contextlib.suppress(SQLAlchemyError), head._writer.begin() as c:
         head._hold_lease(c, id=1)

@@ -14,10 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from hpctl.engine.journal import database as journal_database
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.reader import TABLES, JournalReader, open_journal
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.source import file_url
-from hpctl.engine.journal.sqlite_source import passing
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.sqlite_source import is_transient
+from hpctl.engine.journal.state import replay_events
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from tests.cli import worlds
 from tests.engine.journal.beds import DatabaseBed
@@ -40,7 +40,7 @@ def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, 
     store.append([signal(1), *batch])
     store.record([WELL])
     store.note_heard({WELL.generation.node: NOW})
-    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
+    store.take_lease(DaemonIdentity("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     with closing(sqlite.read()) as reader:
         assert list(reader.events()) == list(store.events())
         assert reader.health() == store.health() != {}
@@ -72,10 +72,10 @@ def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(da
     for reader in readers:
         everything = list(reader.numbered())
         assert [event for _, event in everything] == list(reader.events())
-        whole = replay(reader.events())
+        whole = replay_events(reader.events())
         (ended,) = {r.id for r in whole.jobs.values() if r.ended}
         for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
-            found = replay(e for _, e in reader.numbered(since=worlds.at(seconds)))
+            found = replay_events(e for _, e in reader.numbered(since=worlds.at(seconds)))
             assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
             assert found.open_jobs == whole.open_jobs
             assert (ended not in found.jobs) == left_out
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
     store = sqlite.open()
     store.append([signal(1)])
     store.record([WELL])
-    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
+    store.take_lease(DaemonIdentity("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
     with closing(sqlite.read()) as reader, pytest.raises(JournalCorrupt, match="cannot be read"):
         read(reader)
@@ -128,14 +128,14 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, explain, nodes, recoveries\n"
         "from hpctl.engine import adapters, world_reader\n"
-        "from hpctl.engine.journal.check import check, events\n"
+        "from hpctl.engine.journal.check import check_journal, list_events\n"
         "from hpctl.engine.journal.source import file_url\n"
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
-        "world_reader.gather(config, output.now())\n"
+        "world_reader.gather_world(config, output.now())\n"
         "adapters.open_reader(config).audit_trail()\n"
-        f"assert check(file_url(Path({str(sqlite.file)!r})), print).problem is None\n"
-        f"list(events(file_url(Path({str(sqlite.file)!r})), None, None))\n"
+        f"assert check_journal(file_url(Path({str(sqlite.file)!r})), print).problem is None\n"
+        f"list(list_events(file_url(Path({str(sqlite.file)!r})), None, None))\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -145,8 +145,10 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
     class ReadOnly(Exception):
         sqlstate = "25006"
 
-    assert journal_database.passing(DBAPIError("UPDATE lease", {}, ReadOnly()))
-    assert not journal_database.passing(DBAPIError("SELECT 1", {}, Exception("no such column")))
+    assert journal_database.is_transient(DBAPIError("UPDATE lease", {}, ReadOnly()))
+    assert not journal_database.is_transient(
+        DBAPIError("SELECT 1", {}, Exception("no such column"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,4 +162,4 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
 )
 def test_what_can_pass_is_told_without_codes_of_errors(text: str, can_pass: bool) -> None:
     """Python 3.10 has no `sqlite_errorname`."""
-    assert passing(sqlite3.OperationalError(text)) is can_pass
+    assert is_transient(sqlite3.OperationalError(text)) is can_pass

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from hpctl.engine.journal.database import STEPS
-from hpctl.engine.journal.rows import SCHEMA_VERSION, Holder
+from hpctl.engine.journal.rows import SCHEMA_VERSION, DaemonIdentity
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-ME = Holder("head-1", 7, "0.1", "own", "head-1:8470")
+ME = DaemonIdentity("head-1", 7, "0.1", "own", "head-1:8470")
 
 
 def schema_1(bed: DatabaseBed) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.engine.journal.events import Event, SignalSeen
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import LeaseLost
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal, taken
@@ -86,10 +86,10 @@ def test_only_old_requests_that_were_answered_are_deleted(database: DatabaseBed)
 
 def test_one_that_lost_the_lease_moves_and_deletes_nothing(database: DatabaseBed) -> None:
     first, second = database.open(), database.open()
-    first.take_lease(Holder("head-1", 7, "0.1", "own", ""), first.daemon(), NOW, 30)
+    first.take_lease(DaemonIdentity("head-1", 7, "0.1", "own", ""), first.daemon(), NOW, 30)
     first.append([signal(1), signal(2)])
     first.retire(ended({1: NOW}))
-    second.take_lease(Holder("head-2", 7, "0.1", "own", ""), second.daemon(), NOW + DAY, 30)
+    second.take_lease(DaemonIdentity("head-2", 7, "0.1", "own", ""), second.daemon(), NOW + DAY, 30)
     with pytest.raises(LeaseLost):
         first.retire(ended({2: NOW}))
     with pytest.raises(LeaseLost):

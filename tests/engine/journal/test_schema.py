@@ -44,8 +44,8 @@ def _drop_descriptions(schema: Any) -> Any:
 
 
 def _drop_module(text: str) -> str:
-    """Return `change.Kind` for `hpctl.vocabulary.change.Kind`: msgspec names types that share
-    a name with their module."""
+    """Return `change.ChangeKind` for `hpctl.vocabulary.change.ChangeKind`: msgspec names types that
+    share a name with their module."""
     return re.sub(r"hpctl\.(\w+\.)*(?=\w+\.\w+$)", "", text)
 
 

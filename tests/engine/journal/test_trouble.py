@@ -8,7 +8,7 @@ from sqlalchemy import make_url
 
 from hpctl.engine.database_url import name_database
 from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.source import file_url
 from hpctl.engine.journal.sqlite_source import SqliteSource
 from hpctl.engine.journal.store import Store
@@ -79,7 +79,7 @@ def test_times_that_cannot_be_read(database):
     value = "1e300"
     store = database.open()
     store.record([WELL])
-    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
+    store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     number = store.ask("pause", "", "ann", NOW)
     database.execute(f"UPDATE hpctl_agents SET last_heard = {value}")
     database.execute(f"UPDATE hpctl_requests SET at = {value}")
@@ -104,7 +104,7 @@ def test_a_value_of_another_type(sqlite, column, value):
 
 def test_tables_that_are_gone(database):
     store = database.open()
-    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
+    store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     for table in TABLES:
         database.execute(f"DROP TABLE {table}")
     for read in (store.health, store.requests, store.daemon, lambda: list(store.events())):
@@ -113,7 +113,7 @@ def test_tables_that_are_gone(database):
     with pytest.raises(JournalCorrupt):
         store.answer(1)
     with pytest.raises(JournalCorrupt):
-        store.take_lease(Holder("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
+        store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
     with pytest.raises(HpctlError, match="the request cannot be written"):
         store.ask("pause", "", "ann", NOW)
     for write in (

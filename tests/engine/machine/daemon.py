@@ -25,12 +25,12 @@ from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.request_intake import RequestHandler
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.identity import Attempt
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health, Report
 from hpctl.vocabulary.node_test import NodeTest
@@ -76,7 +76,7 @@ class Boundary(Struct):
 class Watcher:
     """What the doors tell: the oracle overrides it."""
 
-    def on_flaws(self, flaws: Sequence[Flaw]) -> None:
+    def on_flaws(self, flaws: Sequence[InconsistentState]) -> None:
         """What raised in a cycle, each inside its wall."""
 
     def on_append(self, events: Sequence[Event]) -> None:
@@ -344,7 +344,7 @@ class Daemon:
         effectors = Effectors(self.scheduler, self.provider, agents)
         executor = Executor(effectors, memory, clock)
         port = LoopPort(self.observer, memory, clock, self._wake)
-        requests = RequestDesk(self.journal, port, live)
+        requests = RequestHandler(self.journal, port, live)
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, clock, KINDS, jobs)
         self._untold: list[JobReported] = []

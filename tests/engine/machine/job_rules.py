@@ -5,9 +5,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from hpctl.daemon.kinds import KINDS
 from hpctl.jobs.kind import JOBS
-from hpctl.vocabulary.job_recovery import JobPhase, JobReport, Wish
+from hpctl.vocabulary.job_recovery import JobPhase, JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.fakes.slurmctld import Job
@@ -17,7 +17,11 @@ assert JOBS in KINDS, "the rules rest on the recoveries of jobs"
 SAVES = 'hpctl:{"save_signal": "USR1"}'
 SUPERVISED = 'hpctl:{"spares": 1}'
 COMMENTS = ("", SAVES, SAVES, SUPERVISED, SUPERVISED)
-ACTIONS = {Wish.NONE: Action.STEP, Wish.REQUEUE: Action.REQUEUE, Wish.HOLD: Action.HOLD}
+ACTIONS = {
+    RequestedAction.NONE: Action.STEP,
+    RequestedAction.REQUEUE: Action.REQUEUE,
+    RequestedAction.HOLD: Action.HOLD,
+}
 
 which = st.integers(0, 15)
 few = st.integers(1, 3)
@@ -53,8 +57,15 @@ class JobRules(RuleBasedStateMachine):
     @precondition(lambda self: bool(self._asked()))
     @rule(
         number=which,
-        wish=st.sampled_from((Wish.NONE, Wish.NONE, Wish.REQUEUE, Wish.HOLD)),
-        kind=st.sampled_from((Kind.HANG, Kind.CRASH, Kind.NODE)),
+        wish=st.sampled_from(
+            (
+                RequestedAction.NONE,
+                RequestedAction.NONE,
+                RequestedAction.REQUEUE,
+                RequestedAction.HOLD,
+            )
+        ),
+        kind=st.sampled_from((TroubleKind.HANG, TroubleKind.CRASH, TroubleKind.NODE)),
         after_s=st.sampled_from((0.0, 0.0, 40.0)),
         behind=st.sampled_from((0, 0, 0, 1)),
         after=then,
@@ -97,14 +108,24 @@ class JobRules(RuleBasedStateMachine):
         self.daemon.run()
 
     @precondition(lambda self: bool(self._watched()))
-    @rule(wish=st.sampled_from((Wish.NONE, Wish.NONE, Wish.REQUEUE, Wish.HOLD)), after=then)
-    def supervisor_answers_for_a_lost_node(self, wish: Wish, after: float) -> None:
+    @rule(
+        wish=st.sampled_from(
+            (
+                RequestedAction.NONE,
+                RequestedAction.NONE,
+                RequestedAction.REQUEUE,
+                RequestedAction.HOLD,
+            )
+        ),
+        after=then,
+    )
+    def supervisor_answers_for_a_lost_node(self, wish: RequestedAction, after: float) -> None:
         self._tell_watched(wish)
         self._go(after)
 
-    def _tell_watched(self, wish: Wish) -> None:
+    def _tell_watched(self, wish: RequestedAction) -> None:
         for job in self._watched():
-            trouble = Trouble(Kind.NODE, self.world.clock.now(), "a node is gone", "node")
+            trouble = Trouble(TroubleKind.NODE, self.world.clock.now(), "a node is gone", "node")
             self.daemon.tell(
                 JobReport(job.id, job.restarts, trouble, ACTIONS[wish], "so it is", wish)
             )
@@ -132,7 +153,7 @@ class JobRules(RuleBasedStateMachine):
         if answers:
             for _ in range(3):  # closed, set DOWN, taken away
                 self._go(1.0)
-            self._tell_watched(Wish.NONE)
+            self._tell_watched(RequestedAction.NONE)
             self._go(0.5)
 
     def _supervised(self) -> list[Job]:

@@ -26,8 +26,8 @@ from hpctl.faults.hma_marks import MARKS, mark_of
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.isolation import Flaw
-from hpctl.vocabulary.job_recovery import Wish
+from hpctl.vocabulary.isolation import InconsistentState
+from hpctl.vocabulary.job_recovery import RequestedAction
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -101,7 +101,7 @@ class Oracle(Watcher):
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
 
-    def on_flaws(self, flaws: Sequence[Flaw]) -> None:
+    def on_flaws(self, flaws: Sequence[InconsistentState]) -> None:
         """Nothing here raises: what did is a bug, or a promise that a door saw broken."""
         if flaws:
             raise Violation(f"internal error: {flaws}")
@@ -239,7 +239,7 @@ class Oracle(Watcher):
 
     def _wished(self, job: Job) -> bool:
         word = self.words.get((job.id, job.restarts))
-        return word is not None and word.report.wish is not Wish.NONE
+        return word is not None and word.report.wish is not RequestedAction.NONE
 
     def _headless(self, job: Job) -> bool:
         return job.batch_host is not None and job.batch_host not in job.nodes
@@ -261,7 +261,7 @@ class Oracle(Watcher):
         if e.signal == job_recovery.JobSignal.PROVED and answer.job is not None:
             job = self.world.slurm.jobs[answer.job]
             word = self.words.get((answer.job, job.restarts))
-            asks = word is not None and word.report.wish is not Wish.NONE
+            asks = word is not None and word.report.wish is not RequestedAction.NONE
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
             answer.generation = e.generation

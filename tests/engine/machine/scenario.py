@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.jobs.kind import JOBS
 from hpctl.vocabulary.policy import AcceptancePolicy, Mode, Policy
 from tests.engine.machine.daemon import Daemon

@@ -22,22 +22,22 @@ from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, HoldNoted, JobReported
-from hpctl.engine.journal.rows import decode, encode
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.rows import decode_event, encode_event
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer
-from hpctl.engine.request_intake import RequestDesk
-from hpctl.faults.catalogue import rules
+from hpctl.engine.request_intake import RequestHandler
+from hpctl.faults.catalogue import build_rules
 from hpctl.sagemaker import provider
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.run import End, Ran, Runner
+from hpctl.slurm.run import End, Ran, SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Finding, Report, Verdict
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
@@ -51,7 +51,7 @@ NODE, JOB, UID = "n8", 9, 666
 """The first hostile node, job and user; those after it are the next numbers."""
 OTHERS = 7
 """The nodes n1 to n7 are nobody's but the operator's."""
-RULES = rules()
+RULES = build_rules()
 POLICY = Policy(
     mode=Mode.ASSIST,
     budgets=Budgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
@@ -94,7 +94,7 @@ class _Clock:
         return (self.at - NOW).total_seconds()
 
 
-class _Commands(Runner, frozen=True):
+class _Commands(SlurmRunner, frozen=True):
     """Slurm's commands on this cluster."""
 
     said: Said = ()
@@ -164,7 +164,7 @@ class Outcome(Struct):
     """
 
     decisions: list[tuple[Any, ...]]
-    flaws: list[Flaw]
+    flaws: list[InconsistentState]
     state: State
     journal: list[Event]
     reached: Counter[str]
@@ -193,9 +193,9 @@ def play(*answer: Words | None) -> Outcome:
 
     memory = JournaledState(journal)
     executor = Executor(Effectors(scheduler, cloud._provider), memory, clock)
-    requests = RequestDesk(journal, LoopPort(observer, memory, clock, lambda: None), live)
+    requests = RequestHandler(journal, LoopPort(observer, memory, clock, lambda: None), live)
     loop = Loop(memory, executor, observer, requests, clock, KINDS, Jobs())
-    flaws: list[Flaw] = []
+    flaws: list[InconsistentState] = []
     for _ in range(CYCLES):
         cloud.read()
         assert not cloud.trouble, cloud.trouble
@@ -213,7 +213,9 @@ def play(*answer: Words | None) -> Outcome:
 
 def restarted(outcome: Outcome) -> State:
     """The state that a daemon has which reads the journal back, byte for byte."""
-    return replay(decode(n, *encode(event)) for n, event in enumerate(outcome.journal))
+    return replay_events(
+        decode_event(n, *encode_event(event)) for n, event in enumerate(outcome.journal)
+    )
 
 
 @cache
@@ -235,13 +237,13 @@ def _speak(place, args, book, lines, reached):
                 "sent_at": NOW.isoformat(), "agent_start": NOW.isoformat()}  # fmt: skip
         body = json.dumps({"v": 1, "report": {**base, **args.report, "node": f"n{number}"}})
         with contextlib.suppress(wire.MalformedReportError):
-            book.accept(wire.decode(body.encode("utf-8", "replace")))
+            book.accept(wire.decode_report(body.encode("utf-8", "replace")))
             reached["reports"] += 1
     if args.told is not None:
         body = json.dumps({"v": 1, "job_report": {"restarts": 2, **args.told, "job": JOB + place}})
         body = body.replace(f'"{NODE}"', f'"n{number}"')
         with contextlib.suppress(wire.MalformedReportError):
-            report: JobReport = job_wire.decode(body.encode("utf-8", "replace"))
+            report: JobReport = job_wire.decode_job_report(body.encode("utf-8", "replace"))
             lines.append(JobReported(NOW, report, UID + place))
             reached["told"] += 1
 

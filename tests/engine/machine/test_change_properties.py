@@ -12,8 +12,8 @@ from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import jobs_on
-from hpctl.faults.catalogue import rules
-from hpctl.vocabulary.change import ChangeOpened, Kind
+from hpctl.faults.catalogue import build_rules
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason, reason_owner
@@ -122,7 +122,7 @@ class Played:
     def turn(self, way: str, seconds: float) -> None:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
         view, here = self.view(), jobs_on(list(self.state.open_nodes), self.view().scheduler.jobs)
-        self.append([*plan(view, SCALE, rules(), here, at(self.now)).opens])
+        self.append([*plan(view, SCALE, build_rules(), here, at(self.now)).opens])
         self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_no_risks))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
@@ -150,7 +150,7 @@ REFUSED_AFTER_A_DOUBT = [
 ]  # fmt: skip
 
 
-OF_EARLIER = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance=OLD)
+OF_EARLIER = ChangeOpened(at(0), "s-1", ChangeKind.REMOVE, "workers", "idle", node=N1, instance=OLD)
 
 
 @pytest.mark.slow

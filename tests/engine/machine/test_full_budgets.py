@@ -14,7 +14,7 @@ import pytest
 from hpctl.engine.remedies import find_beginning
 from hpctl.engine.status_view import StatusView, status_view
 from hpctl.engine.world import World as ReadWorld
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.policy import Budgets, Mode, Policy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World

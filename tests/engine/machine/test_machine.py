@@ -17,7 +17,7 @@ from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,

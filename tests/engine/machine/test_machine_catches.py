@@ -10,11 +10,11 @@ from hpctl.jobs import advance, kind, run_cases
 from hpctl.jobs import plan as jobs_plan
 from hpctl.nodes import advance as nodes_advance
 from hpctl.nodes import facts
-from hpctl.vocabulary.job_recovery import JobPhase, JobReport, JobSignal, Wish
+from hpctl.vocabulary.job_recovery import JobPhase, JobReport, JobSignal, RequestedAction
 from hpctl.vocabulary.recovery import Move
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import calm_down
 from tests.engine.machine.oracle import Violation
 from tests.engine.machine.scenario import VARIANTS, Story, Variant
@@ -113,7 +113,7 @@ def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
 
 
 def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
-    monkeypatch.setattr(nodes_advance, "seized", lambda _: None)
+    monkeypatch.setattr(nodes_advance, "detect_takeover", lambda _: None)
     story = Story(VARIANTS[0])
     story._go(1.0)
     story.world.away("cloud", 30.0)
@@ -127,7 +127,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
 
 def test_acting_on_stale_facts_is_caught(monkeypatch):
     for module in (gates, facts, view):
-        monkeypatch.setattr(module, "fresh", lambda *_: True)
+        monkeypatch.setattr(module, "is_fresh", lambda *_: True)
     monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
     story = Story(VARIANTS[0])
     story._go(1.0)
@@ -189,7 +189,7 @@ def test_a_job_that_never_asked_is_left_alone(monkeypatch):
 
 def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
     story, _job = _job_of_a_story(ASKED)
-    monkeypatch.setattr(run_cases, "headless", lambda *_: True)
+    monkeypatch.setattr(run_cases, "is_headless", lambda *_: True)
     with pytest.raises(Violation, match=r"promise 8: .* which runs and is well"):
         story._go(3.0)
 
@@ -197,8 +197,8 @@ def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
 def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
     story, job = _job_of_a_story(ASKED)
     monkeypatch.setattr(advance, "_backoff_s", lambda *_: 0.0)
-    trouble = Trouble(Kind.HANG, story.world.clock.now(), "it hangs", "hang")
-    report = JobReport(job.id, 0, trouble, Action.REQUEUE, "", Wish.REQUEUE, (), 60.0)
+    trouble = Trouble(TroubleKind.HANG, story.world.clock.now(), "it hangs", "hang")
+    report = JobReport(job.id, 0, trouble, Action.REQUEUE, "", RequestedAction.REQUEUE, (), 60.0)
     story.daemon.tell(report)
 
     def wait() -> None:

@@ -9,7 +9,7 @@ import copy
 import pytest
 
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import Store
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.recovery import StepKind
@@ -158,7 +158,7 @@ def test_every_prefix_of_the_journal_is_legal_and_leads_to_a_legal_end(variant: 
     orders = list(story.world.provider.orders)
     assert any(isinstance(e, NodeRecoveryOpened) for e in log)
     for cut in _cuts(log):
-        assert replay(log[:cut]).events == cut
+        assert replay_events(log[:cut]).events == cut
         journal = MemoryJournal(Disk(log=list(log[:cut])))
         world = copy.deepcopy(story.world)
         daemon = Daemon(world, POLICY, RULES, journal)

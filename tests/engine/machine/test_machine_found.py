@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpctl.vocabulary.job_recovery import Wish
+from hpctl.vocabulary.job_recovery import RequestedAction
 from hpctl.vocabulary.policy import Mode
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 from tests.engine.machine.job_rules import SAVES, SUPERVISED
 from tests.engine.machine.test_machine import ClusterMachine
 from tests.engine.machine.world import DEFECTS, Defect
@@ -39,15 +39,17 @@ def _supervisor_goes_on_while_a_requeue_is_in_doubt(m: ClusterMachine) -> None:
     m.slurm_loses_replies(before=1, after=0)
     m.daemon_sleeps(seconds=700.0)
     assert m.daemon.loop.state.open_jobs
-    m.supervisor_tells(0, Wish.NONE, Kind.HANG, after_s=0.0, behind=0, after=3.0)
+    m.supervisor_tells(0, RequestedAction.NONE, TroubleKind.HANG, after_s=0.0, behind=0, after=3.0)
     assert m.world.slurm.jobs[1].restarts == 0
 
 
 def _supervisor_takes_its_wish_back_before_the_requeue(m: ClusterMachine) -> None:
     m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
     m.slurm_loses_replies(before=1, after=0)
-    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
-    m.supervisor_tells(0, Wish.NONE, Kind.HANG, after_s=0.0, behind=0, after=30.0)
+    m.supervisor_tells(
+        0, RequestedAction.REQUEUE, TroubleKind.HANG, after_s=0.0, behind=0, after=0.0
+    )
+    m.supervisor_tells(0, RequestedAction.NONE, TroubleKind.HANG, after_s=0.0, behind=0, after=30.0)
     m.daemon_sleeps(seconds=700.0)
     assert m.world.slurm.jobs[1].restarts == 0
 
@@ -55,15 +57,17 @@ def _supervisor_takes_its_wish_back_before_the_requeue(m: ClusterMachine) -> Non
 def _supervisor_wishes_again_what_it_took_back(m: ClusterMachine) -> None:
     m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
     m.slurm_loses_replies(before=1, after=0)
-    for wish in (Wish.HOLD, Wish.NONE, Wish.REQUEUE):
-        m.supervisor_tells(0, wish, Kind.HANG, after_s=0.0, behind=0, after=3.0)
+    for wish in (RequestedAction.HOLD, RequestedAction.NONE, RequestedAction.REQUEUE):
+        m.supervisor_tells(0, wish, TroubleKind.HANG, after_s=0.0, behind=0, after=3.0)
     assert m.world.slurm.jobs[1].restarts == 1
 
 
 def _operator_cancels_the_recovery_of_an_old_job(m: ClusterMachine) -> None:
     """Cancelled in its begin delay: the job waits that out, and is not treated once more."""
     m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
-    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
+    m.supervisor_tells(
+        0, RequestedAction.REQUEUE, TroubleKind.HANG, after_s=0.0, behind=0, after=0.0
+    )
     m.daemon_sleeps(seconds=90_000.0)
     m.operator_cancels_a_job_recovery(number=1)
 
@@ -71,7 +75,9 @@ def _operator_cancels_the_recovery_of_an_old_job(m: ClusterMachine) -> None:
 def _operator_cancels_while_the_job_is_completing(m: ClusterMachine) -> None:
     """For a day; only then does Slurm set its submit time anew."""
     m.begin(mode=Mode.OWN, jobs=[(1, SAVES, True)], **BEGUN)
-    m.supervisor_tells(0, Wish.REQUEUE, Kind.HANG, after_s=0.0, behind=0, after=0.0)
+    m.supervisor_tells(
+        0, RequestedAction.REQUEUE, TroubleKind.HANG, after_s=0.0, behind=0, after=0.0
+    )
     m.operator_cancels_a_job_recovery(number=1)
     m.daemon_sleeps(seconds=90_000.0)
 

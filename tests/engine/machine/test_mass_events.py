@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.model import Clears, Finding, Verdict

@@ -13,7 +13,7 @@ from hpctl.engine.kinds import Plan
 from hpctl.engine.plan import node_candidates
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.pause import Pause

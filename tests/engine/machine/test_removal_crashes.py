@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase
 from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -31,7 +31,7 @@ class Removal:
         self.world = World(4)
         self.job = self.world.slurm.submit(3, 50_000.0)
         self.oracle = Oracle(self.world, POLICY)
-        self.daemon = Daemon(self.world, POLICY, rules(), watcher=self.oracle)
+        self.daemon = Daemon(self.world, POLICY, build_rules(), watcher=self.oracle)
         self.oracle.daemon = self.daemon
         self.world.passes(1.0)
         self.daemon.run()

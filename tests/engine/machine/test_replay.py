@@ -13,7 +13,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import Corrupt, replay
+from hpctl.engine.journal.state import Corrupt, replay_events
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.change import ChangeOpened
 from tests.engine.machine.scenario import VARIANTS, Story, Variant
@@ -34,11 +34,11 @@ def log(request) -> list[Event]:
 
 
 def test_every_prefix_is_legal_and_folding_on_is_replaying(log):
-    state = replay([])
+    state = replay_events([])
     for cut, event in enumerate(log):
-        assert state == replay(log[:cut])
+        assert state == replay_events(log[:cut])
         state.fold(event)
-    assert state == replay(log)
+    assert state == replay_events(log)
 
 
 def test_no_event_may_be_written_twice(log):
@@ -55,7 +55,7 @@ def test_no_event_may_be_written_twice(log):
     assert loud
     for i in loud:
         with pytest.raises(Corrupt):
-            replay([*log[: i + 1], log[i]])
+            replay_events([*log[: i + 1], log[i]])
 
 
 def test_no_step_may_lose_its_intent(log):
@@ -63,7 +63,7 @@ def test_no_step_may_lose_its_intent(log):
     assert any(isinstance(e, StepResolved) for e in log)
     for i in started:
         with pytest.raises(Corrupt):
-            replay([*log[:i], *log[i + 1 :]])
+            replay_events([*log[:i], *log[i + 1 :]])
 
 
 def test_a_journal_is_one_whatever_part_of_the_past_has_left(monkeypatch):
@@ -74,12 +74,12 @@ def test_a_journal_is_one_whatever_part_of_the_past_has_left(monkeypatch):
     days = (made.day(datetime(2026, 3, day, tzinfo=UTC)) for day in (1, 2))
     # By their times, as they are written: one recovery's events among those of others.
     log = sorted((e for day in days for e in day), key=lambda e: e.at)
-    whole, moved = replay(log), set()
+    whole, moved = replay_events(log), set()
     for cut in range(0, len(log), 61):
-        over = retire(replay(log[:cut]), never, ()).over
+        over = retire(replay_events(log[:cut]), never, ()).over
         ended = {i: when for i, e in enumerate(log[:cut]) if (when := over(e)) is not None}
         moved |= {type(log[i]) for i in ended}
         for until in sorted(ended.values())[::97]:
-            left = replay(e for i, e in enumerate(log) if i not in ended or ended[i] > until)
+            left = replay_events(e for i, e in enumerate(log) if i not in ended or ended[i] > until)
             assert (left.last_of_node, left.open_changes) == (whole.last_of_node, {})
     assert moved >= {NodeRecoveryOpened, JobRecoveryOpened, ChangeOpened, StepStarted, HoldNoted}

@@ -71,7 +71,7 @@ def _breaks(monkeypatch, module, name: str) -> None:
     real = getattr(module, name)
 
     def broken(*given, **more):
-        hit = _about(given[0]) or (name == "_record" and given[0][0].strip() == str(JOB))
+        hit = _about(given[0]) or (name == "_parse_record" and given[0][0].strip() == str(JOB))
         if hit:
             raise Planted(f"in {name}")
         return real(*given, **more)
@@ -80,23 +80,24 @@ def _breaks(monkeypatch, module, name: str) -> None:
 
 
 BUGS = [
-    (parse, "_record", "parse", str(JOB)), (parse, "_node", "parse", NODE),
-    (observe, "assess", "assess", NODE), (run_policies.RunPolicies, "ruled", "policy", str(JOB)),
-    (plan, "_candidate", "plan", NODE), (plan, "decide", "plan", NODE),
+    (parse, "_parse_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
+    (observe, "assess_health", "assess", NODE),
+    (run_policies.RunPolicies, "read_policy", "policy", str(JOB)),
+    (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
     (jobs_plan, "find_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
 ]  # fmt: skip
 
 
 def _plant(monkeypatch, module, name: str) -> None:
-    if name == "ruled":
-        real = module.ruled
+    if name == "read_policy":
+        real = module.read_policy
 
         def ruled(self, job: SlurmJob):
             if job.id == JOB:
                 raise Planted("in ruled")
             return real(self, job)
 
-        monkeypatch.setattr(module, "ruled", ruled)
+        monkeypatch.setattr(module, "read_policy", ruled)
     else:
         _breaks(monkeypatch, module, name)
 
@@ -118,7 +119,7 @@ def test_without_the_wall_it_is_everybodys(module, name, where, target, monkeypa
         return handle(given)
 
     _plant(monkeypatch, module, name)
-    monkeypatch.setattr(wall, "walled", open_field)
+    monkeypatch.setattr(wall, "isolate_call", open_field)
     with pytest.raises((Planted, AssertionError)):
         check(BAD, flawless=False)
 
@@ -136,7 +137,7 @@ def _raw_number(text: str, otherwise: int = 0) -> int:
     ("place", "mutant"),
     [
         ("hpctl.slurm.parse.at_text", _raw_time),
-        ("hpctl.slurm.parse.natural", _raw_number),
+        ("hpctl.slurm.parse.parse_count", _raw_number),
         ("hpctl.wire.reports.in_utc", lambda at: at.astimezone(UTC)),
         ("secrets.token_hex", lambda size: KNOWN_MARK[: 2 * size]),
         ("hpctl.sagemaker.provider.LogicalId", lambda text: float("nan")),

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.daemon.kinds import KINDS
-from hpctl.engine.config import Config, Loop
-from hpctl.engine.journal.state import replay
-from hpctl.engine.plan import plan
+from hpctl.engine.config import Config, LoopSection
+from hpctl.engine.journal.state import replay_events
+from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import jobs_on
 from hpctl.engine.world import World
 from hpctl.engine.world_client import world_of
-from hpctl.engine.world_offline import judged
+from hpctl.engine.world_offline import assess_world
 from hpctl.engine.world_wire import (
     AnswerSource,
     CycleDecisions,
     WorldPart,
     decode_frames,
-    frames,
+    encode_frames,
     history_begins,
     state_of,
 )
-from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.faults.reachability import CHECKS
 from hpctl.vocabulary.identity import NodeName
@@ -39,7 +39,7 @@ from tests.engine.machine.world import DEFECTS
 from tests.engine.machine.world import World as Cluster
 
 RULES = catalogue_rules()
-CONFIG = Config(state_dir=Path("/nonexistent"), loop=Loop(lease_s=1e-9))
+CONFIG = Config(state_dir=Path("/nonexistent"), loop=LoopSection(lease_s=1e-9))
 SEEDS, STEPS = 24, 30
 SPANS = (0.1, 1.0, 5.0, 12.0, 35.0, 65.0, 190.0, 700.0)
 
@@ -99,7 +99,7 @@ class Play:
         )
         found: dict[str, list[Any]] = {}
         for part in WorldPart:
-            sent = [*frames(part, last.view, decided, history_begins(last.at))]
+            sent = [*encode_frames(part, last.view, decided, history_begins(last.at))]
             listed = [(kind, len(body)) for kind, body in sent]
             body = b"".join(body for _, body in sent)
             found |= decode_frames(listed, memoryview(body))
@@ -113,12 +113,12 @@ class Play:
         bare = World(
             now=last.at,
             policy=self.policy,
-            state=replay(self.daemon.journal.events()),
+            state=replay_events(self.daemon.journal.events()),
             health=self.daemon.book.of_agents(),
             stopped=last.view.stopped,
             daemon=DAEMON,
         )
-        return judged(
+        return assess_world(
             bare,
             CONFIG,
             (None if slurm else last.view.scheduler, slurm),
@@ -164,7 +164,7 @@ def compare(play: Play, seen: Counter[str]) -> None:
     if aside:  # each of them counts for the gates of all
         return
     here = jobs_on(list(computed.state.open_nodes), computed.slurm.jobs)
-    planned = plan(computed.view(), play.policy, RULES, here, computed.now, KINDS)
+    planned = plan_recoveries(computed.view(), play.policy, RULES, here, computed.now, KINDS)
     blocks = {h.target: (h.gate, h.rule, h.why) for h in offered.holds}
     again = {h.target: (h.gate, h.rule, h.why) for h in planned.holds}
     for node in would:

@@ -91,10 +91,10 @@ class _Events:
     """NVML's events as the agent hears them, from a Client of its own."""
 
     def __init__(self) -> None:
-        from hpctl.detection.nvml.client import Client
+        from hpctl.detection.nvml.client import NvmlClient
 
         self.rows: list[dict[str, Any]] = []
-        self._client = Client(1.0)
+        self._client = NvmlClient(1.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
 

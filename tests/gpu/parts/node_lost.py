@@ -112,8 +112,8 @@ def _lose_node(
     reference: dict[str, Any],
 ) -> dict[str, Any]:
     """Submit a job, let one of its nodes lose a GPU, and follow the job to its end."""
-    from hpctl.sandbox.demo import node_is, runs
-    from hpctl.sandbox.training.model import attempts, last_step
+    from hpctl.sandbox.demo import make_running_test, node_is
+    from hpctl.sandbox.training.model import last_step, read_attempts
     from hpctl.vocabulary.identity import JobId
     from tests.gpu.boxes import hpctl_in, run_in, wait_for
 
@@ -123,7 +123,7 @@ def _lose_node(
     submitted = time.monotonic()
 
     def reached() -> bool:
-        starts = [row for row in attempts(directory) if row.get("event") == "start"]
+        starts = [row for row in read_attempts(directory) if row.get("event") == "start"]
         return bool(starts) and last_step(directory, starts[-1]["attempt"]) >= FAULT_AFTER_STEP
 
     if not wait_for(reached, START_LIMIT_S):
@@ -139,7 +139,7 @@ def _lose_node(
     victim = nodes[-1]
     fact |= {"nodes": nodes, "victim": victim}
     watch.expect("drained", node_is(victim, lambda node: node.drained))
-    watch.expect("again", runs(job, known.restarts + 1))
+    watch.expect("again", make_running_test(job, known.restarts + 1))
     watch.expect(
         "completed",
         lambda view: JobId(job) in view.jobs and view.jobs[JobId(job)].state == "COMPLETED",
@@ -197,9 +197,9 @@ def _submit(context: Context, box: Sandbox, directory: Path, has_spare: bool) ->
 
 def _read_attempts(directory: Path, fault_at: float) -> dict[str, Any]:
     """Return when the next attempt began and did its first step, in seconds after the fault."""
-    from hpctl.sandbox.training.model import attempts
+    from hpctl.sandbox.training.model import read_attempts
 
-    rows = attempts(directory)
+    rows = read_attempts(directory)
     found: dict[str, Any] = {"attempts": rows}
     for event in ("start", "first_step"):
         times = [row["at"] for row in rows if row.get("event") == event]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpctl.detection.nvml.client import Client
+    from hpctl.detection.nvml.client import NvmlClient
     from tests.gpu.context import Context
 
 TITLE = "The NVML child killed and stopped"
@@ -61,9 +61,9 @@ def _note(
 
 
 def _kill(context: Context) -> dict[str, Any]:
-    from hpctl.detection.nvml.client import Client
+    from hpctl.detection.nvml.client import NvmlClient
 
-    client = Client(0.05)
+    client = NvmlClient(0.05)
     try:
         client.wait(20)
         pid = client.child_pid()
@@ -78,10 +78,10 @@ def _kill(context: Context) -> dict[str, Any]:
 
 
 def _stop(context: Context) -> dict[str, Any]:
-    from hpctl.detection.nvml.client import Client
+    from hpctl.detection.nvml.client import NvmlClient
 
     deadline_s = DRY_DEADLINE_S if context.dry else DEADLINE_S
-    client = Client(0.5 if context.dry else 5.0, deadline_s)
+    client = NvmlClient(0.5 if context.dry else 5.0, deadline_s)
     try:
         client.wait(20)
         pid = client.child_pid()
@@ -106,7 +106,7 @@ def _stop(context: Context) -> dict[str, Any]:
 
 
 def _watch(
-    client: Client, began: float, limit_s: float, is_over: Callable[[float], bool]
+    client: NvmlClient, began: float, limit_s: float, is_over: Callable[[float], bool]
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return what `newest` says each time that it changes, and whether `is_over` came true."""
     seen: list[dict[str, Any]] = []

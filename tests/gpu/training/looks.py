@@ -37,17 +37,17 @@ def wait_until_hung(folder: Path, ranks: list[Rank], culprit: int, limit_s: floa
 def look_at_stacks(job: int, world: int, *, native: bool) -> dict[str, Any]:
     """Return what `hpctl stacks` makes of the ranks of a job, one "node" each, timed."""
     from hpctl.jobs.hangs import stacks
-    from hpctl.jobs.hangs.stack_groups import aggregate
+    from hpctl.jobs.hangs.stack_groups import aggregate_stacks
 
     began = time.monotonic()
 
     def look(rank: int) -> Any:
-        return stacks.look(str(job), os.geteuid(), f"n{rank}", "", native=native)
+        return stacks.read_node_stacks(str(job), os.geteuid(), f"n{rank}", "", native=native)
 
     with ThreadPoolExecutor(world) as pool:
         dumps = list(pool.map(look, range(world)))
     took_s = time.monotonic() - began
-    verdict = aggregate(dumps, [f"n{rank}" for rank in range(world)])
+    verdict = aggregate_stacks(dumps, [f"n{rank}" for rank in range(world)])
     return {
         "took_s": round(took_s, 2),
         "text": verdict.text,
@@ -82,11 +82,11 @@ def judge_by_ras(port: int, apart_s: float) -> dict[str, Any]:
     """Return whom hpctl names by two looks at the RAS service. Raises HpctlError."""
     from hpctl.jobs.hangs import ras_judge, ras_report
 
-    where = ras_report.address(f"localhost:{port}")
-    first = ras_judge.RasSample(ras_report.query(where, RAS_S), time.monotonic())
+    where = ras_report.parse_address(f"localhost:{port}")
+    first = ras_judge.RasSample(ras_report.query_ras(where, RAS_S), time.monotonic())
     time.sleep(apart_s)
-    second = ras_judge.RasSample(ras_report.query(where, RAS_S), time.monotonic())
-    finding = ras_judge.culprits(first, second)
+    second = ras_judge.RasSample(ras_report.query_ras(where, RAS_S), time.monotonic())
+    finding = ras_judge.find_culprits(first, second)
     return {
         "cause": str(finding.cause),
         "why": finding.why,

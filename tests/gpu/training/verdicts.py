@@ -14,7 +14,7 @@ def classify(code: int | None, text: str) -> dict[str, Any]:
 
     now = datetime.now(timezone.utc)
     ended = 1 if code is None else code
-    trouble = crash.classify(ended, text.splitlines(), at=now, policy=RunPolicy())
+    trouble = crash.classify_crash(ended, text.splitlines(), at=now, policy=RunPolicy())
     return {
         "kind": str(trouble.kind),
         "why": trouble.why,
@@ -35,7 +35,7 @@ def judge_all(directory: Path) -> list[dict[str, Any]]:
     """Return hpctl's verdict on everything in a directory of checkpoints."""
     from hpctl.checkpoints import search
 
-    return [_judged(each) for each in search.every(directory)]
+    return [_judged(each) for each in search.list_checkpoints(directory)]
 
 
 def find_newest(directory: Path) -> dict[str, Any] | None:
@@ -47,10 +47,10 @@ def find_newest(directory: Path) -> dict[str, Any] | None:
 
 
 def _judged(verdict: Any) -> dict[str, Any]:
-    from hpctl.checkpoints.search import Checkpoint
+    from hpctl.checkpoints.search import CompleteCheckpoint
 
     common = {"path": str(verdict.path), "name": Path(str(verdict.path)).name}
-    if isinstance(verdict, Checkpoint):
+    if isinstance(verdict, CompleteCheckpoint):
         return {
             **common,
             "whole": True,

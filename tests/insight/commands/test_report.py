@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.change import ChangeOpened, Kind
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.demand import Tres
 from hpctl.vocabulary.identity import RecoveryId, RuleId
 from tests.cli import worlds
@@ -53,7 +53,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_is_well_formed(fleet: Head)
         worlds.node_opened("n-9", worlds.gen(7), 80, rule=rule, findings=()),
         worlds.seen("n-9", "cordon_seen", 81, EVIL),
     ]
-    spares = ChangeOpened(worlds.at(81), RecoveryId("s-9"), Kind.SPARES, EVIL, EVIL)
+    spares = ChangeOpened(worlds.at(81), RecoveryId("s-9"), ChangeKind.SPARES, EVIL, EVIL)
     fleet.write([*twice, spares, worlds.seen("s-9", "set_seen", 82, "")])
     holds("report", fleet.run("report", "--json").stdout)
     path = fleet.dir / "report.html"

@@ -14,7 +14,7 @@ from random import Random
 
 from msgspec import Struct
 
-from hpctl.insight.forecast.decide import PRIORS, STEPS, Break, Unit, learn
+from hpctl.insight.forecast.decide import PRIORS, STEPS, Break, ForecastInstance, learn_model
 
 Trace = Mapping[str, tuple[Break, ...]]
 """By node: its incidents in order, in days since the trace begins."""
@@ -147,11 +147,14 @@ def walk(trace: Trace, days: float, every: float = 1.0, end: float = DAYS) -> li
     scored = [Scored("forecast", []), *(Scored(name, []) for name, _ in RULES)]
     for now in _times(30.0, end - days, every):
         since = max(0.0, now - WINDOW)
-        known = {n: Unit(0.0, breaks).at(now).breaks for n, breaks in trace.items()}
-        units = {n: Unit(since, tuple(b for b in p if b.begun >= since)) for n, p in known.items()}
+        known = {n: ForecastInstance(0.0, breaks).at(now).breaks for n, breaks in trace.items()}
+        units = {
+            n: ForecastInstance(since, tuple(b for b in p if b.begun >= since))
+            for n, p in known.items()
+        }
         broken = [unit for unit in units.values() if unit.breaks]
-        model = learn(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
-        usual = model.chance(Unit(since), days)
+        model = learn_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
+        usual = model.chance(ForecastInstance(since), days)
         for node, unit in units.items():
             past = known[node]
             if past and past[-1].back > now:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpctl.engine.journal.state import replay
-from hpctl.insight.forecast.history import forecasts
+from hpctl.engine.journal.state import replay_events
+from hpctl.insight.forecast.history import forecast_nodes
 from tests.insight.grey import history, make, score
 
 pytestmark = pytest.mark.integration
@@ -30,8 +30,8 @@ def test_lemons_are_told_from_bad_luck() -> None:
     true = named = there = 0
     for seed in range(61, 91):
         past = history.past(seed)
-        state = replay(past.events)
-        found = {f.instance for f in forecasts(state, past.nodes, {}, past.now) if f.again}
+        state = replay_events(past.events)
+        found = {f.instance for f in forecast_nodes(state, past.nodes, {}, past.now) if f.again}
         true, named = true + len(found & past.lemons), named + len(found)
         there += len(past.lemons)
     assert there >= 30

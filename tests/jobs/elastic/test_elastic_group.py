@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.elastic.wire import tell
-from hpctl.vocabulary.trouble import Kind
+from hpctl.jobs.elastic.wire import send_request
+from hpctl.vocabulary.trouble import TroubleKind
 from tests.jobs.elastic.elastic_bed import Start, all_wait, scripted, until_gone
 
 pytestmark = pytest.mark.integration
@@ -60,7 +60,7 @@ def test_one_dead_rank_restarts_them_all(start: Start) -> None:
     assert (reported.verdict, reported.restarts) == ("done", 1)
     (trouble,) = reported.troubles
     assert (trouble.kind, trouble.rank, trouble.node, trouble.exit_code) == (
-        Kind.KILLED, 3, "node-1", 137,
+        TroubleKind.KILLED, 3, "node-1", 137,
     )  # fmt: skip
     assert trouble.why == "rank 3 on node-1 ended with signal 9 (SIGKILL)"
 
@@ -103,13 +103,16 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
     all_wait(group)
     stopped = group.rank_pids()[2]
     os.kill(stopped, signal.SIGSTOP)  # it answers to nothing, SIGTERM included
-    assert tell("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs") == "ok"
+    assert send_request("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs") == "ok"
     all_wait(group, count=1)
     assert not Path(f"/proc/{stopped}").exists()
     group.processes[1].send_signal(signal.SIGUSR2)
     all_wait(group, count=2)
-    assert tell("127.0.0.1", group.run_id, group.secret, "status") == "ok: generation 2, running"
-    assert tell("127.0.0.1", group.run_id, group.secret, "dance").startswith("no: ")
+    assert (
+        send_request("127.0.0.1", group.run_id, group.secret, "status")
+        == "ok: generation 2, running"
+    )
+    assert send_request("127.0.0.1", group.run_id, group.secret, "dance").startswith("no: ")
     (group.save / "go").touch()
     assert group.wait() == [0, 0]
     why = [each.why for each in group.account().generations]

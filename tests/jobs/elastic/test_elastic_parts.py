@@ -16,9 +16,9 @@ from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_generation_
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, failure_of
-from hpctl.jobs.elastic.launcher import descendants, rank_environment
-from hpctl.jobs.elastic.options import LauncherPlace, parse, place, program
-from hpctl.jobs.job_processes import catches
+from hpctl.jobs.elastic.launcher import list_descendants, rank_environment
+from hpctl.jobs.elastic.options import LauncherPlace, parse_options, parse_program, read_place
+from hpctl.jobs.job_processes import has_handler
 from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
@@ -39,25 +39,25 @@ SECRET = "0123456789abcdef"
 )
 def test_a_script_a_module_and_a_command(monkeypatch, words, runs, script):
     monkeypatch.setattr(options, "default_python", lambda: "/py")
-    found = program(words.split())
+    found = parse_program(words.split())
     assert (found.argv, found.script) == (tuple(runs.split()), script)
 
 
 def test_what_command_gives_is_what_the_parser_reads():
-    line = elastic.command(["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5))
+    line = elastic.build_command(["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5))
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
-    read = parse(line[4:], {elastic.RESULT: "/x/account.json"})
+    read = parse_options(line[4:], {elastic.RESULT: "/x/account.json"})
     assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
     assert (read.nproc, read.result) == (4, Path("/x/account.json"))
     assert (read.limits.max_restarts, read.limits.final_exit_codes) == (3, {93, 5})
 
 
 def test_a_program_is_begun_again_in_its_process_where_it_is_python():
-    line = elastic.command(["-m", "train", "--lr=1"], 2, in_process=True)
-    argv = parse(line[4:], {}).program.argv
+    line = elastic.build_command(["-m", "train", "--lr=1"], 2, in_process=True)
+    argv = parse_options(line[4:], {}).program.argv
     assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
     with pytest.raises(HpctlError, match="takes a Python program"):
-        parse(elastic.command(["./train"], in_process=True)[4:], {})
+        parse_options(elastic.build_command(["./train"], in_process=True)[4:], {})
 
 
 def test_without_nvidia_s_library_nothing_is_started_again_and_again():
@@ -78,7 +78,7 @@ def test_without_nvidia_s_library_nothing_is_started_again_and_again():
     ],
 )
 def test_auto_is_as_many_as_gpus(environment, count):
-    assert parse(elastic.command(["train.py"])[3:], environment).nproc == count
+    assert parse_options(elastic.build_command(["train.py"])[3:], environment).nproc == count
 
 
 STEP = {
@@ -89,19 +89,19 @@ STEP = {
 
 
 def test_srun_says_where_we_are():
-    assert place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
+    assert read_place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
 
 
 def test_two_tasks_on_a_node_are_refused_with_the_fix():
     with pytest.raises(HpctlError) as caught:
-        place({**STEP, "SLURM_NTASKS": "16"})
+        read_place({**STEP, "SLURM_NTASKS": "16"})
     assert "--ntasks-per-node=1" in caught.value.hint
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_several_nodes_need_a_secret(secret):
     with pytest.raises(HpctlError) as caught:
-        place({**STEP, elastic.SECRET: secret})
+        read_place({**STEP, elastic.SECRET: secret})
     assert "export HPCTL_ELASTIC_SECRET=" in caught.value.hint
 
 
@@ -227,5 +227,5 @@ def test_a_process_may_have_a_name_that_is_no_text():
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
         named.stdout.readline()
-        assert named.pid in descendants(os.getpid())
-        assert catches(named.pid, signal.SIGINT)
+        assert named.pid in list_descendants(os.getpid())
+        assert has_handler(named.pid, signal.SIGINT)

@@ -18,7 +18,7 @@ from hpctl.jobs.elastic.controller import AccountWriter, GroupController, GroupT
 from hpctl.jobs.elastic.group import EndGroup, GroupVerdict, RankFailure, RestartLimits
 from hpctl.jobs.elastic.options import LauncherPlace
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.trouble import Kind
+from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire import job_ports
 from hpctl.wire.admission import UNPROVEN, AdmissionPool, create_peer_name
 from hpctl.wire.job_identity import create_client_context
@@ -34,7 +34,7 @@ PORT = job_ports.first_port(SECRET, RUN)
 @contextlib.asynccontextmanager
 async def listening(serve: wire.Serve, run_id: str = RUN) -> AsyncIterator[None]:
     """A controller's listener, of one launcher."""
-    listener = wire.Listener(run_id, SECRET, 1, serve)
+    listener = wire.GroupListener(run_id, SECRET, 1, serve)
     try:
         yield
         await asyncio.sleep(0.05)  # for the other end to see that it was left
@@ -46,7 +46,7 @@ async def listening(serve: wire.Serve, run_id: str = RUN) -> AsyncIterator[None]
 async def _met() -> list[object]:
     seen: list[object] = []
 
-    async def serve(line: wire.Connection, hello: wire.Message) -> None:
+    async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
         seen.append(hello)
         try:
             while True:
@@ -56,7 +56,7 @@ async def _met() -> list[object]:
         await line.close()
 
     async with listening(serve):
-        line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+        line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
         for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
             line.send(message)
         await asyncio.sleep(0.2)
@@ -83,7 +83,7 @@ async def _suspended(jump_s: float) -> wire.Message:
     writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
     clock, stopped = loop.time, [0.0]
     loop.time = lambda: clock() + stopped[0]
-    heard = asyncio.create_task(wire.Connection(reader, writer).receive_within(15.0))
+    heard = asyncio.create_task(wire.GroupConnection(reader, writer).receive_within(15.0))
     await asyncio.sleep(0)
     stopped[0] = jump_s
     for _ in range(10):
@@ -103,7 +103,7 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
     await controller.listen()
     group = asyncio.create_task(controller.run())
     hello = {"node": 0, "ranks": 1, "host": "n1"}
-    line = await wire.connect("127.0.0.1", place.run_id, place.secret, hello)
+    line = await wire.connect_controller("127.0.0.1", place.run_id, place.secret, hello)
     while "end" not in (message := await line.receive_within(10)):
         pass
     await line.close()
@@ -121,7 +121,7 @@ def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
     assert "out of memory" in ran["why"]
 
 
-async def _refuse_all(line: wire.Connection, hello: wire.Message) -> None:
+async def _refuse_all(line: wire.GroupConnection, hello: wire.Message) -> None:
     raise AssertionError(hello)
 
 
@@ -150,7 +150,7 @@ def test_another_step_is_refused_before_anything_is_said(monkeypatch, secret, ru
     async def try_it() -> None:
         async with listening(_refuse_all):
             with pytest.raises(wire.ProtocolError, match="no launcher answers"):
-                await wire.connect("127.0.0.1", run_id, secret, {"node": 1})
+                await wire.connect_controller("127.0.0.1", run_id, secret, {"node": 1})
 
     asyncio.run(try_it())
 
@@ -161,12 +161,12 @@ def test_silent_strangers_on_the_ports_before_cost_little_time():
             for port in range(PORT, PORT + job_ports.PORTS - 1):
                 silent.enter_context(socket.create_server(("127.0.0.1", port)))
 
-            async def answer(line: wire.Connection, hello: wire.Message) -> None:
+            async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
                 line.send({"you": hello["node"]})
                 await line.close()
 
             async with listening(answer):
-                line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+                line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
                 assert await line.receive() == {"you": 1}
                 await line.close()
 
@@ -181,7 +181,7 @@ def test_dripping_strangers_keep_no_launcher_out():
             await asyncio.sleep(0.05)
 
     async def try_it() -> None:
-        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
@@ -189,7 +189,7 @@ def test_dripping_strangers_keep_no_launcher_out():
             writers = [(await asyncio.open_connection("127.0.0.1", PORT))[1] for _ in range(256)]
             dripping = asyncio.create_task(drip(writers))
             for node in range(20):
-                line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": node})
+                line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": node})
                 assert await line.receive() == {"node": node}
                 await line.close()
             dripping.cancel()
@@ -215,7 +215,7 @@ def test_a_relay_reads_and_says_nothing():
         await asyncio.gather(copy(reader, back), copy(there, writer))
 
     async def try_it() -> None:
-        async def serve(line: wire.Connection, hello: wire.Message) -> None:
+        async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
             heard.append(hello)
             line.send({"MASTER_ADDR": "10.1.0.1"})
             with contextlib.suppress(wire.ProtocolError):
@@ -224,7 +224,9 @@ def test_a_relay_reads_and_says_nothing():
 
         stranger = await asyncio.start_server(relay, "0.0.0.0", PORT)
         async with stranger, listening(serve):
-            line = await wire.connect("127.0.0.1", RUN, SECRET, {"tell": "restart: a secret"})
+            line = await wire.connect_controller(
+                "127.0.0.1", RUN, SECRET, {"tell": "restart: a secret"}
+            )
             assert await line.receive() == {"MASTER_ADDR": "10.1.0.1"}
             await line.close()
 
@@ -247,12 +249,12 @@ def test_a_listener_outlives_errors_of_accept(monkeypatch):
 
         monkeypatch.setattr(loop, "sock_accept", fail_first)
 
-        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
         async with listening(answer):
-            line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+            line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
             assert await line.receive() == {"node": 1}
             await line.close()
 
@@ -276,7 +278,7 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
         monkeypatch.setattr(loop, "sock_accept", fail_in_between)
         monkeypatch.setattr(wire, "HANDSHAKE_S", 600.0)
 
-        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
             await line.close()
 
         async with listening(answer):
@@ -289,25 +291,25 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
 
 
 def test_a_launcher_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven(monkeypatch):
-    release, send, order = AdmissionPool.release, wire.Connection.send, []
+    release, send, order = AdmissionPool.release, wire.GroupConnection.send, []
 
     def note_release(pool: AdmissionPool, connection: socket.socket) -> None:
         order.append("released")
         release(pool, connection)
 
-    def note_send(line: wire.Connection, message: wire.Message) -> None:
+    def note_send(line: wire.GroupConnection, message: wire.Message) -> None:
         order.extend(message)
         send(line, message)
 
     monkeypatch.setattr(AdmissionPool, "release", note_release)
-    monkeypatch.setattr(wire.Connection, "send", note_send)
+    monkeypatch.setattr(wire.GroupConnection, "send", note_send)
 
     async def try_it() -> None:
-        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
             await line.close()
 
         async with listening(answer):
-            line = await wire.connect("127.0.0.1", RUN, SECRET, {"node": 1})
+            line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
             await line.close()
 
     asyncio.run(wire.wait_for(try_it(), 60))
@@ -319,7 +321,7 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
     monkeypatch.setattr(wire, "HANDSHAKE_S", 60.0)
 
     async def try_it() -> None:
-        async def answer(line: wire.Connection, hello: wire.Message) -> None:
+        async def answer(line: wire.GroupConnection, hello: wire.Message) -> None:
             line.send(hello)
             await line.close()
 
@@ -347,7 +349,7 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
 def create_client_hello(name: str) -> bytes:
     """Return the first message of a launcher that names itself so."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = create_client_context(SECRET, wire._member(RUN), wire._controller(RUN))
+    context = create_client_context(SECRET, wire._name_member(RUN), wire._name_controller(RUN))
     client = context.wrap_bio(incoming, outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
@@ -371,9 +373,13 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     )  # fmt: skip
     assert answer.generations[1].resumed_from == "/c/step-5"
     crash, final = answer.troubles
-    assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (Kind.CRASH, 1, "b", 1)
+    assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (TroubleKind.CRASH, 1, "b", 1)
     assert "KeyError" in crash.signature
-    assert (final.kind, final.exit_code, list(tmp_path.iterdir())) == (Kind.FINAL, 93, [path])
+    assert (final.kind, final.exit_code, list(tmp_path.iterdir())) == (
+        TroubleKind.FINAL,
+        93,
+        [path],
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
@@ -397,19 +403,19 @@ def test_attempts_that_are_not_needed_end_without_a_word():
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: said.append(context["message"]))
 
-        async def fail() -> wire.Connection:
+        async def fail() -> wire.GroupConnection:
             raise ConnectionRefusedError
 
         ended = [asyncio.ensure_future(fail()) for _ in range(2)]
         await asyncio.wait(ended[:1])
         for task in ended:
-            wire._abandon(task)
+            wire._abandon_attempt(task)
         await asyncio.wait(ended)
         failing = loop.create_future()
         late = asyncio.ensure_future(wire.wait_for(failing, 60))
         await asyncio.sleep(0)
         failing.set_exception(ConnectionRefusedError())
-        wire._abandon(late)
+        wire._abandon_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
 
@@ -426,7 +432,7 @@ def test_a_connection_that_comes_too_late_is_closed():
         late = asyncio.ensure_future(wire.wait_for(coming, 60))
         await asyncio.sleep(0)
         coming.set_result(line)
-        wire._abandon(late)
+        wire._abandon_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
         return bool(closed) or late.cancelled()

@@ -8,7 +8,7 @@ from hpctl.jobs.hangs.flight_recorder import (
     FlightEntry,
     FlightGroup,
     FlightVerdict,
-    align,
+    align_ranks,
 )
 
 WORLD = 8
@@ -39,12 +39,12 @@ def waiting(*ranks: int) -> list[FlightDump]:
 
 
 def named(dumps: list[FlightDump]) -> tuple[FlightCause, tuple[int, ...]]:
-    found = align(dumps)
+    found = align_ranks(dumps)
     return found.cause, found.ranks
 
 
 def test_the_rank_that_did_not_come_is_named() -> None:
-    found = align([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
+    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
     assert (found.cause, found.ranks, found.world, found.dumps) == (FlightCause.ABSENT, (3,), 8, 8)
     assert found.text == (
         "rank 3 did not come to collective 5 of default_pg (all_reduce of 64 Float), where ranks"
@@ -61,7 +61,7 @@ def test_a_rank_that_issued_nothing_at_all_is_named_where_its_dump_is_whole() ->
 def test_hosts_that_run_ahead_of_their_gpus_are_not_behind_each_other() -> None:
     """All wait in collective 5; some have issued further ones already."""
     dumps = [dump(rank, entries(5 + rank, done=4)) for rank in range(WORLD)]
-    found = align(dumps)
+    found = align_ranks(dumps)
     assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
     assert "all 8 ranks came to collective 5" in found.text
 
@@ -84,7 +84,7 @@ def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_gr
     small = [
         dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
     ]
-    found = align([*waiting(0, 2, 4, 5, 6, 7), *small])
+    found = align_ranks([*waiting(0, 2, 4, 5, 6, 7), *small])
     assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
     assert "all 2 ranks came to collective 9 of tensor" in found.text
 
@@ -126,7 +126,7 @@ def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
     ids=["operation", "size", "type"],
 )
 def test_a_rank_in_another_collective_is_named(other, said) -> None:
-    found = align([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))])
+    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))])
     assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
     assert f"the ranks differ in collective 5 of default_pg: rank 3 called {said}" in found.text
 
@@ -148,26 +148,26 @@ def test_collectives_whose_sizes_may_differ_are_not_compared_by_size() -> None:
 
 
 def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
-    found = align(waiting(0, 1, 2, 4, 5, 6, 7))
+    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7))
     assert (found.cause, found.ranks) == (FlightCause.SILENT, (3,))
     assert found.text.startswith("rank 3 wrote no flight recorder dump")
     assert named(waiting(0, 1, 2, 4)) == (FlightCause.NOTHING, ())
 
 
 def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
-    found = align(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
     assert (found.cause, found.ranks) == (FlightCause.NOTHING, ())
 
 
 def test_a_run_that_is_well_names_nobody() -> None:
-    found = align([dump(rank, entries(5)) for rank in range(WORLD)])
+    found = align_ranks([dump(rank, entries(5)) for rank in range(WORLD)])
     assert found.text == "no rank waits in a collective"
-    assert align([]) == FlightVerdict(text="no rank waits in a collective")
+    assert align_ranks([]) == FlightVerdict(text="no rank waits in a collective")
 
 
 def test_a_thousand_ranks_are_aligned() -> None:
     group = FlightGroup("0", "default_pg", tuple(range(1000)))
     dumps = [dump(rank, entries(5, done=4), groups=(group,)) for rank in range(1000) if rank != 617]
-    found = align([*dumps, dump(617, entries(4), groups=(group,))])
+    found = align_ranks([*dumps, dump(617, entries(4), groups=(group,))])
     assert (found.ranks, found.world) == ((617,), 1000)
     assert len(found.text) < 400

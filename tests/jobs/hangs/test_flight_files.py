@@ -17,7 +17,7 @@ from hpctl.jobs.hangs.flight_files import (
     read_files,
     read_verdict,
 )
-from hpctl.jobs.hangs.flight_recorder import FlightCause, align
+from hpctl.jobs.hangs.flight_recorder import FlightCause, align_ranks
 from tests.gpu.recordings import H200
 
 SKIP = [(H200 / f"nccl/nccl_skip.nccl_trace_rank_{rank}.pickle").read_bytes() for rank in (0, 1)]
@@ -41,7 +41,7 @@ def document(count: int, done: int, ranks: str = "[0, 1]") -> dict[str, object]:
 
 @pytest.mark.parametrize("write", [pickle.dumps, lambda one: json.dumps(one).encode()])
 def test_both_forms_say_the_same(write) -> None:
-    found = align([read_dump(0, write(document(5, 4))), read_dump(1, write(document(4, 4)))])
+    found = align_ranks([read_dump(0, write(document(5, 4))), read_dump(1, write(document(4, 4)))])
     assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
     assert "(all_reduce of 64 Float), where rank 0 waits in step (train.py:7)" in found.text
 
@@ -84,7 +84,7 @@ def test_a_part_of_a_coalesced_collective_is_completed_with_the_whole() -> None:
             )
         ]  # fmt: skip
         dumps.append(read_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows})))
-    found = align(dumps)
+    found = align_ranks(dumps)
     assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
     assert "rank 1 did not come to collective 401" in found.text
 
@@ -96,10 +96,10 @@ def test_a_batch_of_sends_that_is_over_is_no_wait() -> None:
         other = document(count, 4)
         other["entries"] = sent + [row | {"record_id": 99} for row in other["entries"]]
         dumps.append(read_dump(rank, pickle.dumps(other)))
-    assert align(dumps).ranks == (1,)
+    assert align_ranks(dumps).ranks == (1,)
     waits = coalesced(0, 9, "started", is_p2p=True, profiling_name="nccl:recv 1<-0")
     dumps[1] = read_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
-    assert align(dumps).ranks == ()
+    assert align_ranks(dumps).ranks == ()
 
 
 class Evil:
@@ -200,4 +200,4 @@ def test_a_terminals_commands_do_not_pass() -> None:
     for entry in hostile["entries"]:
         entry["profiling_name"] = "nccl:\x1b[2Jall_reduce"
     others = read_dump(1, msgspec.json.encode(document(4, 4)))
-    assert "\x1b" not in align([read_dump(0, pickle.dumps(hostile)), others]).text
+    assert "\x1b" not in align_ranks([read_dump(0, pickle.dumps(hostile)), others]).text

@@ -6,16 +6,16 @@ import shutil
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.check import Machine
+from hpctl.detection.check import CheckedMachine
 from hpctl.detection.checks import job_activity as activity
 from hpctl.detection.nvml import snapshot as nvml
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.jobs import advance
 from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.hangs.daemon import HangWatch
-from hpctl.jobs.hangs.decide import Activity, find_standstill, judge, of_node
+from hpctl.jobs.hangs.decide import Activity, find_standstill, judge_job, of_node
 from hpctl.jobs.plan import HUNG, found_hanging, run_decisions
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import Attempt
@@ -43,7 +43,7 @@ class Watched:
 
     def __init__(self, policy=HANGS, job=JOB):
         self.policy, self.job, self.now = policy, job, 0.0
-        self.track = judge(job, {}, None, policy, at(0))
+        self.track = judge_job(job, {}, None, policy, at(0))
 
     def see(self, seconds, n1, n2=WORK):
         """So long of the same; None for a node that is not heard. When it was found to hang."""
@@ -51,7 +51,7 @@ class Watched:
         nodes = {n: a for n, a in (("n1", n1), ("n2", n2)) if a is not None}
         while self.now < began + seconds:
             self.now += 10
-            self.track = judge(self.job, nodes, self.track, self.policy, at(self.now))
+            self.track = judge_job(self.job, nodes, self.track, self.policy, at(self.now))
             if self.track.hang:
                 return self.now - began
         return None
@@ -374,7 +374,7 @@ def test_one_that_was_called_off_was_not_tried():
 @pytest.mark.parametrize(("start", "found"), [(-300, True), (-5, False), (None, False)])
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
-    state = replay([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
+    state = replay_events([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
     assert found_hanging(job, state) is found
 
 
@@ -408,7 +408,7 @@ class Node:
 
     def look(self):
         self.now += 10
-        machine = Machine(self.root, nvml=lambda: self.sweep, monotonic=lambda: self.now)
+        machine = CheckedMachine(self.root, nvml=lambda: self.sweep, monotonic=lambda: self.now)
         return activity.gather(machine)
 
     def counted(self, **changes):
@@ -488,7 +488,8 @@ def test_a_shell_does_not_work_by_what_its_children_read(node):
 
 
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
-    gpus = [nvml.Gpu(n, utilization=100, power_mw=190_000 * (n + 1), processes=(nvml.Process(pid),))
+    gpus = [nvml.GpuState(n, utilization=100, power_mw=190_000 * (n + 1),
+                          processes=(nvml.GpuProcess(pid),))
             for n, pid in enumerate((40, 99))]  # fmt: skip
     node.sweep = nvml.Snapshot(0.0, tuple(gpus))
     found = node.counted()
@@ -544,7 +545,8 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
             node.put(40 + n, io=io, group=group)
             node.put(80 + n, wchan="futex_do_wait", group=group)
             node.put(120 + n, group=group)
-        gpus = [nvml.Gpu(n, utilization=90, power_mw=600_000, processes=(nvml.Process(40 + n),))
+        gpus = [nvml.GpuState(n, utilization=90, power_mw=600_000,
+                              processes=(nvml.GpuProcess(40 + n),))
                 for n in range(jobs)]  # fmt: skip
         node.sweep = nvml.Snapshot(0.0, tuple(gpus))
         return node.look()
@@ -564,5 +566,5 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
 
 def test_a_running_job_without_nodes_is_no_error():
     job = slurm_job(nodes=())
-    track = judge(job, {}, None, HangPolicy(), at(0))
-    assert judge(job, {}, track, HangPolicy(), at(9)).hang is None
+    track = judge_job(job, {}, None, HangPolicy(), at(0))
+    assert judge_job(job, {}, track, HangPolicy(), at(9)).hang is None

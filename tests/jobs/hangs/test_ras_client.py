@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.hangs.ras_report import Address, RasError, RasWithoutJsonError, address, query
+from hpctl.jobs.hangs.ras_report import (
+    Address,
+    RasError,
+    RasWithoutJsonError,
+    parse_address,
+    query_ras,
+)
 from tests.process import free_port
 from tests.stubs.ras.job import job
 from tests.stubs.ras.service import Fault, Service
@@ -17,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def ask(service: Service, deadline_s: float = 10.0) -> object:
-    return query(Address("localhost", service.port), deadline_s=deadline_s)
+    return query_ras(Address("localhost", service.port), deadline_s=deadline_s)
 
 
 OLDEST_WITH_JSON, NEWEST = "2.28.7", "2.30.7"
@@ -28,7 +34,7 @@ def test_each_release_with_json_is_understood(release: str) -> None:
     state = job()
     state.communicators[0].step(but=(5,))
     with Service(state, release) as service:
-        report = query(Address("localhost", service.port))
+        report = query_ras(Address("localhost", service.port))
     assert report.nccl_version == release
     groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
     assert [member.rank for member in groups[0].members] == [5]
@@ -83,14 +89,14 @@ def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
 
 def test_where_nobody_listens() -> None:
     with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
-        query(Address("127.0.0.1", free_port()))
+        query_ras(Address("127.0.0.1", free_port()))
     assert "NCCL_RAS_ADDR" in caught.value.hint
 
 
 def test_addresses_as_nccl_has_them() -> None:
-    assert address() == Address("localhost", 28028)
-    assert address("localhost:9000") == Address("localhost", 9000)
-    assert address("[::1]:9000") == Address("::1", 9000)
+    assert parse_address() == Address("localhost", 28028)
+    assert parse_address("localhost:9000") == Address("localhost", 9000)
+    assert parse_address("[::1]:9000") == Address("::1", 9000)
     for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
         with pytest.raises(RasError, match="HOST:PORT"):
-            address(wrong)
+            parse_address(wrong)

@@ -5,13 +5,13 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import Inquiry
+from hpctl.jobs.hangs.ras_judge import RasInquiry
 from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.run.progress import RunProgress
 from hpctl.jobs.run.progress_notes import Note
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
 
@@ -36,7 +36,7 @@ def hung(state: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
 
 def trouble_of(progress: RunProgress) -> Trouble:
     trouble = progress.trouble(time.monotonic())
-    assert trouble.kind is Kind.HANG
+    assert trouble.kind is TroubleKind.HANG
     return trouble
 
 
@@ -51,7 +51,7 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     state.communicators[0].step(but=(5,))
     progress = hung(state)
     with Service(state) as service:
-        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress))
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == "hang: behind"
@@ -65,7 +65,7 @@ def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> Non
     for rank in range(1, 8):
         progress.add(Note(step=20, rank=rank), progress.started + 0.3)
     with Service(state) as service:
-        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress))
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
@@ -74,7 +74,7 @@ def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> Non
 def test_counts_that_grow_clear_the_run(state: Job) -> None:
     progress = hung(state, bound=2.0)
     with Service(state) as service:
-        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         now = time.monotonic()
         inquiry.watch(progress, now)
@@ -92,7 +92,7 @@ def test_counts_that_grow_for_ever_without_a_step_do_not(state: Job) -> None:
     progress = hung(state)
     progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
     with Service(state) as service:
-        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
         inquiry._thread.join(10)
@@ -108,7 +108,7 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
         if rank != 3:
             progress.add(Note(step=20, rank=rank), progress.started + 0.3)
     begun = time.monotonic()
-    trouble = Inquiry(Address("127.0.0.1", 1)).explain(progress, trouble_of(progress))
+    trouble = RasInquiry(Address("127.0.0.1", 1)).explain(progress, trouble_of(progress))
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
     assert "NCCL RAS: cannot ask" in trouble.evidence
@@ -117,7 +117,7 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
 def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> None:
     progress = hung(state)
     with Service(state, "2.26.2") as service:
-        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress))
     assert "NCCL RAS: RAS answers no JSON before NCCL 2.28" in trouble.evidence
 
@@ -127,5 +127,5 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) 
     progress = hung(state)
     hang = trouble_of(progress)
     with Service(state, fault=fault) as service:
-        explained = Inquiry(Address("localhost", service.port)).explain(progress, hang)
+        explained = RasInquiry(Address("localhost", service.port)).explain(progress, hang)
     assert explained.why == hang.why

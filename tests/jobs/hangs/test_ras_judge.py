@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import APART_S, HangCause, RasFinding, RasSample, culprits
+from hpctl.jobs.hangs.ras_judge import APART_S, HangCause, RasFinding, RasSample, find_culprits
 from hpctl.jobs.hangs.ras_report import RasReport, read_json
 from tests.stubs.ras.job import Communicator, Job, as_json, job
 
@@ -12,7 +12,7 @@ def answer(state: Job) -> RasReport:
 
 
 def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
-    return culprits(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
+    return find_culprits(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
 
 
 def still(state: Job) -> RasFinding:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.crash import NOT_COME, classify
+from hpctl.jobs.crash import NOT_COME, classify_crash
 from hpctl.jobs.hangs.flight_files import read_dump, read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict, align
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict, align_ranks
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.hangs.ras_report import (
     Absence,
@@ -21,14 +21,20 @@ from hpctl.jobs.hangs.ras_report import (
     RasWithoutJsonError,
     read_json,
 )
-from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack, StackVerdict, aggregate
-from hpctl.jobs.run.ending import Evidence, judge
+from hpctl.jobs.hangs.stack_groups import (
+    Frame,
+    NodeStacks,
+    RankStack,
+    StackVerdict,
+    aggregate_stacks,
+)
+from hpctl.jobs.run.ending import Evidence, judge_end
 from hpctl.jobs.run.srun import TaskEnd
 from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.gpu.recordings import H200
 from tests.gpu.recordings import read_text as recorded
@@ -40,7 +46,7 @@ RANKS = {"nccl_skip": 2, "nccl_skip3": 3, "nccl_kill": 2}
 SKIPS = ["nccl_skip", "nccl_skip3"]
 N1 = NodeName("n1")
 HOSTS = {"127.0.0.1": N1}
-NETWORK = Trouble(Kind.NETWORK, NOW, "a collective timed out", "a collective timed out")
+NETWORK = Trouble(TroubleKind.NETWORK, NOW, "a collective timed out", "a collective timed out")
 NOBODY = Address("127.0.0.1", 1)
 
 
@@ -51,7 +57,7 @@ def printed(run: str, *ranks: int) -> list[str]:
 
 def dumped(run: str) -> FlightVerdict:
     paths = sorted(NCCL.glob(f"{run}.nccl_trace_rank_*.pickle"))
-    return align([read_dump(int(path.stem[-1]), path.read_bytes()) for path in paths])
+    return align_ranks([read_dump(int(path.stem[-1]), path.read_bytes()) for path in paths])
 
 
 def reported(run: str) -> RasReport:
@@ -89,7 +95,7 @@ def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
     inquiry.begin([N1], HOSTS, "", RANKS[run])
     inquiry.timed_out()
     found = inquiry.explain(NETWORK, {})
-    assert (found.kind, found.rank, found.node) == (Kind.HANG, 1, N1)
+    assert (found.kind, found.rank, found.node) == (TroubleKind.HANG, 1, N1)
     assert found.signature == NOT_COME
 
 
@@ -101,8 +107,8 @@ def test_the_json_of_nccl_2_28_9_is_read_although_a_comma_is_missing() -> None:
 
 @pytest.mark.parametrize("run", SKIPS)
 def test_the_watchdogs_own_lines_of_all_ranks_name_it_too(run: str) -> None:
-    found = classify(134, printed(run, *range(RANKS[run])), at=NOW, policy=RunPolicy())
-    assert (found.kind, found.rank, found.signature) == (Kind.HANG, 1, NOT_COME)
+    found = classify_crash(134, printed(run, *range(RANKS[run])), at=NOW, policy=RunPolicy())
+    assert (found.kind, found.rank, found.signature) == (TroubleKind.HANG, 1, NOT_COME)
     assert found.why.startswith("rank 1 did not come to collective 5 of default_pg, where")
 
 
@@ -118,15 +124,15 @@ def stacks_of(run: str) -> StackVerdict:
     waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3068),)
     sleeps = (Frame("load", "rank.py", 12, own=True),)
     ranks = [RankStack(n, frames=sleeps if n == 1 else waits) for n in range(RANKS[run])]
-    return aggregate([NodeStacks("n1", ranks=tuple(ranks))], ["n1"], ["n1"])
+    return aggregate_stacks([NodeStacks("n1", ranks=tuple(ranks))], ["n1"], ["n1"])
 
 
 def ended(run: str) -> Trouble:
     """What the log of rank 0 alone amounts to: it waited, and says not for whom."""
     evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
-    trouble = judge(evidence, RunPolicy(), NOW, classify)
+    trouble = judge_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
-    assert (trouble.kind, trouble.rank) == (Kind.NETWORK, None)
+    assert (trouble.kind, trouble.rank) == (TroubleKind.NETWORK, None)
     return trouble
 
 
@@ -143,9 +149,9 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
     inquiry.timed_out()
     found = inquiry.explain(ended(run), {})
     if witness == "none":
-        assert (found.kind, found.why) == (Kind.NETWORK, "a collective timed out")
+        assert (found.kind, found.why) == (TroubleKind.NETWORK, "a collective timed out")
     else:
-        assert (found.kind, found.rank, found.signature) == (Kind.HANG, 1, NOT_COME)
+        assert (found.kind, found.rank, found.signature) == (TroubleKind.HANG, 1, NOT_COME)
 
 
 def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
@@ -156,7 +162,7 @@ def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
     inquiry.begin([N1], HOSTS, "", 2)
     inquiry.timed_out()
     found = inquiry.explain(NETWORK, {})
-    assert found.kind is Kind.NETWORK
+    assert found.kind is TroubleKind.NETWORK
     assert "RAS answers no JSON before NCCL 2.28" in found.evidence
 
 
@@ -175,8 +181,8 @@ def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence(
     """nccl_kill: srun reports rank 1 first, and rank 0 prints ncclRemoteError."""
     ends = [TaskEnd(N1, 1, 137, "Killed"), TaskEnd(N1, 0, 134, "Aborted")]
     evidence = Evidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
-    found = judge(evidence, RunPolicy(), NOW, classify)
-    assert (found.kind, found.rank, found.node) == (Kind.KILLED, 1, N1)
+    found = judge_end(evidence, RunPolicy(), NOW, classify_crash)
+    assert (found.kind, found.rank, found.node) == (TroubleKind.KILLED, 1, N1)
     assert found.why == (
         "rank 1: it was killed by SIGKILL; the other ranks report: a peer was lost"
     )
@@ -185,16 +191,18 @@ def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence(
 def test_a_rank_that_lost_its_peer_and_aborted_itself_is_not_the_cause() -> None:
     """nccl_kill.rank0.stderr, where the end of rank 1 is not known."""
     evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed("nccl_kill", 0))
-    assert judge(evidence, RunPolicy(), NOW, classify).kind is Kind.NETWORK
+    assert judge_end(evidence, RunPolicy(), NOW, classify_crash).kind is TroubleKind.NETWORK
 
 
 def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
     """nccl_skip under `hpctl run --torch`: the launcher knows only that rank 0 aborted."""
-    aborted = Trouble(Kind.CRASH, NOW, "rank 0 died of SIGABRT", "SIGABRT", N1, 0, exit_code=134)
+    aborted = Trouble(
+        TroubleKind.CRASH, NOW, "rank 0 died of SIGABRT", "SIGABRT", N1, 0, exit_code=134
+    )
     logged = Evidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
-    assert judge(logged, RunPolicy(), NOW, classify).kind is Kind.HANG
+    assert judge_end(logged, RunPolicy(), NOW, classify_crash).kind is TroubleKind.HANG
     silent = Evidence(1, tail=["step 3"], account=aborted)
-    assert judge(silent, RunPolicy(), NOW, classify).signature == "SIGABRT"
+    assert judge_end(silent, RunPolicy(), NOW, classify_crash).signature == "SIGABRT"
 
 
 def test_the_dumps_are_read_in_a_process_of_its_own(tmp_path) -> None:

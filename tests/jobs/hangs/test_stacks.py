@@ -8,9 +8,9 @@ from hpctl.jobs.hangs.stack_groups import (
     Frame,
     NodeStacks,
     RankStack,
-    aggregate,
-    lines,
-    read,
+    aggregate_stacks,
+    format_lines,
+    parse_lines,
 )
 
 C10D = "torch/distributed/distributed_c10d.py"
@@ -48,20 +48,22 @@ def node(name, first, *stacks, **more) -> NodeStacks:
     ],
 )
 def test_the_odd_one_out_is_named(stacks, culprits) -> None:
-    verdict = aggregate([node("n1", 0, *stacks[:2]), node("n2", 2, *stacks[2:])], ["n1", "n2"])
+    verdict = aggregate_stacks(
+        [node("n1", 0, *stacks[:2]), node("n2", 2, *stacks[2:])], ["n1", "n2"]
+    )
     assert [one.rank for one in verdict.suspects] == culprits
     assert [one.node for one in verdict.suspects] == ["n1" if c < 2 else "n2" for c in culprits]
 
 
 def test_a_verdict_names_the_jobs_own_line() -> None:
-    (one,) = aggregate([node("n1", 0, REDUCE, REDUCE, SLEEP)]).suspects
+    (one,) = aggregate_stacks([node("n1", 0, REDUCE, REDUCE, SLEEP)]).suspects
     assert (one.function, one.file, one.line) == ("load", "data.py", 12)
 
 
 def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart() -> None:
     other = (Frame("wait", C10D, 1), Frame("all_reduce", C10D, 2), Frame("train", "/7/train.py", 3))
     alike = (Frame("all_reduce", C10D, 9), Frame("train", "/b8/train.py", 4))
-    assert len(aggregate([node("n1", 0, other, alike)]).groups) == 1
+    assert len(aggregate_stacks([node("n1", 0, other, alike)]).groups) == 1
 
 
 def test_ranks_that_are_stopped_unread_missing_or_unasked_are_told() -> None:
@@ -69,35 +71,35 @@ def test_ranks_that_are_stopped_unread_missing_or_unasked_are_told() -> None:
     stopped = RankStack(3, 9, "0", "T", frames=REDUCE)
     unread = RankStack(4, 9, "0", "D", error="py-spy did not end")
     whole = NodeStacks("n1", 6, (*said.ranks, stopped, unread))
-    verdict = aggregate([whole], ["n1"])
+    verdict = aggregate_stacks([whole], ["n1"])
     assert [one.rank for one in verdict.suspects] == [5, 3, 4]
     assert "rank 3 on n1 is stopped by a signal" in verdict.text
-    verdict = aggregate([whole], ["n1", "n2"])
+    verdict = aggregate_stacks([whole], ["n1", "n2"])
     assert (verdict.silent, verdict.missing) == (("n2",), ())
     assert verdict.text.endswith("no answer from n2")
-    nobody = aggregate([NodeStacks("n1", ranks=(unread,))])
+    nobody = aggregate_stacks([NodeStacks("n1", ranks=(unread,))])
     assert nobody.text == "no stack was read: py-spy did not end"
 
 
 def test_a_monitor_in_a_step_beside_is_no_rank() -> None:
     monitor = NodeStacks("n1", ranks=(RankStack(0, 1, "1", "S", frames=SLEEP),))
-    assert not aggregate([node("n2", 0, REDUCE, REDUCE, REDUCE), monitor]).suspects
+    assert not aggregate_stacks([node("n2", 0, REDUCE, REDUCE, REDUCE), monitor]).suspects
 
 
 def test_lines_of_nodes_may_be_mixed_and_torn() -> None:
     said = [node(f"n{n}", 8 * n, *[SLEEP] * 8, ras="\x1b[2J" * 400 + str(n)) for n in range(3)]
-    told = [list(lines(one)) for one in said]
+    told = [list(format_lines(one)) for one in said]
     assert max(len(line) for one in told for line in one) <= LINE
     mixed = [*told[2], "noise", *reversed(told[0]), "stacks n9 0 1 !!", "stacks n1 x 1 eNo="]
-    assert sorted(read(mixed), key=lambda one: one.node) == [said[0], said[2]]
-    assert read([line.replace("stacks n0", "stacks n7") for line in told[0]]) == []
+    assert sorted(parse_lines(mixed), key=lambda one: one.node) == [said[0], said[2]]
+    assert parse_lines([line.replace("stacks n0", "stacks n7") for line in told[0]]) == []
 
 
 def test_what_a_node_says_is_bounded_and_printable() -> None:
-    assert read(lines(NodeStacks("n1", ras="a" * 5_000_000))) == []
+    assert parse_lines(format_lines(NodeStacks("n1", ras="a" * 5_000_000))) == []
     evil = tuple(Frame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
     many = NodeStacks("n1", 2**60, tuple(RankStack(n, 1, "0", frames=evil) for n in range(5000)))
-    verdict = aggregate([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])
+    verdict = aggregate_stacks([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])
     assert sum(len(group.ranks) for group in verdict.groups) == MOST_RANKS + 40
     assert verdict.text.isprintable()
     assert len(verdict.text) < 2000
@@ -107,18 +109,18 @@ def test_a_node_where_no_rank_is_expected_is_idle_and_no_error() -> None:
     """sandbox-on-gpu.json of the H200: two ranks on two of three nodes, one kept as a spare."""
     answers = [node("n1", 0, REDUCE), node("n2", 1, REDUCE), NodeStacks("n3")]
     asked = ["n1", "n2", "n3"]
-    spare = aggregate(answers, asked, ["n1", "n2"], spares=True)
+    spare = aggregate_stacks(answers, asked, ["n1", "n2"], spares=True)
     assert (spare.errors, spare.idle) == ((), ("n3",))
     assert spare.text.endswith("; n3: spare, idle")
-    unknown = aggregate(answers, asked)
+    unknown = aggregate_stacks(answers, asked)
     assert (unknown.errors, unknown.idle) == ((), ("n3",))
     assert unknown.text.endswith("; no process of the job runs on n3")
 
 
 def test_a_node_where_ranks_are_expected_and_none_runs_is_an_error() -> None:
     answers = [node("n1", 0, REDUCE), NodeStacks("n2"), NodeStacks("n3")]
-    found = aggregate(answers, ["n1", "n2", "n3"], ["n1", "n2"], spares=True)
+    found = aggregate_stacks(answers, ["n1", "n2", "n3"], ["n1", "n2"], spares=True)
     assert found.errors == ("no Python process of the job runs on n2",)
     assert found.idle == ("n3",)
-    nobody = aggregate([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
+    nobody = aggregate_stacks([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
     assert nobody.errors == ("no Python process of the job runs on n[1-2]",)

@@ -17,8 +17,8 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.kinds import Due
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs import stacks
-from hpctl.jobs.hangs.daemon import StackDesk
-from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate, read
+from hpctl.jobs.hangs.daemon import StackCollector
+from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_lines
 from hpctl.vocabulary.identity import Attempt, JobId
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import Do, StepKind
@@ -168,7 +168,7 @@ def _looked() -> StackVerdict:
     ask = [[*COLLECTOR, "--job=77", f"--node={node}"] for node in nodes]
     made = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in ask]
     text = "".join(one.communicate(timeout=60)[0] for one in made)
-    return aggregate(read(text.splitlines()), nodes)
+    return aggregate_stacks(parse_lines(text.splitlines()), nodes)
 
 
 def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> None:
@@ -179,8 +179,8 @@ def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> Non
         ranks(command, 2, lambda rank: "n0", SLURM_CLUSTER_NAME="theirs", SLURM_STEP_ID="1"),
         ranks(command, 2, lambda rank: "n0", HPCTL_HELPER="fast", SLURM_STEP_ID="2"),
     ):
-        until(lambda: stacks.ranks("77", None, "n0", ""), seconds=10)
-        found = stacks.ranks("77", None, "n0", "")
+        until(lambda: stacks.find_ranks("77", None, "n0", ""), seconds=10)
+        found = stacks.find_ranks("77", None, "n0", "")
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
@@ -193,9 +193,9 @@ def test_slurmds_configuration_tells_clusters_apart_in_a_step_without_a_name(mon
         ranks(command, 1, SLURM_CONF="/mine/slurm.conf", SLURM_CLUSTER_NAME="mine") as mine,
         ranks(command, 2, lambda rank: "n0", SLURM_CONF="/theirs/slurm.conf", SLURM_STEP_ID="1"),
     ):
-        until(lambda: len(stacks.ranks("77", None, "n0", "3")) == 3, seconds=10)
+        until(lambda: len(stacks.find_ranks("77", None, "n0", "3")) == 3, seconds=10)
         monkeypatch.setenv("SLURM_CONF", "/mine/slurm.conf")
-        found = stacks.ranks("77", None, "n0", "3")
+        found = stacks.find_ranks("77", None, "n0", "3")
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
@@ -233,7 +233,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     job = SlurmJob(JobId(77), "RUNNING", NOON, nodes=("n1",), uid=os.geteuid())
     slurm = SimpleNamespace(slurm=SimpleNamespace(jobs={77: job}))
     line = SimpleNamespace(ask_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
-    desk = StackDesk(health, slurm, tmp_path / "kept", lambda: None, line)
+    desk = StackCollector(health, slurm, tmp_path / "kept", lambda: None, line)
     (tmp_path / "agent").mkdir()
     head.server.start()
     agent = AgentProcess(tmp_path / "agent", head.server.url, munges.n1)

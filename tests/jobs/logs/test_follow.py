@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.engine import LONGEST_LINE, Follower, LineCutter, NotALog
+from hpctl.jobs.logs.engine import LONGEST_LINE, LineCutter, LogFollower, NotALog
 from hpctl.toolkit.errors import Unavailable
 
 pytestmark = pytest.mark.integration
 
 
-def drained(follower: Follower) -> bytes:
+def drained(follower: LogFollower) -> bytes:
     made, done = b"", False
     while not done:
         lines, done = follower.read()
@@ -31,7 +31,7 @@ def append(log: Path, data: bytes) -> None:
 
 
 def test_what_is_appended_is_read_once_and_only_in_whole_lines(log: Path) -> None:
-    follower = Follower(log)
+    follower = LogFollower(log)
     assert follower.read() == (b"", True), "a file that is not there yet gives nothing"
     append(log, b"one\ntw")
     assert drained(follower) == b"one\n"
@@ -46,7 +46,7 @@ def test_what_is_appended_is_read_once_and_only_in_whole_lines(log: Path) -> Non
 
 def test_rotation_loses_nothing(log: Path) -> None:
     append(log, b"one\n")
-    follower = Follower(log)
+    follower = LogFollower(log)
     assert drained(follower) == b"one\n"
     append(log, b"two\nno newline")
     log.rename(log.with_suffix(".1"))
@@ -60,7 +60,7 @@ def test_rotation_loses_nothing(log: Path) -> None:
 @pytest.mark.parametrize("again", [b"new\n", b"something else\n" * 50, b"old 0\nold 1\nnew\n" * 9])
 def test_a_truncated_file_is_read_from_its_beginning(log: Path, again: bytes) -> None:
     append(log, b"".join(b"old %d\n" % number for number in range(20)) + b"hal")
-    follower = Follower(log)
+    follower = LogFollower(log)
     drained(follower)
     log.with_suffix(".copy").write_bytes(log.read_bytes())
     os.truncate(log, 0)
@@ -73,7 +73,7 @@ def test_a_hole_that_a_truncation_leaves_under_a_writer_is_no_line(log: Path) ->
     with log.open("wb") as writer:
         writer.write(b"old line\n" * 1000)
         writer.flush()
-        follower = Follower(log)
+        follower = LogFollower(log)
         drained(follower)
         os.truncate(log, 0)
         writer.write(b"new line\n")
@@ -86,13 +86,13 @@ def test_what_is_no_file_is_refused_without_blocking(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
         with pytest.raises(NotALog):
-            Follower(path).read()
+            LogFollower(path).read()
 
 
 def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    follower = Follower(loop)
+    follower = LogFollower(loop)
     with pytest.raises(Unavailable, match="cannot read"):
         follower.read()
     loop.unlink()

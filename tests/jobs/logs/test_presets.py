@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.engine import Replay, replay
+from hpctl.jobs.logs.engine import Replay, replay_file
 from hpctl.vocabulary import log_presets
 from tests.tables import beside
 
@@ -22,7 +22,7 @@ EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
 def played(name: str) -> Replay:
-    return replay(rules.preset(name), SAMPLES / f"{name}.txt")
+    return replay_file(rules.load_preset(name), SAMPLES / f"{name}.txt")
 
 
 def test_every_preset_has_a_sample_and_the_other_way_round() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.run.progress_notes import Note, in_log, parse
+from hpctl.jobs.run.progress_notes import Note, in_log, parse_note
 from hpctl.progress import quoted
 
 
@@ -22,7 +22,7 @@ from hpctl.progress import quoted
     ],
 )  # fmt: skip
 def test_what_a_line_says(line: bytes, note: Note) -> None:
-    assert parse(line) == note
+    assert parse_note(line) == note
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ def test_what_a_line_says(line: bytes, note: Note) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_note(line: bytes) -> None:
-    assert parse(line) is None
+    assert parse_note(line) is None
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-inf", "Infinity"])
 def test_a_loss_may_be_no_number(text: str) -> None:
-    note = parse(f"step=1 loss={text}".encode())
+    note = parse_note(f"step=1 loss={text}".encode())
     assert note.loss is not None
     assert not abs(note.loss) < float("inf")
 
 
 def test_names_that_slurm_cannot_have_are_no_nodes() -> None:
-    assert parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == Note(step=1)
+    assert parse_note(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == Note(step=1)
 
 
 def test_the_notes_of_a_log() -> None:
@@ -67,4 +67,4 @@ def test_the_notes_of_a_log() -> None:
     st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=80)
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
-    assert parse(f"checkpoint={quoted(path)} step=3".encode()) == Note(step=3, checkpoint=path)
+    assert parse_note(f"checkpoint={quoted(path)} step=3".encode()) == Note(step=3, checkpoint=path)

@@ -10,7 +10,7 @@ from hpctl.jobs.run.progress import RunProgress
 from hpctl.jobs.run.progress_notes import Note
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
@@ -42,7 +42,7 @@ def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
     """The hang that is told at one time, and none at another before it."""
     assert none_at is None or b.trouble(none_at) is None
     trouble = b.trouble(at)
-    assert trouble.kind is Kind.HANG
+    assert trouble.kind is TroubleKind.HANG
     return trouble
 
 
@@ -164,7 +164,7 @@ def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
     b.add(note_of(0, 51, loss=0.5), last + 1)
     b.add(note_of(3, 52, loss=float("inf")), last + 2)
     trouble = b.trouble(last + 2)
-    assert (trouble.kind, trouble.rank, trouble.node) == (Kind.NAN, 3, "n1")
+    assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.NAN, 3, "n1")
     assert trouble.step == 51
     assert b.finite_at == b.wall(last + 0.5), "no loss after that was a number on all ranks"
     assert b.trouble(last + 2) is None
@@ -177,7 +177,7 @@ def test_a_loss_far_over_its_past_is_told() -> None:
     b = new_run()
     for step in range(103):
         b.add(note_of(0, step, loss=2.0 + step % 5 / 100 if step < 100 else 9.0), 1001.0 + step)
-    assert b.trouble(1103.0).kind is Kind.SPIKE
+    assert b.trouble(1103.0).kind is TroubleKind.SPIKE
 
 
 @pytest.mark.parametrize("tokens", [None, 4096.0])
@@ -187,7 +187,7 @@ def test_a_run_far_under_its_own_throughput_is_told(tokens: float | None) -> Non
         at += 1.0 + step % 3 / 100 if step < 100 else 2.0
         b.add(note_of(0, step, tokens=tokens), at)
     trouble = b.trouble(at)
-    assert trouble.kind is Kind.SLOW
+    assert trouble.kind is TroubleKind.SLOW
     assert ("tokens/s" in trouble.why) is (tokens is not None)
 
 
@@ -269,7 +269,7 @@ def played(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
 @settings(deadline=None)
 def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note, float]]) -> None:
     progress, troubles = played(talk)
-    hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is Kind.HANG]
+    hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is TroubleKind.HANG]
     assert len(hangs) <= 1
     # It was told already if the silence before the end was the same one.
     assert hangs or progress.hang(1e9) is not None

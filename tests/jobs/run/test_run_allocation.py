@@ -11,10 +11,10 @@ from hpctl.jobs.run.allocation import (
     AllocationState,
     NoSuchJob,
     choose_nodes,
-    fitness,
+    sort_nodes,
 )
 from hpctl.slurm.records import JobRecord
-from hpctl.slurm.run import Runner
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.fakes.values import T0 as NOW
@@ -33,7 +33,7 @@ def asked(directory, message):
         path.write_text(PROGRAM.format(message=message))
         path.chmod(0o755)
     with pytest.raises(Unavailable) as error:
-        AllocationQueries(999, Runner(bin_dir=directory)).allocation()
+        AllocationQueries(999, SlurmRunner(bin_dir=directory)).allocation()
     return error.value
 
 
@@ -57,14 +57,14 @@ def test_each_way_of_being_unfit():
         B: node(B, "ALLOCATED", "NOT_RESPONDING"),
         C: node(C, "ALLOCATED", "DRAIN", reason="hpctl:r2 ecc"),
     }
-    fit = fitness((A, B, C, D), states, {})
+    fit = sort_nodes((A, B, C, D), states, {})
     assert (fit.healthy, set(fit.unfit)) == ((), {A, B, C, D})
     assert "hpctl:r1" in fit.unfit[A]
 
 
 def test_an_operators_drain_lets_the_job_finish_on_the_node():
     states = {A: node(A, "ALLOCATED", "DRAIN", reason="maintenance on Friday"), B: node(B)}
-    assert fitness((A, B), states, {}).healthy == (A, B)
+    assert sort_nodes((A, B), states, {}).healthy == (A, B)
 
 
 def test_survivors_come_before_the_spare_and_the_spare_before_offenders():

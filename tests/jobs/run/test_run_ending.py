@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints.resume import ResumePoint
-from hpctl.jobs.crash import classify
-from hpctl.jobs.run.ending import Evidence, code_of, finished, judge
+from hpctl.jobs.crash import classify_crash
+from hpctl.jobs.run.ending import Evidence, code_of, is_finished, judge_end
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 
 POLICY = RunPolicy()
@@ -17,10 +17,10 @@ SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
 
 
 def judged(evidence: Evidence) -> Trouble | None:
-    return judge(evidence, POLICY, NOW, classify)
+    return judge_end(evidence, POLICY, NOW, classify_crash)
 
 
-def kind(evidence: Evidence) -> Kind | None:
+def kind(evidence: Evidence) -> TroubleKind | None:
     trouble = judged(evidence)
     return trouble.kind if trouble else None
 
@@ -39,8 +39,8 @@ def kind(evidence: Evidence) -> Kind | None:
     ],
 )
 def test_when_0_is_believed(evidence: Evidence, done: bool) -> None:
-    assert finished(evidence) is done
-    assert kind(evidence) == (None if done else Kind.NO_PROGRESS)
+    assert is_finished(evidence) is done
+    assert kind(evidence) == (None if done else TroubleKind.NO_PROGRESS)
 
 
 def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
@@ -48,47 +48,47 @@ def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
     evidence = Evidence(137, ends=ends)
     assert code_of(evidence, POLICY) == 93
     trouble = judged(evidence)
-    assert (trouble.kind, trouble.rank, trouble.exit_code) == (Kind.FINAL, 1, 93)
-    assert kind(replace(evidence, lost={N1: "DOWN"})) is Kind.FINAL
-    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, 16, "")])) is Kind.CORRUPTION
+    assert (trouble.kind, trouble.rank, trouble.exit_code) == (TroubleKind.FINAL, 1, 93)
+    assert kind(replace(evidence, lost={N1: "DOWN"})) is TroubleKind.FINAL
+    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, 16, "")])) is TroubleKind.CORRUPTION
 
 
 def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
     assert judged(Evidence(139, ends=[TaskEnd(N1, 0, 139, "")], marked=True)) is None
-    assert kind(Evidence(17, ends=[TaskEnd(N1, 0, 17, "")], marked=True)) is Kind.CORRUPTION
+    assert kind(Evidence(17, ends=[TaskEnd(N1, 0, 17, "")], marked=True)) is TroubleKind.CORRUPTION
 
 
 def test_a_lost_node_explains_any_other_code() -> None:
     trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={"n2": "DOWN"}))
-    assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
+    assert (trouble.kind, trouble.node) == (TroubleKind.NODE, "n2")
 
 
 def test_a_node_that_cannot_be_launched_on_is_named() -> None:
     trouble = judged(Evidence(1, failed=[NotLaunched(N1, "Communication connection failure")]))
-    assert (trouble.kind, trouble.node) == (Kind.NODE, "n1")
+    assert (trouble.kind, trouble.node) == (TroubleKind.NODE, "n1")
 
 
 def test_a_crash_names_rank_node_and_checkpoint() -> None:
     trouble = judged(
         Evidence(137, ends=[TaskEnd(N1, 6, 5, "")], tail=["boom"], after=SEVEN, step=9)
     )
-    assert trouble.kind is Kind.CRASH
+    assert trouble.kind is TroubleKind.CRASH
     assert (trouble.rank, trouble.node, trouble.exit_code) == (6, "n1", 5)
     assert (trouble.progress, trouble.step) == (7, 9)
     assert "boom" in trouble.evidence
 
 
 def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
-    text = Trouble(Kind.CUDA, NOW, "CUDA error on rank 3", rank=3)
+    text = Trouble(TroubleKind.CUDA, NOW, "CUDA error on rank 3", rank=3)
     assert judged(Evidence(1, account=text, after=SEVEN)) == replace(text, progress=7)
 
 
 def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:
     ends = [TaskEnd(N1, 0, 127, ""), TaskEnd("n2", 1, 127, "")]
     first = Evidence(127, ends=ends)
-    assert kind(first) is Kind.FINAL
-    assert kind(replace(first, again=True)) is Kind.STORAGE
-    assert kind(replace(first, stepped=True)) is Kind.STORAGE
-    assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
+    assert kind(first) is TroubleKind.FINAL
+    assert kind(replace(first, again=True)) is TroubleKind.STORAGE
+    assert kind(replace(first, stepped=True)) is TroubleKind.STORAGE
+    assert kind(replace(first, before=SEVEN, after=EIGHT)) is TroubleKind.STORAGE
     # The other rank found it: what is missing is missing on one node.
-    assert kind(replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])) is Kind.STORAGE
+    assert kind(replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])) is TroubleKind.STORAGE

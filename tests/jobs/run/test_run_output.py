@@ -5,13 +5,13 @@ import time
 from typing import Any
 
 from hpctl.jobs.logs.engine import RuleVerdict
-from hpctl.jobs.logs.rules import parse
+from hpctl.jobs.logs.rules import parse_rules
 from hpctl.jobs.run.output import OutputReader
 from hpctl.jobs.run.srun import SrunLine, TaskEnd
 from tests.waiting import until
 
 CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
-RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
+RULES = parse_rules("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
 
 
 class Heard:
@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
     clock, listener = Clock(), Heard()
     verdicts = listener.verdicts
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
-    rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
+    rule = parse_rules("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(rule, listener, fds=(file.fileno(),) * 2)
         output.begin()

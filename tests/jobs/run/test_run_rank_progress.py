@@ -8,11 +8,11 @@ import pytest
 from hpctl import progress
 from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack
-from hpctl.jobs.hangs.stacks import explain
+from hpctl.jobs.hangs.stacks import explain_hang
 from hpctl.jobs.run.output import RankProgress
 from hpctl.jobs.run.progress_notes import in_log
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 NOBODY = Address("127.0.0.1", 1)
 HERE = {"127.0.0.1": "n1"}
@@ -38,7 +38,7 @@ def test_silence_after_steps_is_a_hang(here):
         time.sleep(0.02)
     rank.close()
     (trouble,) = looked(ranks, troubles)
-    assert (trouble.kind, trouble.step, ranks.step) == (Kind.HANG, 2, 2)
+    assert (trouble.kind, trouble.step, ranks.step) == (TroubleKind.HANG, 2, 2)
     ranks.end()
 
 
@@ -76,11 +76,13 @@ def test_silence_after_steps_in_the_log_is_a_hang():
     for note in in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
         ranks.logged(note)
     (trouble,) = looked(ranks, troubles)
-    assert (trouble.kind, trouble.step) == (Kind.HANG, 2)
+    assert (trouble.kind, trouble.step) == (TroubleKind.HANG, 2)
     ranks.begin(HERE, here=True)
     troubles.clear()
     (trouble,) = looked(ranks, troubles)
-    assert (trouble.kind, trouble.step) == (Kind.HANG, None), "the next step never reports anything"
+    assert (trouble.kind, trouble.step) == (TroubleKind.HANG, None), (
+        "the next step never reports anything"
+    )
     ranks.end()
 
 
@@ -97,7 +99,7 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     rank.step(4, None, None, {})
     rank.close()
     (trouble,) = looked(ranks, troubles)
-    assert (trouble.kind, trouble.step) == (Kind.HANG, 4)
+    assert (trouble.kind, trouble.step) == (TroubleKind.HANG, 4)
     ranks.end()
 
 
@@ -109,9 +111,9 @@ def test_a_hang_is_told_with_what_the_stacks_of_the_steps_ranks_say(monkeypatch)
         ranks = [RankStack(n, frames=frames) for n, frames in enumerate(stacks)]
         return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
 
-    monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect", collect)
+    monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_stacks", collect)
     troubles: list[Trouble] = []
-    told = partial(explain, job=7, bin_dir=None)
+    told = partial(explain_hang, job=7, bin_dir=None)
     ranks = RankProgress(EAGER, NOBODY, troubles.append, lambda t, nodes: told(t, nodes=nodes))
     ranks.begin(HERE, here=True)
     ranks.logged(in_log(b"hpctl-progress step=1\n")[0])

@@ -5,9 +5,9 @@ import pytest
 from hpctl.jobs.run.srun import (
     NotLaunched,
     TaskEnd,
-    blocked,
-    lines,
+    is_blocked,
     node_of,
+    parse_lines,
     parse_srun,
     root_end,
     step_arguments,
@@ -108,7 +108,7 @@ not srun: error: x: task 1: Killed
 
 
 def test_the_lines_in_their_order():
-    found = list(lines(BLOCK))
+    found = list(parse_lines(BLOCK))
     ends = [(e.node, e.rank, e.code) for e in found if isinstance(e, TaskEnd)]
     assert ends == [
         ("ip-10-0-0-2", 1, 93), ("ip-10-0-0-3", 8, 137), ("ip-10-0-0-3", 3, 139),
@@ -118,7 +118,7 @@ def test_the_lines_in_their_order():
 
 
 def test_the_node_of_a_rank_is_where_its_end_was_reported():
-    ends = [one for one in lines(BLOCK) if isinstance(one, TaskEnd)]
+    ends = [one for one in parse_lines(BLOCK) if isinstance(one, TaskEnd)]
     assert [node_of(rank, ends) for rank in (1, 9, 12, 30)] == [
         "ip-10-0-0-2", "ip-10-0-0-3", "ip-10-0-0-3", "ip-10-0-0-4",
     ]  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_step_is_found_by_its_sruns_process():
 def test_a_step_that_waits_for_a_dead_one_is_seen():
     old = "StepId=21.0 UserId=0 State=RUNNING Name=env SrunHost:Pid=vm:2095 TresPerNode=x\n"
     new = "StepId=21.TBD UserId=0 State=PENDING Name=(null) SrunHost:Pid=vm:3027\n"
-    assert blocked(old + new, 3027, {2095})
-    assert not blocked(new, 3027, {2095})
-    assert not blocked(old + new, 3027, set())
-    assert not blocked(old + new.replace("PENDING", "RUNNING"), 3027, {2095})
+    assert is_blocked(old + new, 3027, {2095})
+    assert not is_blocked(new, 3027, {2095})
+    assert not is_blocked(old + new, 3027, set())
+    assert not is_blocked(old + new.replace("PENDING", "RUNNING"), 3027, {2095})

@@ -6,37 +6,37 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import Past
+from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.run import trouble_handler
 from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.history import JobHistory
-from hpctl.jobs.run.settings import RunSettings, settings
+from hpctl.jobs.run.settings import RunSettings, read_settings
 from hpctl.jobs.run.srun import NotLaunched, parse_srun
 from hpctl.jobs.run.supervise import (
     MOST_NO_GRES,
     MOST_REFUSALS,
     REFUSED_S,
     REQUEUE_S,
-    Room,
+    GrowthRoom,
     StepSupervisor,
     StepTimers,
-    grown,
+    plan_growth,
 )
-from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, offenders, persist
-from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, find_offenders, retry_report
+from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply
 from tests.fakes.values import T0 as NOW
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
-HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
+HOUR = GrowthRoom(have=6, inside=8, left_s=3600, restart_s=60)
 
 
 def test_a_node_that_is_back_is_used_where_it_pays():
-    answer = grown(ELASTIC, 8, HOUR)
+    answer = plan_growth(ELASTIC, 8, HOUR)
     assert (answer.action, answer.size) == (Action.STEP, 8)
 
 
@@ -50,13 +50,13 @@ def test_a_node_that_is_back_is_used_where_it_pays():
     ],
 )
 def test_else_it_goes_on_as_it_is(room):
-    assert grown(ELASTIC, 8, room) is None
+    assert plan_growth(ELASTIC, 8, room) is None
 
 
 def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
     outside = replace(HOUR, inside=6, idle=2, missing=2, left_s=4 * 3 * (60 + REQUEUE_S))
-    assert grown(ELASTIC, 8, outside).action is Action.REQUEUE
-    assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
+    assert plan_growth(ELASTIC, 8, outside).action is Action.REQUEUE
+    assert plan_growth(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
 
 NODES = ("n1", "n2")
@@ -70,7 +70,7 @@ def refused(text: str) -> Evidence:
 
 
 def handler(lines=None, *, nodes="n[1-2]", recoverable=True):
-    given = settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
+    given = read_settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
     state = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
     return TroubleHandler(
         given, state, JobHistory(None), None, [].append if lines is None else lines.append
@@ -93,7 +93,7 @@ def test_the_allocation_is_given_up_for_another_one(text, most):
         assert (again.trouble, again.answer.action) == (None, Action.STEP)
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
     last = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
-    assert (last.trouble.kind, last.answer.action) == (Kind.NODE, Action.REQUEUE)
+    assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
     assert last.why == f"Slurm creates no step in this allocation any more: {text}"
 
 
@@ -105,23 +105,24 @@ def test_a_step_that_ran_starts_the_count_afresh():
     assert one.refusals == 0
 
 
-def past(kind: Kind, node: str | None, hours: float) -> Past:
+def past(kind: TroubleKind, node: str | None, hours: float) -> PastTrouble:
     at = NOW - timedelta(hours=hours)
-    return Past(Trouble(kind, at, "", node=node), Action.STEP)
+    return PastTrouble(Trouble(kind, at, "", node=node), Action.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
     known = [
-        past(Kind.NODE, "n1", 1), past(Kind.NODE, "n2", 25), past(Kind.HANG, "n3", 1),
-        past(Kind.CORRUPTION, "n4", 2), past(Kind.NODE, None, 1),
+        past(TroubleKind.NODE, "n1", 1), past(TroubleKind.NODE, "n2", 25),
+        past(TroubleKind.HANG, "n3", 1),
+        past(TroubleKind.CORRUPTION, "n4", 2), past(TroubleKind.NODE, None, 1),
     ]  # fmt: skip
-    assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
+    assert find_offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
 def waits_of(*replies: DaemonReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
-    persist(JobReport(7, 0), lambda _: left.pop(0), waits.append)
+    retry_report(JobReport(7, 0), lambda _: left.pop(0), waits.append)
     assert not left
     return waits
 
@@ -139,7 +140,7 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch):
     one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(one, "_report", reports.append)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
-        one.unaffected(list(gone))
+        one.report_unaffected(list(gone))
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
     ]
@@ -153,7 +154,7 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch):
 def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
     lines = list[str]()
     one = handler(lines)
-    trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
+    trouble = Trouble(TroubleKind.HANG, NOW, "no step for 60 s", signature="hang")
     assert one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused).action is action
     assert [each.action for each in one._history.past] == [action]
     assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
@@ -168,7 +169,7 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     assert one._send(late) is None
     one.wish(None, RunDecision(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)
-    assert [report.wish for report in sent] == [Wish.NONE, Wish.REQUEUE]
+    assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
 
 def limits(left: float | None, whole_s: float | None) -> SimpleNamespace:
@@ -180,7 +181,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
     if saves:
         environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)
-    return settings(parse_srun(["x"]), environ, [PolicyFile(save_grace_s=60)])
+    return read_settings(parse_srun(["x"]), environ, [PolicyFile(save_grace_s=60)])
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
 )
 def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
     trouble = StepTimers(given(tmp_path)).time_limit(limits(left, whole), NOW)
-    assert (trouble is not None and trouble.kind is Kind.TIME_LIMIT) is near
+    assert (trouble is not None and trouble.kind is TroubleKind.TIME_LIMIT) is near
 
 
 def test_it_is_told_once_and_only_to_who_can_save(tmp_path):

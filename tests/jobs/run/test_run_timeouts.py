@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import classify
+from hpctl.jobs.crash import classify_crash
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
 from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
@@ -18,19 +18,19 @@ from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
 from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
-from hpctl.jobs.run.progress import Rank
-from hpctl.jobs.run.settings import settings
+from hpctl.jobs.run.progress import TrackedRank
+from hpctl.jobs.run.settings import read_settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
 from hpctl.vocabulary.run_policy import RunPolicy
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.waiting import until
 
 NEW, OLD = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-NETWORK = Trouble(Kind.NETWORK, NOW, "a collective timed out", "a collective timed out")
+NETWORK = Trouble(TroubleKind.NETWORK, NOW, "a collective timed out", "a collective timed out")
 
 
 def test_ranks_dump_beside_the_history_by_the_names_of_every_release() -> None:
@@ -77,7 +77,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 
 def test_the_settings_say_where_an_attempt_dumps(tmp_path) -> None:
-    one = settings(parse_srun(["x"]), {**JOB, "HPCTL_CHECKPOINT_DIR": str(tmp_path)})
+    one = read_settings(parse_srun(["x"]), {**JOB, "HPCTL_CHECKPOINT_DIR": str(tmp_path)})
     assert one.flight(2) == f"{tmp_path}/.hpctl/run-7.2.flight-"
 
 
@@ -110,10 +110,10 @@ def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
             lost=lambda *_: {},
         ),
         steps=SimpleNamespace(
-            evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
+            collect_evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
         ),
         handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
-        asked=0, classify=classify, _uncreated=lambda *_: None,
+        asked=0, classify=classify_crash, _uncreated=lambda *_: None,
     )  # fmt: skip
     step = SimpleNamespace(attempt=1, nodes=("n1",))
     outcome = StepSupervisor._ended(one, step, 134, {})
@@ -121,7 +121,7 @@ def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
 
 
 def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:
-    hang = Trouble(Kind.HANG, NOW, "rank 1 did not come", rank=1)
+    hang = Trouble(TroubleKind.HANG, NOW, "rank 1 did not come", rank=1)
     line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
     answered, outcome = supervised([line], lambda _: hang)
     assert answered == outcome.trouble == replace(hang, node="n2"), "srun says where rank 1 ran"
@@ -130,24 +130,24 @@ def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None
 
 def test_another_end_asks_no_witness() -> None:
     answered, _ = supervised(["Traceback (most recent call last):", "KeyError: 1"], pytest.fail)
-    assert answered.kind is Kind.CRASH
+    assert answered.kind is TroubleKind.CRASH
 
 
 def ras(cause: HangCause, *members: int) -> RasFinding:
     return RasFinding(cause, "as it is", tuple(RasMember(n, "10.0.0.1", 100 + n) for n in members))
 
 
-NAMES = RankNames({5: Rank(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
+NAMES = RankNames({5: TrackedRank(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
 
 
 @pytest.mark.parametrize(
     ("finding", "kind", "rank", "node"),
     [
-        (ras(HangCause.BEHIND, 1), Kind.HANG, 5, "n2"),
-        (ras(HangCause.MISSING, 1), Kind.HANG, 5, "n2"),
-        (ras(HangCause.MISSING, 1, 2), Kind.HANG, None, "n2"),
-        (ras(HangCause.FAILED, 1), Kind.NETWORK, 5, "n2"),
-        (ras(HangCause.DIVERGED, 1), Kind.CRASH, 5, "n2"),
+        (ras(HangCause.BEHIND, 1), TroubleKind.HANG, 5, "n2"),
+        (ras(HangCause.MISSING, 1), TroubleKind.HANG, 5, "n2"),
+        (ras(HangCause.MISSING, 1, 2), TroubleKind.HANG, None, "n2"),
+        (ras(HangCause.FAILED, 1), TroubleKind.NETWORK, 5, "n2"),
+        (ras(HangCause.DIVERGED, 1), TroubleKind.CRASH, 5, "n2"),
     ],
 )
 def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, rank, node) -> None:
@@ -159,17 +159,20 @@ def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, ra
 def test_ranks_that_differ_are_a_crash_that_names_no_node() -> None:
     flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
     found = name_absent(NETWORK, Witnesses(flight), NAMES)
-    assert (found.kind, found.signature, found.rank) == (Kind.CRASH, DIFFERENT, 5)
+    assert (found.kind, found.signature, found.rank) == (TroubleKind.CRASH, DIFFERENT, 5)
 
 
 def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
     flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
     found = name_absent(NETWORK, Witnesses(flight), NAMES)
-    assert (found.kind, found.why) == (Kind.NETWORK, "a collective timed out: all 8 ranks came")
+    assert (found.kind, found.why) == (
+        TroubleKind.NETWORK,
+        "a collective timed out: all 8 ranks came",
+    )
 
 
 def test_what_the_log_says_of_a_rank_goes_before_ras() -> None:
-    logged = Trouble(Kind.HANG, NOW, "rank 3 did not come", rank=3)
+    logged = Trouble(TroubleKind.HANG, NOW, "rank 3 did not come", rank=3)
     found = name_absent(logged, Witnesses(ras=ras(HangCause.BEHIND, 1)), NAMES)
     assert (found.rank, found.why) == (3, "rank 3 did not come")
 
@@ -180,19 +183,21 @@ def test_a_rank_that_is_behind_only_because_others_ran_ahead_is_not_named() -> N
     stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "is in forward"),))
     for finding in (ras(HangCause.BEHIND, 1), ras(HangCause.DIVERGED, 1)):
         found = name_absent(NETWORK, Witnesses(flight, finding, stacks), NAMES)
-        assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+        assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
         assert found.why == "a collective timed out: all 8 ranks came"
     # A rank's own error may be its network's.
     found = name_absent(NETWORK, Witnesses(flight, ras(HangCause.FAILED, 1), stacks), NAMES)
-    assert (found.kind, found.rank) == (Kind.NETWORK, 5)
+    assert (found.kind, found.rank) == (TroubleKind.NETWORK, 5)
 
 
 def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> None:
     """The log counts one group only: the rank that it misses there may wait in another."""
-    logged = replace(NETWORK, kind=Kind.HANG, why="rank 1 did not come", rank=1, signature="hang")
+    logged = replace(
+        NETWORK, kind=TroubleKind.HANG, why="rank 1 did not come", rank=1, signature="hang"
+    )
     flight = FlightVerdict(FlightCause.TOGETHER, "all 2 ranks came", (), 8, 8)
     found = name_absent(logged, Witnesses(flight), NAMES)
-    assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+    assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
     assert (found.why, found.signature) == (
         "a collective timed out: all 2 ranks came",
         "a collective timed out",

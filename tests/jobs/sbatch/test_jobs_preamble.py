@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.marks import Mark, write_mark
+from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import Runtime
 from hpctl.toolkit.compat import UTC
@@ -39,7 +39,9 @@ class Job:
     def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}
         resume = parts.pop("resume", True)
-        text = preamble.render(Runtime(self.python, ROOT), Registration(**parts), resume=resume)
+        text = preamble.render_preamble(
+            Runtime(self.python, ROOT), Registration(**parts), resume=resume
+        )
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
         path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
@@ -70,7 +72,7 @@ def test_resumes_in_every_shell(job, shell):
 def test_batches_to_skip_are_exported_after_going_back(job, shell):
     older = generic(job.root, "step-20", 20)
     generic(job.root, "step-30", 30)
-    mark = Mark(True, 21, "alice", datetime.now(UTC), until_start=True, skip="20:22")
+    mark = CheckpointMark(True, 21, "alice", datetime.now(UTC), until_start=True, skip="20:22")
     write_mark(job.root, mark)
     tail = 'echo "$HPCTL_RESUME_FROM|${HPCTL_SKIP-unset}"\n'
     code, out, err = job.run(shell=shell, tail=tail, HPCTL_SKIP="1:2")

@@ -10,7 +10,7 @@ import yaml
 from hpctl.jobs.sbatch import options as sbatch_options
 from hpctl.jobs.sbatch.context import Runtime, SubmitContext
 from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
-from hpctl.jobs.sbatch.submit import plan
+from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration, read_comment
 
@@ -66,9 +66,11 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
     line = parse_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
-    script = None if "wrap" in line.given else sbatch_options.read("job.sh", text)
+    script = None if "wrap" in line.given else sbatch_options.read_script("job.sh", text)
     asked = hpctl_options(line.own, script.own if script else {}, "/home/u")
-    return plan(line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around))
+    return plan_submission(
+        line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around)
+    )
 
 
 def refused(options: str = "", text: str = PLAIN) -> HpctlError:
@@ -156,13 +158,13 @@ def test_what_cannot_resume_is_refused(options, text, message, hint):
 
 @pytest.mark.parametrize(("first", "shell"), CASES["shells"])
 def test_the_shell_is_seen(first, shell):
-    assert sbatch_options.read("job.sh", first + "\n").shell == shell
+    assert sbatch_options.read_script("job.sh", first + "\n").shell == shell
 
 
 @pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
 def test_only_a_newline_ends_a_line(odd):
     # Form feeds are in old scripts, and line separators in what was pasted from a web page.
-    script = sbatch_options.read("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
+    script = sbatch_options.read_script("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
     assert script.given == {"nodes": "4"}
     text = f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\nx\ntrue\n"
     assert script.with_inserted("x\n") == text

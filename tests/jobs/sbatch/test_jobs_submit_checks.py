@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.sbatch import context, submit
 from hpctl.jobs.sbatch import options as sbatch_options
-from hpctl.jobs.sbatch.options import HpctlOptions, hpctl_options, parse_command_line, read
+from hpctl.jobs.sbatch.options import HpctlOptions, hpctl_options, parse_command_line, read_script
 from hpctl.jobs.sbatch.submit import EffectiveOptions
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.fast_saves import FastSaves
@@ -21,7 +21,7 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n"
 
 
 def of_text(body: str, head: str = STRICT) -> list[str]:
-    return submit.script_warnings(sbatch_options.read("job.sh", head + body))
+    return submit.script_warnings(sbatch_options.read_script("job.sh", head + body))
 
 
 @pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
@@ -59,7 +59,7 @@ def test_lines_and_an_end_that_resume(head, body):
 
 def of_options(options: str, text: str = PLAIN, spares: int = 0, **variables: str) -> list[str]:
     line = parse_command_line([*options.split(), "job.sh"])
-    asked = EffectiveOptions(line, sbatch_options.read("job.sh", text), variables)
+    asked = EffectiveOptions(line, sbatch_options.read_script("job.sh", text), variables)
     return submit.option_warnings(asked, spares, resumes=True)
 
 
@@ -100,7 +100,7 @@ def test_every_place_where_a_user_speaks_counts():
 )
 def test_the_directories_of_a_job_s_logs(options, found):
     line = parse_command_line([*options.split(), "job.sh"])
-    asked = EffectiveOptions(line, sbatch_options.read("job.sh", PLAIN), {})
+    asked = EffectiveOptions(line, sbatch_options.read_script("job.sh", PLAIN), {})
     assert submit.log_directories(asked, "/home/u") == found
 
 
@@ -208,18 +208,18 @@ def test_the_mount_table_is_read(tmp_path):
         "5 1 0:8 / /over rw - nfs4 h:/ rw\n"
     )
     kinds = ["/fsx x/c", "/fsx x/deep/c", "/fsx", "/over/c"]
-    assert [context.filesystem(each, table) for each in kinds] == [
+    assert [context.find_filesystem(each, table) for each in kinds] == [
         "lustre", "tmpfs", "ext4", "nfs4",
     ]  # fmt: skip
-    assert context.filesystem("/x", tmp_path / "none") == ""
-    assert context.filesystem("/proc/self") == "proc"
+    assert context.find_filesystem("/x", tmp_path / "none") == ""
+    assert context.find_filesystem("/proc/self") == "proc"
 
 
 RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, operator: gt}\n"
 
 
 def compact(tmp_path, directives: str, **environment: str) -> dict[str, object]:
-    script = read("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
+    script = read_script("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
     return context.job_policy(
         hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)
     )

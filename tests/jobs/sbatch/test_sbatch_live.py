@@ -9,7 +9,7 @@ import pytest
 from hpctl.jobs.sbatch import options
 from hpctl.jobs.sbatch.context import Runtime, SubmitContext
 from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
-from hpctl.jobs.sbatch.submit import plan
+from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.registration import LONGEST_COMMENT, write_comment
 from tests.sandbox.test_training_slurm import field, requeue, wait_for_text
@@ -78,8 +78,10 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path) -> None:
             line = parse_command_line([*form, str(job), "an argument"])
             assert (line.script, line.arguments) == (str(job), ["an argument"]), form
             assert set(line.given) == {name}, form
-            script = options.read("job.sh", job.read_text())
-            asked = plan(line, script, hpctl_options({}, {}, "/"), SubmitContext(Runtime("/py")))
+            script = options.read_script("job.sh", job.read_text())
+            asked = plan_submission(
+                line, script, hpctl_options({}, {}, "/"), SubmitContext(Runtime("/py"))
+            )
             comment = write_comment(asked.registered, expected.get("comment", ""))
             wanted = expected if "refused" in expected else {**expected, "comment": comment}
             ours = understood(slurm, [*asked.options, str(job), "an argument"])

@@ -11,7 +11,7 @@ import pytest
 
 from hpctl.engine import request_client
 from hpctl.engine.instance_resolver import joined_now
-from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.state import replay_events
 from hpctl.engine.view import View
 from hpctl.engine.wake import Waker
 from hpctl.nodes import orders_command
@@ -34,7 +34,7 @@ def consumer(head):
             waker.wait(20)
             store = head.store()
             for request in store.requests():
-                state = replay(store.events())
+                state = replay_events(store.events())
                 cloud, joined = joined_now(worlds.cloud(), worlds.slurm())
                 view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
                 store.append(take(request, view, Policy(mode=Mode.OWN), worlds.NOW))
@@ -163,7 +163,7 @@ def watched(monkeypatch):
 
 
 def test_an_order_that_is_followed_ends_with_how_each_recovery_ended(answered, watched):
-    state = replay([*worlds.healed(), *worlds.troubled()])
+    state = replay_events([*worlds.healed(), *worlds.troubled()])
     back, escalated = state.nodes["n-11111111"], state.nodes["n-66666666"]
     order = ("replace", "ip-10-1-0-3", "--yes", "--follow")
     watched(found=(back,))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.engine.instance_resolver import Joiner
+from hpctl.engine.instance_resolver import InstanceResolver
 from hpctl.sagemaker.provider import Details, SageMakerProvider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
@@ -221,7 +221,7 @@ class JoinedProvider:
     """The adapter, and its view joined to the Slurm that the emulator's nodes would make."""
 
     def __init__(self, real: SageMakerProvider, emulator: Emulator) -> None:
-        self._real, self._world, self._joiner = real, emulator.world, Joiner()
+        self._real, self._world, self._joiner = real, emulator.world, InstanceResolver()
 
     def __getattr__(self, name: str):
         return getattr(self._real, name)

@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.sagemaker import provider as details
 from hpctl.sagemaker.provider import SageMakerProvider
-from hpctl.sandbox.emulator.faults import validation
+from hpctl.sandbox.emulator.faults import validation_error
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.emulator.service import CallLog
 from hpctl.toolkit.compat import UTC
@@ -43,7 +43,7 @@ def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulate
 
     def refuse(request):
         if request.get("IncludeNodeLogicalIds"):
-            raise validation("IncludeNodeLogicalIds is not supported for this cluster.")
+            raise validation_error("IncludeNodeLogicalIds is not supported for this cluster.")
         return listed(request)
 
     monkeypatch.setitem(emulated.emulator.handlers, "ListClusterNodes", refuse)

@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import metrics
-from hpctl.detection.checks.host_disk import Disk
-from hpctl.detection.checks.host_disk import Sample as Disks
-from hpctl.detection.checks.host_edac import Counts
-from hpctl.detection.checks.host_mounts import Asked
+from hpctl.detection.checks.host_disk import DiskSpace
+from hpctl.detection.checks.host_disk import DiskSpaceSample as Disks
+from hpctl.detection.checks.host_edac import EdacCounts
+from hpctl.detection.checks.host_mounts import MountAnswer
 from hpctl.detection.checks.host_nvme import Controller
-from hpctl.detection.checks.neuron_reading import Device
-from hpctl.detection.metrics import PREFIX, Endpoint, render, samples_of, table
-from hpctl.detection.nvml.snapshot import Ecc, Gpu, NvLink, Pcie, Remap, Snapshot, Throttle
-from hpctl.detection.rdma_counters import Reading, Sweep, Trace
+from hpctl.detection.checks.neuron_reading import NeuronDevice
+from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, samples_of
+from hpctl.detection.nvml.snapshot import Ecc, GpuState, NvLink, Pcie, Remap, Snapshot, Throttle
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
 from hpctl.engine.config import MetricsSection
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.errors import HpctlError
@@ -35,7 +35,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-FULL = Gpu(
+FULL = GpuState(
     0, "GPU-1", "0000:c1:00.0", "NVIDIA H100", "96.00", utilization=97, sm_clock_mhz=1980,
     power_mw=650_000, temperature_c=61, memory_temperature_c=88,
     throttle=Throttle(0, 2_500_000_000, 0), remap=Remap(1, 2, True, False),
@@ -44,13 +44,15 @@ FULL = Gpu(
 )  # fmt: skip
 SEEN = {
     "gpu.clocks": Snapshot(9.0, (replace(FULL, temperature_c=1),)),
-    "gpu.ecc": Snapshot(10.0, (FULL, Gpu(1))),
-    "efa.errors": Trace(Sweep(1.0, {"rdmap79s0": Reading((1, 1), {"retrans_pkts": 12})})),
-    "host.disk": Disks((Disk("/", False, 100, 40, 60),)),
-    "host.mounts": (Asked("/fsx", "lustre", 3.5),),
+    "gpu.ecc": Snapshot(10.0, (FULL, GpuState(1))),
+    "efa.errors": Trace(
+        CounterSweep(1.0, {"rdmap79s0": CounterReading((1, 1), {"retrans_pkts": 12})})
+    ),
+    "host.disk": Disks((DiskSpace("/", False, 100, 40, 60),)),
+    "host.mounts": (MountAnswer("/fsx", "lustre", 3.5),),
     "host.nvme": (Controller("nvme0", "x", "live"), Controller("nvme1", "x", "dead")),
-    "host.edac": (Counts("mc0", 1, 2),),
-    "neuron.errors": (Device("neuron0", {"sram_ecc_uncorrected": 5}),),
+    "host.edac": (EdacCounts("mc0", 1, 2),),
+    "neuron.errors": (NeuronDevice("neuron0", {"sram_ecc_uncorrected": 5}),),
 }
 
 
@@ -62,7 +64,7 @@ def lines(text: bytes) -> dict[str, float]:
 def test_it_prints_what_its_checks_saw_last_in_base_units():
     notes = [replace(finding(), verdict=Verdict.NOTE, code=code, count=20) for code in ("13", "31")]
     found_now = [finding(), finding(), *notes]
-    text = render(samples_of(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
+    text = render_samples(samples_of(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
@@ -84,12 +86,14 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
     others = {"cpu_ratio", "resident_memory_bytes", "nvml_child_resident_memory_bytes"}
-    assert {name.partition("{")[0] for name in found} | others == set(table())
+    assert {name.partition("{")[0] for name in found} | others == set(list_series())
 
 
 def test_no_name_that_somebody_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
-    text = render(samples_of({"host.mounts": (Asked(HOSTILE * 99, "nfs"),)}, chosen, {}))
+    text = render_samples(
+        samples_of({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
+    )
     assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50
     assert len(lines(text)) == 3
@@ -129,7 +133,7 @@ def test_it_is_for_the_head_nodes_this_host_and_whom_it_is_told_of():
     )
     made.stop()
     peers = ("127.0.0.1", "::1", "192.0.2.7", "198.51.100.9", "192.0.2.8")
-    assert [made._allowed(peer) for peer in peers] == [True, True, True, True, False]
+    assert [made._is_allowed(peer) for peer in peers] == [True, True, True, True, False]
     for listen, allow in (("127.0.0.1:99999", []), ("nowhere", []), ("127.0.0.1:0", ["x/y"])):
         with pytest.raises(HpctlError, match="metrics are not served"):
             Endpoint(listen, [], allow, bytes)

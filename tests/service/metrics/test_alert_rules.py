@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from docgen.alerts import ALERTS, Alert
-from docgen.alerts import rules as shipped_rules
+from docgen.alerts import make_rules as shipped_rules
 from tests.service.metrics.rule_bench import judge, lay_out, make_test, open_at, opened
 from tests.tables import beside
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from docgen.alerts import rules as shipped_rules
-from hpctl.faults.catalogue import rules as catalogue_rules
+from docgen.alerts import make_rules as shipped_rules
+from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import JobPolicy, Mode, NodePolicy, Override, Policy

@@ -20,7 +20,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.service import metrics
@@ -28,14 +28,14 @@ from hpctl.service.metrics import CLASSES, Metrics, family_of
 from hpctl.service.notify.daemon import NAMED
 from hpctl.vocabulary.demand import Tres
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
-from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
-from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.proved_route import MOST_CODES, RefusalCounter
 from tests.fakes.values import (
     at,
@@ -59,7 +59,7 @@ class Bench:
     """Metrics over a state that events change."""
 
     def __init__(self, **nodes) -> None:
-        self.state = replay([])
+        self.state = replay_events([])
         self.metrics = Metrics()
         self.seen = {"state": self.state, **nodes}
 
@@ -171,7 +171,7 @@ def test_what_had_happened_before_the_start_is_not_counted_again():
 
 def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong():
     bench = Bench(**gpu_cluster())
-    trouble = Trouble(Kind.HANG, at(-5), "no step")
+    trouble = Trouble(TroubleKind.HANG, at(-5), "no step")
     bench.fold(job_opened(cause=RecoveryId(""), trouble=trouble), *moved(JOB, (20, "deadline")))
     assert bench.value("hpctl_recoveries_opened_total", kind="job", **{"class": "hang"}) == 1
     assert bench.value("hpctl_lost_gpu_seconds_total", **{"class": "hang"}) == 16 * 25
@@ -278,7 +278,7 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
         Metrics({("DescribeCluster", "ok"): 3, (HOSTILE, "ok"): 1}),
         hostile_world(),
     )
-    made.cycle(0.1, view, Policy(), [Flaw(HOSTILE, "plan", HOSTILE, "")])
+    made.cycle(0.1, view, Policy(), [InconsistentState(HOSTILE, "plan", HOSTILE, "")])
     assert made.registry.get_sample_value("hpctl_internal_errors_total", {"where": "metrics"}) == 0
     seconds = []
     for _ in range(5):

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.engine.config import parse
+from hpctl.engine.config import parse_config
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.service.intake.server import IntakeServer
-from hpctl.service.page.access import Access
-from hpctl.service.page.app import BOUNDS, Hub, application
-from hpctl.service.page.follow import Follower
+from hpctl.service.page.access import PageAccess
+from hpctl.service.page.app import BOUNDS, Hub, make_application
+from hpctl.service.page.follow import PageFollower
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli import worlds
 
-HEAD = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
+HEAD = DaemonIdentity("head-1", 4711, "0.1.0", "own", "head-1:8470")
 TOKEN = b"0123456789abcdef" * 2
 
 
@@ -42,7 +42,7 @@ class Reads(Struct):
 
 def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     """One that has looked once."""
-    config = parse(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
+    config = parse_config(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
     store = Store(config.url)
     store.record(health)
     store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
@@ -55,7 +55,7 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     patch.setattr(
         "hpctl.engine.adapters.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
     )
-    made = Follower(config)
+    made = PageFollower(config)
     made.look(5.0)
     return made
 
@@ -70,10 +70,10 @@ def append(place: Path, events: Sequence[Event]) -> None:
 
 
 @contextmanager
-def served(made: Follower, access: Access) -> Iterator[str]:
+def served(made: PageFollower, access: PageAccess) -> Iterator[str]:
     """The server, and its address."""
     hub = Hub(made)
-    server = IntakeServer(application(hub, access), "127.0.0.1", bounds=BOUNDS)
+    server = IntakeServer(make_application(hub, access), "127.0.0.1", bounds=BOUNDS)
     server.start()
     try:
         yield server.url
@@ -106,7 +106,7 @@ def events(url: str, path: str, since: int = 0) -> Iterator[str]:
             yield from (one[6:] for one in lines if one.startswith("data: "))
 
 
-def holder() -> Access:
+def holder() -> PageAccess:
     """Access for whoever has TOKEN."""
     token: Callable[[], bytes] = lambda: TOKEN  # noqa: E731
-    return Access(token)
+    return PageAccess(token)

@@ -16,12 +16,12 @@ from hpctl.engine.explain_view import explain_view
 from hpctl.engine.journal.events import HoldNoted, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
-from hpctl.service.page.follow import Follower
-from hpctl.service.page.node_map import cells
+from hpctl.service.page.follow import PageFollower
+from hpctl.service.page.node_map import make_cells
 from hpctl.service.page.render import Renderer
-from hpctl.service.page.training import strip, trainings
-from hpctl.slurm.read import Reader
-from hpctl.slurm.run import Runner
+from hpctl.service.page.training import list_trainings, make_strip
+from hpctl.slurm.read import SlurmCommandReader
+from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import Finding, Verdict
@@ -53,13 +53,13 @@ class Elements(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
-def shown(made: Follower, path: str) -> str:
+def shown(made: PageFollower, path: str) -> str:
     renderer = Renderer(made)
     return renderer.document(renderer.page(path), path, 1)
 
 
 @pytest.fixture
-def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageFollower:
     some = (worlds.healed(), worlds.troubled(), worlds.changes())
     site.append(tmp_path, [event for events in some for event in events])
     return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=[*worlds.health().values()])
@@ -97,7 +97,7 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
     assert "A" * 4001 not in text
 
 
-def test_a_page_says_what_explain_says(known: Follower) -> None:
+def test_a_page_says_what_explain_says(known: PageFollower) -> None:
     for target in ("n-44444444", "j-77777777", "ip-10-1-0-5", "4444"):
         view = explain_view(known.world, known.rules, target)
         assert view is not None
@@ -123,7 +123,7 @@ def test_what_needs_a_person_comes_first_then_the_map_then_jobs_and_recoveries(k
     assert "<code>hpctl replace ip-10-1-0-6</code>" in task
 
 
-def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: Follower) -> None:
+def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: PageFollower) -> None:
     text = shown(known, "/")
     for rid, name in (
         ("n-44444444", "ip-10-1-0-4: GPU has fallen off the bus"),
@@ -135,7 +135,7 @@ def test_cards_are_named_by_node_and_fault_and_have_a_link_that_stays(known: Fol
     assert f'<h2 id="explain-h">{name}' in shown(known, "/explain/4343")
 
 
-def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: Follower) -> None:
+def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: PageFollower) -> None:
     card = (
         shown(known, "/").partition('<article id="card-j-77777777"')[2].partition("</article>")[0]
     )
@@ -145,14 +145,14 @@ def test_a_job_s_card_tells_when_it_runs_again_and_what_it_lost(known: Follower)
     assert "18 s lost in 1 interruption; 200 steps redone" in card
 
 
-def test_a_timeline_counts_from_the_fault(known: Follower) -> None:
+def test_a_timeline_counts_from_the_fault(known: PageFollower) -> None:
     text = shown(known, "/explain/n-11111111")
     assert "T+0 s is the fault, " in text
     assert "<b>T+0.15 s</b>" in text
     assert "<b>T+54 s</b>" in text
 
 
-def test_what_is_read_without_a_daemon_says_so_and_when(known: Follower) -> None:
+def test_what_is_read_without_a_daemon_says_so_and_when(known: PageFollower) -> None:
     text = shown(known, "/")
     assert "read by the page itself, not by a daemon: " in text
     assert 'as of <time id="asof" datetime="2026-11-21T12:01:00+00:00">2026-11-21 12:01 UTC' in text
@@ -167,12 +167,12 @@ def test_a_job_with_a_time_limit_is_shown_while_it_runs(tmp_path, monkeypatch) -
     over = replace(jobs[JobId(4444)], state="COMPLETED", end=worlds.at(10))
     site.append(tmp_path, worlds.changes())
     made = site.follower(tmp_path, monkeypatch, replace(slurm, jobs=jobs | {over.id: over}))
-    assert [training.id for training in trainings(made.world)] == [JobId(4242)]
+    assert [training.id for training in list_trainings(made.world)] == [JobId(4242)]
 
 
-def test_the_map_tells_what_each_node_is(known: Follower) -> None:
+def test_the_map_tells_what_each_node_is(known: PageFollower) -> None:
     persons = {"ip-10-1-0-6"}
-    kinds = {cell.name: cell.kind for cell in cells(known.world, {}, persons)}
+    kinds = {cell.name: cell.kind for cell in make_cells(known.world, {}, persons)}
     assert kinds == {
         "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
         "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
@@ -180,7 +180,7 @@ def test_the_map_tells_what_each_node_is(known: Follower) -> None:
     }  # fmt: skip
     names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
-    placed = [(c.leaf, c.name) for c in cells(known.world, leaves) if c.leaf]
+    placed = [(c.leaf, c.name) for c in make_cells(known.world, leaves) if c.leaf]
     assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
 
 
@@ -204,8 +204,8 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch) -
     assert asked == ["topology"], "slurmctld is not asked for what the daemon knows"
 
 
-def test_a_job_s_losses_are_its_own_and_fit_its_time(known: Follower) -> None:
-    found = {t.id: t for t in trainings(known.world)}
+def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> None:
+    found = {t.id: t for t in list_trainings(known.world)}
     train = found[JobId(4242)]
     assert train.lost.seconds == pytest.approx(1.6 - 0.22)
     assert train.since == worlds.SUBMIT
@@ -214,10 +214,10 @@ def test_a_job_s_losses_are_its_own_and_fit_its_time(known: Follower) -> None:
     for each in found.values():
         assert all(x >= 0 and x + width <= 1000 for x, width, _, _ in each.strip)
     begin = worlds.T0
-    assert strip([(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")])
+    assert make_strip([(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")])
 
 
-def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> None:
+def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path) -> None:
     renderer = Renderer(known)
     before = renderer.page("/")
     site.append(
@@ -230,7 +230,7 @@ def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> N
     assert changed == MOVED
 
 
-def test_a_journal_that_cannot_be_read_is_shown_as_old(known: Follower, tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_read_is_shown_as_old(known: PageFollower, tmp_path: Path) -> None:
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
     known._next = 0.0
     assert known.look(5.0)
@@ -257,9 +257,13 @@ def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
     program = tmp_path / "scontrol"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
     program.chmod(0o755)
-    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {"n0": "s0", "n1": "s0", "n2": "s1"}
+    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).leaves() == {
+        "n0": "s0",
+        "n1": "s0",
+        "n2": "s1",
+    }
     program.write_text("#!/bin/sh\necho No topology information available; exit 1\n")
-    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {}
+    assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).leaves() == {}
 
 
 def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypatch):

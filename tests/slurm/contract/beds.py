@@ -289,8 +289,8 @@ class RealBed:
 
 def cli(sandbox: Sandbox) -> CliScheduler:
     """The CLI adapter on this sandbox."""
-    from hpctl.slurm.run import Runner
+    from hpctl.slurm.run import SlurmRunner
 
     prefix = sandbox.spec.prefix
     conf = Path(sandbox.exports["SLURM_CONF"])
-    return CliScheduler(Runner(conf, Path(prefix) / "bin" if prefix else None))
+    return CliScheduler(SlurmRunner(conf, Path(prefix) / "bin" if prefix else None))

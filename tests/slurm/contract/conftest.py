@@ -70,6 +70,6 @@ def _adapter(adapter, sandbox):
     from hpctl.slurm.pyslurm import PySlurm
 
     pyslurm = PySlurm(commands.runner)
-    if why_not := pyslurm.unusable():
+    if why_not := pyslurm.explain_unusable():
         pytest.skip(f"PYSLURM NOT TESTED HERE: {why_not}")
     return pyslurm

@@ -78,7 +78,9 @@ def test_a_frozen_controller_is_not_believed_to_have_done_anything(real):
     real.sandbox.signal_service("slurmctld", "SIGSTOP")
     try:
         if isinstance(real.scheduler, PySlurm):
-            assert real.scheduler.unusable() == "", "whom a daemon that starts now would pass over"
+            assert real.scheduler.explain_unusable() == "", (
+                "whom a daemon that starts now would pass over"
+            )
         with pytest.raises(Unavailable):
             real.scheduler.view()
         answers = at_once(todo)
@@ -94,13 +96,13 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     """Frozen between the look and the order: it may be carried out when it thaws."""
     from hpctl.slurm import rules
 
-    node, drain = real.nodes[0], rules.drain
+    node, drain = real.nodes[0], rules.check_drain
 
     def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 
-    monkeypatch.setattr(rules, "drain", freeze)
+    monkeypatch.setattr(rules, "check_drain", freeze)
     try:
         outcome = real.scheduler.drain({node: MINE})[node]
     finally:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.hma_marks import spent
+from hpctl.faults.hma_marks import is_spent
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
@@ -128,7 +128,7 @@ def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
-    bed.until("registered", lambda: spent(node_of(bed, node)), 30)
+    bed.until("registered", lambda: is_spent(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
     assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
@@ -160,7 +160,7 @@ def test_a_name_that_is_no_host_name_reaches_nobody(bed):
     names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
     outcomes = bed.scheduler.drain({name: mine(1) for name in names})
     assert set(codes(dict(outcomes))) == {"no_such_node"}
-    assert not any(node.drained for node in bed.scheduler.view().nodes.values())
+    assert not any(node.is_drained for node in bed.scheduler.view().nodes.values())
 
 
 def test_an_operators_drain_is_touched_by_nothing(bed):
@@ -253,8 +253,8 @@ def test_a_partly_refused_update_is_repeated_one_by_one(real, monkeypatch):
     monkeypatch.setattr(rules, "NO_SUCH_NODE", None)
     a, b = real.nodes[:2]
     scheduler = real.scheduler
-    drain = rules.drain
-    monkeypatch.setattr(rules, "drain", lambda node, why: drain(node, why) if node else None)
+    drain = rules.check_drain
+    monkeypatch.setattr(rules, "check_drain", lambda node, why: drain(node, why) if node else None)
     outcomes = scheduler.drain({a: mine(1), "zz9": mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
     assert all(node_of(real, n).drained for n in (a, b))

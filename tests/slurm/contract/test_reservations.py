@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.capacity.facts import waiting
+from hpctl.capacity.facts import list_waiting_jobs
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -56,7 +56,7 @@ def test_no_job_gets_a_spare_until_it_is_released(spare_bed: Bed) -> None:
     bed.until("it waits", lambda: job_of(bed, job).reason not in ("", "None"))
     now = job_of(bed, job).submit + timedelta(hours=1)
     view = View(bed.scheduler.view(), ProviderView(now), {}, {}, State())
-    assert [(w.job, w.nodes) for w in waiting(view, now)] == [(job, 3)]
+    assert [(w.job, w.nodes) for w in list_waiting_jobs(view, now)] == [(job, 3)]
     assert job_of(bed, job).wants == 3
     assert bed.scheduler.reserve(NAME, [a]).kind is OutcomeKind.ACCEPTED
     bed.until("it runs on the released node", lambda: job_of(bed, job).running, 40)

@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.detection.driver_files import Program, find_library, find_smi
+from hpctl.detection.driver_files import DriverProgram, find_library, find_smi
 from hpctl.detection.machine import pci_gpus
-from hpctl.detection.nvml.client import Client
+from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import Snapshot
 from tests.fakes import nvidia_smi
 from tests.stubs.nvml import Stub
@@ -35,13 +35,13 @@ class Bed(Struct, frozen=True):
 
     root: Path
     env: Mapping[str, str]
-    smi: Program
+    smi: DriverProgram
     recorded: str = ""
 
     @contextmanager
-    def client(self, **settings: float) -> Iterator[Client]:
+    def client(self, **settings: float) -> Iterator[NvmlClient]:
         """A client of this machine's NVML, after its first sweep."""
-        client = Client(**{"every_s": 0.5, **settings}, env=self.env, root=self.root)
+        client = NvmlClient(**{"every_s": 0.5, **settings}, env=self.env, root=self.root)
         try:
             client.wait(PATIENCE_S)
             yield client
@@ -92,7 +92,7 @@ def make_bed(name: str, directory: Path) -> Bed:
         return Bed(Path("/"), dict(os.environ), smi)
     state = RECORDED[name]
     stub = Stub(directory).recorded(state)
-    smi = Program(nvidia_smi.install_recorded(directory, state))
+    smi = DriverProgram(nvidia_smi.install_recorded(directory, state))
     return Bed(directory, {**os.environ, **stub.env()}, smi, state)
 
 
@@ -107,6 +107,6 @@ def look(bed: Bed) -> Looks:
     return Looks(before, xml, after)
 
 
-def _newer(client: Client, than: float) -> Snapshot | None:
+def _newer(client: NvmlClient, than: float) -> Snapshot | None:
     snapshot = client.newest()
     return snapshot if snapshot.at > than else None

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 
 from msgspec import Struct
 
-from hpctl.detection.nvml.snapshot import Gpu
+from hpctl.detection.nvml.snapshot import GpuState
 
 SAME, MOVED, DIFFERS = "same", "same (moved)", "DIFFERS"
 AGREES = frozenset({SAME, MOVED})
@@ -200,7 +200,7 @@ _ECC = {
 """NVML gives the sum of what nvidia-smi names one by one."""
 
 
-def compare(before: Gpu, xml: Element, after: Gpu) -> list[Row]:
+def compare(before: GpuState, xml: Element, after: GpuState) -> list[Row]:
     """Hold a card's two sweeps against what nvidia-smi said of it in between."""
     rows = [_compare(field, before, xml, after) for field in FIELDS]
     for name, parts in _ECC.items():
@@ -214,7 +214,7 @@ def compare(before: Gpu, xml: Element, after: Gpu) -> list[Row]:
     return rows
 
 
-def _compare(field: Field, before: Gpu, xml: Element, after: Gpu) -> Row:
+def _compare(field: Field, before: GpuState, xml: Element, after: GpuState) -> Row:
     values = [_value(before, field.name), _value(after, field.name)]
     for place in field.places:
         text = xml.findtext(place)
@@ -229,7 +229,7 @@ def _compare(field: Field, before: Gpu, xml: Element, after: Gpu) -> Row:
     return Row(field.name, _verdict(values, None, field.tolerance), values, None)
 
 
-def _value(gpu: Gpu, name: str) -> Any:
+def _value(gpu: GpuState, name: str) -> Any:
     if name.startswith("fabric.") and gpu.fabric is None:
         return None
     return attrgetter(name)(gpu)

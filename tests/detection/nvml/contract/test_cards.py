@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from hpctl.detection.check import CannotTell, DriverHung
-from hpctl.detection.kernel.xid import normalise
-from hpctl.detection.nvml.client import Client
+from hpctl.detection.kernel.xid import normalize_address
+from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.pauses import STOPPED
-from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 from hpctl.nodes.gpu_reset import Reset
 from tests.detection.nvml.contract.beds import PATIENCE_S
 from tests.detection.nvml.contract.smi_fields import AGREES, DIFFERS, ONLY_SMI, OTHER_SCALE, compare
@@ -126,7 +126,7 @@ def test_links_that_are_not_there_are_left_out(trace):
 
 def test_nvidia_smi_says_the_same_of_every_field(looks, elements):
     for before, element, after in zip(looks.before.gpus, elements, looks.after.gpus, strict=True):
-        assert normalise(element.findtext("pci/pci_bus_id")) == after.pci
+        assert normalize_address(element.findtext("pci/pci_bus_id")) == after.pci
         rows = compare(before, element, after)
         assert [row for row in rows if row.verdict in (DIFFERS, ONLY_SMI)] == []
         assert sum(row.verdict in AGREES for row in rows) >= 20
@@ -149,7 +149,7 @@ def test_the_processes_are_those_of_nvidia_smi(looks, elements):
             assert min(used) // MIB - 1 <= mib <= max(used) // MIB + 1
 
 
-def used_bytes(gpu: Gpu) -> dict[int, int]:
+def used_bytes(gpu: GpuState) -> dict[int, int]:
     """By process; those whose memory NVML does not say are left out."""
     return {
         process.pid: process.used_bytes
@@ -184,7 +184,7 @@ def test_a_stopped_child_is_not_a_hung_driver(bed):
             assert client.child_pid() == pid
 
 
-def watch(client: Client, seconds: float) -> set[str]:
+def watch(client: NvmlClient, seconds: float) -> set[str]:
     """All that the client says while it cannot tell; the driver must not be blamed."""
     said, end = set(), time.monotonic() + seconds
     while time.monotonic() < end:

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpctl.detection.nvml.snapshot import Gpu
+from hpctl.detection.nvml.snapshot import GpuState
 from tests.detection.nvml.contract.beds import RECORDED, Bed, look, make_bed
 from tests.detection.nvml.contract.smi_fields import AGREES, DIFFERS, OTHER_SCALE, Row, compare
 from tests.gpu.recordings import read_json, read_text
@@ -19,7 +19,7 @@ def bed(request, tmp_path_factory) -> Bed:
 
 
 @pytest.fixture(scope="module")
-def gpu(bed: Bed) -> Gpu:
+def gpu(bed: Bed) -> GpuState:
     return look(bed).after.gpus[0]
 
 

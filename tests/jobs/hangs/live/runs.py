@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import Machine
+from hpctl.detection.check import CheckedMachine
 from hpctl.detection.checks import job_activity as activity
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.compat import UTC
@@ -100,7 +100,7 @@ def watched(kinds: list[str], monkeypatch) -> list[Run]:
     """Start these runs at once, watch them until all is seen, and end them."""
     runs = [Run(JobId(n + 1), kind) for n, kind in enumerate(kinds)]
     monkeypatch.setattr(activity, "RANK_S", 2.0 * UNIT)
-    monkeypatch.setattr(activity, "Jobs", lambda _: _Groups(runs))
+    monkeypatch.setattr(activity, "ProcessJobs", lambda _: _Groups(runs))
     argv = [str(Path(__file__).with_name("rank.py")), str(UNIT), str(AT)]
     argv += [f"{run.job}:{run.kind}" for run in runs]
     pipe = subprocess.Popen(
@@ -121,7 +121,7 @@ def watched(kinds: list[str], monkeypatch) -> list[Run]:
 
 def _follow(runs: list[Run], told: int) -> None:
     watch, clock, before = HangWatch(), Clock(), None
-    machine = Machine(monotonic=lambda: clock.now)
+    machine = CheckedMachine(monotonic=lambda: clock.now)
     jobs = {r.job: SlurmJob(r.job, "RUNNING", BEGIN, nodes=(NODE,)) for r in runs}
     with selectors.DefaultSelector() as selector:
         selector.register(told, selectors.EVENT_READ)
