@@ -6,8 +6,8 @@ have been idle long enough and no job waits for such. A change under way, the co
 group's bounds and the day's budget turn either into a Hold, which says which of them it was.
 
 How many nodes jobs need that may share them is counted by first fit, in the order of their age.
-Slurm places jobs by rules of its own (topology, sockets, weights); this only counts. A node or a
-job of which nothing is known is taken whole.
+Slurm places jobs by rules of its own (topology, sockets, weights); this only counts. A job takes a
+node whole where nothing is known of either.
 """
 
 import re
@@ -130,8 +130,8 @@ class UnplacedJob(Struct, frozen=True):
     """A job that waits for nodes and for nothing else.
 
     `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
-    what Slurm tells of it beside that; None: nothing. `grows`: more nodes would start it. Where
-    Slurm has not said yet why it waits, nothing is ordered for it, nor taken from it.
+    what else Slurm reports of it; None: nothing. `grows`: more nodes would start it. Until Slurm
+    reports why it waits, nothing is ordered for it, nor removed from it.
     """
 
     job: JobId
@@ -148,7 +148,7 @@ class UnplacedJob(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """A node that a job could have now: healthy, nobody's spare. `since` None: nobody knows."""
+    """A node that a job could have now: healthy and no spare. `since`: None if unknown."""
 
     node: NodeName
     instance: InstanceId
@@ -159,11 +159,11 @@ class Idle(Struct, frozen=True):
 class ScaledGroup(Struct, frozen=True):
     """An instance group as the provider and Slurm have it now.
 
-    `target` is what the provider was last told, `alive` how many instances run, `arriving` how
-    many of the target are not in Slurm yet. `blocked` says why nothing may be ordered. It grows for
-    jobs of its `partitions`; nothing leaves while a job waits in any of those its nodes are in.
-    `like` is what one of its nodes has; `features` are theirs, None where nobody knows. `late`:
-    what was added last did not come in time, and is not there yet.
+    `target` is the size last requested from the provider, `alive` how many instances run,
+    `arriving` how many of the target are not in Slurm yet. `blocked` says why nothing may be
+    ordered. It grows for jobs of its `partitions`; nothing leaves while a job waits in any of those
+    its nodes are in. `like` is what one of its nodes has; `features` are theirs, None if unknown.
+    `late`: what was added last did not come in time, and is not there yet.
     """
 
     name: str
@@ -263,7 +263,7 @@ def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> t
     ripe = [w for w in jobs if w.grows and now >= add_seconds(w.since, policy.up_after_s)]
     left = _JobsLeft(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
     known = [view.groups[name] for name in policy.groups if name in view.groups]
-    # In whichever group: nobody orders nodes for a job that finds its nodes in another one.
+    # In any group: no nodes are ordered for a job that finds its nodes in another group.
     for group in known:
         coming = 0 if group.late else group.arriving
         pool = Pool(group.like, [i.has for i in group.idle] + [group.like] * coming)
@@ -393,7 +393,7 @@ def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
     if job.named or not pool.fits(job):
         return False
     if not job.features or group.features is None:
-        return True  # of an empty group nobody can say
+        return True  # unknown for an empty group
     if re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", job.features) is None:
         return True  # an expression with more to it
     return group.features.issuperset(job.features.split("&"))
@@ -470,10 +470,10 @@ def budget_left(
     now: datetime,
     groups: Mapping[str, ScaledGroup],
 ) -> tuple[int, float | None]:
-    """Instances and instance-hours that may still be added within these 24 hours.
+    """Return the instances and instance-hours that may still be added within these 24 hours.
 
-    Removals end the hours of the oldest additions first. More than its group has now, no addition
-    has left: what somebody else took out, or what never came, costs nothing any more.
+    Removals end the hours of the oldest additions first. An addition counts for at most the
+    instances that its group has now: what another user removed, or what never came, costs nothing.
     """
     added = [p for p in history if p.direction is Direction.UP]
     adds = sum(p.count for p in added if p.at > now - DAY)

@@ -21,7 +21,7 @@ _SHOWN: Final = 3
 
 
 def test_job(change: Change) -> JobId | None:
-    """The id of a burn-in's job, once slurmctld has told it."""
+    """Return the id of a burn-in's job, None until slurmctld has reported it."""
     step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
     if step is None or step.outcome is None or not step.accepted:
         return None

@@ -18,10 +18,10 @@ class ChangeFacts(Struct, frozen=True):
     """What is known now of what a change is about.
 
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
-    `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
-    serve yet. `busy`: why a node cannot be reserved, empty where it can. `unwanted`: why the change
-    is wanted no more. `reserved`: what the reservation holds. `job`: that of its test, and
-    `results` what the node's agent tells of it, once it tells all. `able_since`: see `View`.
+    `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not serve
+    yet. `busy`: why a node cannot be reserved, empty where it can. `unwanted`: why the change is no
+    longer wanted. `reserved`: what the reservation holds. `job`: that of its test, and `results`
+    what the node's agent reports of it, once it has reported all. `able_since`: see `View`.
     """
 
     cloud_at: datetime

@@ -163,7 +163,7 @@ def autoscale_view(
     *,
     explain: bool = False,
 ) -> AutoscaleView:
-    """The daemon's own decision, made anew from what can be read here."""
+    """Repeat the daemon's decision with what can be read here."""
     from hpctl.capacity.autoscale import budget_left
     from hpctl.capacity.facts import scale_view
     from hpctl.capacity.plan import scale_decisions

@@ -24,9 +24,9 @@ from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
 _WAITS: Final = frozenset({"Resources", "Priority", "ReqNodeNotAvail"})
-"""Slurm's Reason for a job that lacks nodes and nothing else; `Priority` stands behind one, and
-`ReqNodeNotAvail` alone, or with the words below, is a job for which nodes are only reserved. With
-`UnavailableNodes` it has asked for nodes by name."""
+"""Slurm's Reason for a job that lacks nodes and nothing else; `Priority` waits behind one, and
+`ReqNodeNotAvail`, without more or with the words below, is a job for which nodes are only reserved.
+With `UnavailableNodes` it has asked for nodes by name."""
 
 
 _WAITS_PREFIXES: Final = (
@@ -205,10 +205,10 @@ def _explain_block(partitions: tuple[str, ...], view: View, policy: Policy, now:
 def list_unregistered(
     instances: list[Instance], view: View, policy: Policy, now: datetime
 ) -> tuple[NodeName, ...]:
-    """Nodes of running instances that Slurm does not serve yet.
+    """Return the nodes of running instances that Slurm does not serve yet.
 
     Not those that are treated, nor those that were launched so long ago that they are down for
-    another reason: nobody waits for them.
+    another reason.
     """
     found = []
     for instance in instances:
@@ -294,7 +294,7 @@ def _explain_off(policy: Policy) -> str:
 
 
 def unwanted_size(group: str, policy: Policy) -> str:
-    """Why a group's size is not to change any more, though it was decided: in words."""
+    """Return in words why a decided change of a group's size is no longer wanted."""
     if policy.mode is Mode.OBSERVE:
         return "mode observe: nothing is done"
     if not policy.autoscale.enabled or group not in policy.autoscale.groups:

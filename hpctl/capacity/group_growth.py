@@ -28,7 +28,7 @@ def await_arrival(c: ChangeCase) -> Next:
     if c.facts.cloud_at <= c.rec.since or group is None:
         return c.wait("the cloud was not read since", RequeueInterval.SLOWLY)
     if group.target < about.size:
-        # Not ordered yet; or the service took a part only, or somebody has taken it back. That is
+        # Not ordered yet; or the service accepted only a part, or another user reverted it. That is
         # not to be ordered again at once.
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
         settled = add_seconds(c.rec.since, c.policy.node.doubt_window_s)

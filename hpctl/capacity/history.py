@@ -29,7 +29,7 @@ def _read_addition(change: Change) -> PastScaling:
 
 def _read_removal(rec: NodeRecovery) -> PastScaling:
     done = rec.phase is NodePhase.REMOVED
-    # An instance that has left is one less, whoever deleted it.
+    # An instance that has left is one less, no matter who deleted it.
     nothing = rec.ended and not (may_be_under_way(rec) or done)
     count, ended = 0 if nothing else 1, rec.since if rec.ended else None
     failed = rec.ended and not done

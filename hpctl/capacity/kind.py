@@ -66,7 +66,7 @@ def make_capacity_kind(
 
 
 _OUR_OWN: Final = (StepKind.END_TEST, StepKind.RESERVE)
-"""Steps that concern a job or a reservation of hpctl's alone."""
+"""Steps that concern only a job or a reservation of hpctl."""
 
 
 def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) -> Next:

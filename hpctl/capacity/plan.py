@@ -55,14 +55,14 @@ def rank_no_risks(
 
 
 REFUSED_S: Final = 30.0
-"""How long a refused reservation is left alone."""
+"""Seconds before a refused reservation is tried again."""
 
 _ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
 
 
 def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
     """The reservations that should hold other nodes than they do."""
-    # What was kept for a group that the configuration names no more is let go.
+    # What was kept for a group that is no longer in the configuration is dropped.
     ours = [
         name.removeprefix(RESERVATION) for name in view.reservations if name.startswith(RESERVATION)
     ]
@@ -334,7 +334,7 @@ def _is_same_change(change: Change, view: View) -> bool:
 
 
 def _is_free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool:
-    """Whether nobody uses a node, has set it apart, or waits for it; and its agent would tell."""
+    """Return whether a node is unused, not set apart and not waited for, and its agent reports."""
     health, instance = view.health.get(node.name), view.instance(node.name)
     busy = node.last_busy
     return (

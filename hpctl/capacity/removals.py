@@ -1,10 +1,10 @@
-"""The removal of a node, which makes its group smaller: how it opens, and why it is taken back.
+"""The removal of a node, which makes its group smaller: how it opens, and why it is withdrawn.
 
 A removal is a node recovery with the remedy `delete` and the rule `scale-down`. The engine of nodes
 (`hpctl/nodes/advance.py`) carries it out: it drains the node, has the instance deleted when no job
 is there, and waits until the service no longer lists it. This file has what only capacity knows:
-the node is in use again, or its group is not to shrink any more, or not below its minimum. Such a
-removal is taken back as long as no deletion was ordered, and the engine resumes the node.
+the node is in use again, or its group is no longer to shrink, or not below its minimum. Such a
+removal is withdrawn as long as no deletion was ordered, and the engine resumes the node.
 
 A node can keep the Reason of a removal that has ended: another instance has its name by now, or it
 could not be resumed at the time. A recovery with the rule `removal-over` gives it back.
@@ -74,7 +74,7 @@ def open_removal(
 
 
 def find_withdrawn(view: View, policy: Policy, now: datetime) -> Withdrawn:
-    """Return the nodes whose open removal is not wanted any more, and why."""
+    """Return the nodes whose open removal is no longer wanted, and why."""
     removals = _open_removals(view)
 
     def find_why(rec: NodeRecovery) -> tuple[NodeName, str]:

@@ -1,9 +1,9 @@
-"""What the facts and the journal say beyond a single fault.
+"""What the facts and the journal show beyond a single fault.
 
 The room promises that what it finds comes with its evidence, and that a forecast never drains a
 node.
 
-- `grey` finds nodes that are slow or lossy beside the other nodes of their job.
+- `grey` finds nodes that are slow or lossy compared with the other nodes of their job.
 - `forecast` estimates how likely a node breaks within days.
 - `report` sums up a period: what failed, what it cost, what was saved.
 

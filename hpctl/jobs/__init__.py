@@ -6,28 +6,26 @@ stopped neither ends nor holds a job.
 
 Three places run this code:
 
-- In the user's shell: `sbatch` adds the preamble and the registration to a script;
-  `resume_command` has a job go on from an earlier checkpoint; `hangs`, `logs`
-  and `policy_command` are commands for looking and rehearsing (`rehearsal`); `spank` answers the
-  SPANK plugin.
+- In the user's shell: `sbatch` adds the preamble and the registration to a script; `resume_command`
+  has a job continue from an earlier checkpoint; `hangs`, `logs` and `policy_command` are commands
+  for looking and rehearsing (`rehearsal`); `spank` answers the SPANK plugin.
 - In the job, as its owner: `run` supervises steps, and reads why a script without it failed
-  (`run/script_end.py`); `elastic` restarts ranks inside one step;
-  `logs` judges log lines; `crash` classifies how a program ended; `job_processes` reads the
-  processes of the job on one node.
-- In the daemon: `plan` names the jobs that a faulty node hit (`plan_hits`) and the runs that
-  failed by themselves (`run_cases`, behind `run_gates`); `facts` and `advance` move each open
-  recovery; `hangs` watches jobs that nobody supervises; `report_intake` takes the reports of
+  (`run/script_end.py`); `elastic` restarts ranks inside one step; `logs` judges log lines; `crash`
+  classifies how a program ended; `job_processes` reads the processes of the job on one node.
+- In the daemon: `plan` names the jobs that a faulty node hit (`plan_hits`) and the runs that failed
+  without a node fault (`run_cases`, behind `run_gates`); `facts` and `advance` move each open
+  recovery; `hangs` watches jobs without a supervisor; `report_intake` takes the reports of
   supervisors. `kind` hands these to the engine.
 
-`explain` and `other_actors` are what `hpctl explain` and `hpctl doctor` say of jobs.
+`explain` and `other_actors` are what `hpctl explain` and `hpctl doctor` report on jobs.
 
 `restart` chooses how the ranks of each kind of job are restarted. `decide` joins them: one pure
-function from a trouble, a policy and the past to an action. The supervisor, the daemon and `hpctl
-policy test` all call it. `advance`, `plan`, `plan_hits`, `restart`,
-`run_cases` and `run_gates` are pure as well. The record and its transition table are in
+function from a trouble, a policy and the history to an action. The supervisor, the daemon and
+`hpctl policy test` all call it. `advance`, `plan`, `plan_hits`, `restart`, `run_cases` and
+`run_gates` are pure as well. The record and its transition table are in
 `hpctl.vocabulary.job_recovery`, run policies in `hpctl.vocabulary.run_policy`.
 
 Begin with `decide.py`, then `advance.py` for the daemon and `run/supervise.py` for the job. The
 order of steps that Slurm survives is in `hpctl/slurm/rules.py`. Daemon-side code here sends no
-order: the engine executes the steps. What a job says of itself decides about that job only.
+order: the engine executes the steps. What a job reports of itself decides about that job only.
 """

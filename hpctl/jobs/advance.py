@@ -44,13 +44,13 @@ class JobFacts(Struct, frozen=True):
     `called_off`: that node recovery has ended, and hpctl keeps none of the bad nodes closed.
     `remedied`: it has given the node back after something that no run there has outlived.
     `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded for
-    this job before and that have healed since. `gone`: its bad nodes hold it no more. `headless`:
+    this job before and that have healed since. `gone`: its bad nodes no longer hold it. `headless`:
     the node of its batch script is lost. `report`: the newest of its supervisor since the recovery
     opened. `asks`: what the run that follows wishes. `hardware`: a node that it ran on is under
     treatment, so that no backoff is called for. `elastic`: its policy has a range of nodes.
-    `able_since`: see `View`. `hangs`: it stands still still. `works`: it was seen at work since.
-    `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
-    slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
+    `able_since`: see `View`. `hangs`: it still makes no progress. `works`: it was seen at work
+    since. `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a
+    begin time slurmctld has made its own pass, or the order to start must be repeated to cause one.
     """
 
     job: SlurmJob | None = None
@@ -154,10 +154,11 @@ def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
 
 
 def _runs_no_more(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
-    """Whether slurmctld shows the run as running that was seen in the queue: it was killed before
-    it had saved the requeue. Nothing tells it soon that the nodes have ended that run.
+    """Return whether slurmctld shows the run as running that was seen in the queue: it was killed
+    before it had saved the requeue. It does not learn soon that the nodes have ended that run.
 
-    The run is left alone where its node has become somebody else's, for it may have gone on.
+    The run is left untouched where another user or tool has its node by now, for it may have
+    continued.
     """
     queued = _find_queued(rec)
     if queued is None or job.start is None or not job.running:
@@ -429,7 +430,7 @@ def _advance_starting(c: _Case) -> Next:
         return _make_start(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None:
-        # A job that needs every node, or this very one, would wait for ever without it.
+        # A job that needs every node, or this very one, would wait forever without it.
         ready = add_seconds(last.started, c.policy.job.step_retry_s)
         if c.now < ready:
             return Wait(ready, "its excluded node is back", RequeueInterval.SOON)
@@ -451,8 +452,8 @@ def _put_off_since(c: _Case) -> str:
 
 
 def _backing_off(c: _Case) -> Next | None:
-    """Wait for the backoff's end, and have slurmctld look at the job then: by itself it would do
-    so at its next pass, up to half a minute later. None where there is no backoff (any more)."""
+    """Wait for the backoff's end, and have slurmctld look at the job then: its own next pass may be
+    half a minute later. None where there is no backoff, or it is over."""
     job, last = c.facts.job, c.last(StepKind.START_NOW)
     assert job is not None
     if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
@@ -490,7 +491,7 @@ def _advance_proving(c: _Case) -> Next:
         return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and job.configuring:
         return c.wait("its nodes are being made ready (CONFIGURING)", RequeueInterval.SLOWLY)
-    # slurmctld sets the start anew when nodes that it powered up for the job are ready.
+    # slurmctld sets the start again when nodes that it powered up for the job are ready.
     began = max(c.rec.since, job.start) if job.running and job.start else c.rec.since
     proved = add_seconds(began, c.policy.job.prove_s)
     if job.running and c.now >= proved:

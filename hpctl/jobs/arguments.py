@@ -18,6 +18,6 @@ def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_rules(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Presets of log rules; where none begins so, files. (bash drops names beside files.)"""
+    """Return presets of log rules; where none begins so, files. (bash drops names among files.)"""
     presets = [CompletionItem(name) for name in complete_preset(ctx, param, incomplete)]
     return presets or complete_file(ctx, param, incomplete)

@@ -106,7 +106,7 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
         if text.startswith("Traceback (most recent call last)"):
             begun[stream], frames[stream], indented[stream] = number, [], False
         elif stream not in begun:
-            # A program that Python cannot parse has no traceback: its file stands alone.
+            # A program that Python cannot parse has no traceback, only its file.
             if found := _UNPARSED.match(text):
                 unparsed[stream] = (number, found[1], found[2])
             elif stream in unparsed and (found := _SYNTAX.match(text)):
@@ -209,7 +209,8 @@ class PatternTier(IntEnum):
     CAUSE = 1
     """A rank says what broke in it."""
     ECHO = 2
-    """A rank says that it lost others: the first of these when nobody says what broke."""
+    """A rank reports that it lost others: the first of these counts when no rank reports what
+    broke."""
     WRAPPER = 3
     """A launcher says that one of its processes ended, and of what signal or exit code."""
 
@@ -296,7 +297,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
 
 
 def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
-    """Whether the rank that ended first ended by itself and lost no peer before.
+    """Return whether the rank that ended first ended without having lost a peer.
 
     A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does
     not fault and chooses no exit code. Where the first rank to end did so, and said nothing of a
@@ -367,9 +368,9 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
 
 
 def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
-    """Who did not come to a collective, as a sentence, and the rank where it is one.
+    """Return who did not come to a collective, as a sentence, and the rank where it is one.
 
-    Point-to-point operations of a group are counted apart on each rank, so nobody is named where
+    Point-to-point operations of a group are counted apart on each rank, so no rank is named where
     one of them timed out.
     """
     if any(_P2P_TIMED_OUT.search(line) for line in lines):
@@ -444,12 +445,12 @@ _HIDES: Final = frozenset({"", "-1", "NoDevFiles", "none", "void"})
 
 
 class GpuGrant(Struct, frozen=True):
-    """What a job's environment says of its GPUs.
+    """The GPUs of a job by its environment.
 
     `visible` is CUDA_VISIBLE_DEVICES as the program was started with it, None where it is unset.
-    `granted` is the number of GPUs that Slurm gave the job on a node, None where nobody knows.
-    `listed` are their numbers on the node (SLURM_JOB_GPUS). `nodes` are the nodes on which tasks
-    ended with the same exit code. `worked`: the job has trained before, so it does see GPUs.
+    `granted` is the number of GPUs that Slurm gave the job on a node, None if unknown. `listed` are
+    their numbers on the node (SLURM_JOB_GPUS). `nodes` are the nodes on which tasks ended with the
+    same exit code. `worked`: the job has trained before, so it does see GPUs.
     """
 
     visible: str | None = None
@@ -672,7 +673,7 @@ def _of_code(code: int) -> _Hit:
 
 
 def _name_signal(code: int) -> str:
-    """The name of the signal that an exit code stands for; empty for none."""
+    """Return the name of the signal that an exit code means; empty for none."""
     try:
         return signal.Signals(code - 128).name if code > 128 else ""
     except ValueError:

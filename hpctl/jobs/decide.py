@@ -1,7 +1,7 @@
 """What is done about a run's trouble: one pure function for supervisor, daemon and `policy test`.
 
 DEFAULTS has what each kind of trouble gets where no policy says otherwise, with the reason. The
-policy of one job stands in its Comment (`hpctl:{...}`), where `hpctl sbatch` writes it.
+policy of one job is in its Comment (`hpctl:{...}`), where `hpctl sbatch` writes it.
 """
 
 import zlib
@@ -39,13 +39,13 @@ class RestartMeans(Struct, frozen=True):
     """What is possible here and now.
 
     `process`: a launcher inside the step can restart its ranks, and all its nodes live. `step`:
-    there is an allocation to launch in. `nodes`: healthy nodes in that allocation, those that
-    would be excluded still counted; `names` are those very nodes, and whoever can should give
+    there is an allocation to launch in. `nodes`: healthy nodes in that allocation, those that would
+    be excluded still counted; `names` are those very nodes, and a caller that has them should pass
     them: without names, every excluded node is taken to be one of the counted. `wanted`: how many
     the step needs. `requeue`: Slurm would take the job back. `pool`: how many healthy nodes a
-    requeued job could get, excluded ones counted; 0 where nobody knows. `healed`: nodes that were
-    replaced or repaired since their trouble, so that it no longer counts against them. `alive`:
-    whether the ranks still run and could save; None lets the kind of trouble tell.
+    requeued job could get, excluded ones counted; 0 if unknown. `healed`: nodes that were replaced
+    or repaired since their trouble, so that it no longer counts against them. `alive`: whether the
+    ranks still run and could save; None: the kind of trouble decides.
     """
 
     process: bool = False
@@ -135,11 +135,11 @@ def worth_growing(
 def since_progress(
     policy: RunPolicy, past: Sequence[PastTrouble], trouble: Trouble
 ) -> tuple[PastTrouble, ...]:
-    """What was done since the run last got on, or since a person had it run again.
+    """Return what was done since the run last made progress, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
-    neither is known, `proven_s` without trouble. The end of a time limit proves nothing: a run
-    that saves nothing would be repeated for ever.
+    neither is known, `proven_s` without trouble. The end of a time limit proves nothing: a run that
+    saves nothing would be repeated without a limit.
     """
     checkpoint = step = -1
     since, ran_from = 0, None

@@ -21,7 +21,7 @@ def had_left(job: SlurmJob, node: NodeName, fault: datetime, view: View) -> bool
     """Return whether a job that waits had left a node before its fault: it was preempted, or an
     operator requeued it, and another job started there between.
 
-    The time of the requeue, in whole seconds, does not tell by itself: what slurmctld sees of a
+    The time of the requeue, in whole seconds, is not enough to decide: what slurmctld sees of a
     dead node may come long before what hpctl finds.
     """
     if is_noted_as_preempted(job, view):

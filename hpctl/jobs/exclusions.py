@@ -1,7 +1,7 @@
 """Which nodes hpctl keeps a job off, for how long, and which exclusions have outlived their cause.
 
 Level-triggered: a pending job whose ExcNodeList names, by hpctl's own mark, a node that serves
-again is given that node, whoever wrote the mark and whatever the journal still has of it. So a
+again is given that node, independent of who wrote the mark and of what the journal still has. So a
 daemon that starts repairs what one that was killed, or whose journal was lost, has left.
 """
 
@@ -28,8 +28,8 @@ _LIFTED: Final = RuleId("run-lift")
 def lift_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
-    """Return what opens for each pending job that hpctl keeps off a node without a cause any more.
-    `taken`: the jobs that something is decided on already."""
+    """Return what opens for each pending job that hpctl keeps off a node for a cause that no longer
+    holds. `taken`: the jobs that something is decided on already."""
 
     def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
@@ -84,7 +84,7 @@ def _tried_lately(job: JobId, view: View, now: datetime) -> bool:
 
 
 def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
-    """Return the nodes that a job's run policy keeps it off although nobody treats them.
+    """Return the nodes that a job's run policy keeps it off although they are not under treatment.
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
     """

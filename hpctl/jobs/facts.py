@@ -68,7 +68,7 @@ def _is_elastic(rec: JobRecovery, view: View) -> bool:
 
 
 def _find_newest_report(rec: JobRecovery, view: View) -> JobReport | None:
-    """The newest that the supervisor of this very run told since the recovery opened."""
+    """Return the newest report of this run's supervisor since the recovery opened."""
     for event in reversed(view.state.reports.get(rec.attempt.job, ())):
         if event.at < rec.opened:
             return None
@@ -133,14 +133,14 @@ def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
 
 
 def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
-    """Nodes that we excluded for this job earlier and that are back in service.
+    """Return the nodes that we excluded for this job earlier and that are back in service.
 
-    Without this a job that runs for weeks would end up excluding every node that was ever
-    repaired under it, and never start again. A node that nobody treats, and that the job left
+    Without this a job that runs for weeks would end up excluding every node that was ever repaired
+    under it, and never start again. A node that is not under treatment, and that the job left
     because it went wrong there again and again, is kept out for as long as its budgets look back.
     slurmctld gives a node work only once its slurmd has answered a ping since RESUME, some 0.5 s
-    later, and it starts no scheduling pass then: a job that is let back too soon waits for the
-    next one, up to a minute.
+    later, and it starts no scheduling pass then: a job that is let back too soon waits for the next
+    one, up to a minute.
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()

@@ -8,7 +8,7 @@ from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 def describe_former_end(state: State, job: JobId, restarts: int) -> str:
     """Return why the run before the one with this restart count ended, "" where that is not known.
 
-    May be called beside the loop, which changes `state` meanwhile.
+    May be called from another thread than the loop, which changes `state` meanwhile.
     """
     former = restarts - 1
     of_run = [rec for rec in tuple(state.jobs.values()) if _is_of(rec, job, former)]

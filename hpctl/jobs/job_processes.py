@@ -1,4 +1,4 @@
-"""The processes of a job on this node, and which signals they handle, by /proc alone."""
+"""The processes of a job on this node, and which signals they handle, read from /proc only."""
 
 import os
 from collections.abc import Mapping

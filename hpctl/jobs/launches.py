@@ -1,7 +1,7 @@
 """Jobs whose launch failed: which of them a node under treatment explains, and which a person has.
 
 A Prolog that fails ends the run within a second: it is seen on no node, and slurmctld names the
-node nowhere. It does set the submit time anew when it requeues, and drains the node in the same
+node nowhere. It does set a new submit time when it requeues, and drains the node in the same
 second. So a job is attributed to a node of its partition that failed its launch at that time.
 
 A job that no treated node explains stays as slurmctld left it: a Prolog that fails everywhere would

@@ -1,10 +1,10 @@
 """How likely a node breaks in the next days: to order tests, weigh placement and advise spares.
 
-The hazard of a node and class of fault is base rate x recency x the node's own factor x the
-class's share x indicators. Each factor is a gamma-Poisson rate: so many events in so much
-exposure, a prior counting as some of both, so that the answer is a closed form and a new cluster
-begins with what others published. What counts is the instance and not the node's name: after a
-replacement the name starts anew. A forecast never drains a node.
+The hazard of a node and class of fault is base rate x recency x the node's own factor x the class's
+share x indicators. Each factor is a gamma-Poisson rate: so many events in so much exposure, a prior
+counting as some of both, so that the answer is a closed form and a new cluster begins with what
+others published. What counts is the instance and not the node's name: after a replacement the name
+starts from the beginning. A forecast never drains a node.
 
 Priors. Base: 6.50, 2.34, 3.79 and 2.3 failures per 1,000 node-days (Meta RSC, arXiv 2410.21680;
 Llama 3, 2407.21783; FT-HSDP, 2602.00277), as the gamma distribution of their mean and variance.
@@ -69,7 +69,7 @@ def class_of(rule: RuleId) -> str:
 
 
 class Sign(Struct, frozen=True):
-    """An indicator: a finding that treats nothing by itself, and the classes it may announce.
+    """An indicator: a finding that starts no recovery, and the classes it may announce.
 
     `found`: check, or check and code. No class: all of them.
     """
@@ -207,7 +207,7 @@ def _list_stretches(unit: ForecastInstance, now: float) -> Iterator[tuple[int, f
             age = begin - last
             step = bisect_right(STEPS, age)
             upto = min(end, last + STEPS[step]) if step < len(STEPS) else end
-            # Of two floats beside each other there may be no middle.
+            # Two adjacent floats have no middle.
             upto = upto if upto > begin else end
             yield step, begin, upto, broke and upto == end
             begin = upto

@@ -37,15 +37,14 @@ class PeerWindows:
     """
 
     def __init__(self) -> None:
-        """Nothing is known: after a restart a fault is found anew within its windows."""
+        """Start without samples: after a restart a fault is found again within its windows."""
         self._lock = threading.Lock()
         self._open: dict[NodeName, tuple[Generation, list[float], list[int]]] = {}
         self._memory: decide.Memory = {}
         self._generations: dict[NodeName, Generation] = {}
 
     def take(self, generation: Generation, gauges: Mapping[str, float]) -> None:
-        """Add what an agent sent to its node's window. Names that nobody compares are passed
-        over."""
+        """Add what an agent sent to its node's window. Names that are not compared are ignored."""
         if not gauges:
             return
         with self._lock:
@@ -124,7 +123,7 @@ class GreyFindings:
         self.by_history = found
 
     def add_to(self, health: dict[NodeName, Health]) -> None:
-        """Add what was found by itself to the agents' findings, in place."""
+        """Add what the comparison found to the agents' findings, in place."""
         concerned = set(self.by_peers)
         if self.by_history:
             instances = self.by_history
@@ -154,8 +153,7 @@ class GreyFailures:
         clock: Clock,
         view_age_s: float = 60.0,
     ) -> None:
-        """A view of Slurm that is older than `view_age_s` compares nobody. Nothing is compared
-        before `start`."""
+        """Compare nothing before `start`, nor with a view of Slurm older than `view_age_s`."""
         self._found, self._peers = found, found.peers
         self._health, self._observer, self._clock = health, observer, clock
         self._view_age_s = view_age_s
@@ -202,7 +200,8 @@ class GreyFailures:
         return {(node, f.check) for node, findings in found.items() for f in findings}
 
     def look_back(self, state: State) -> None:
-        """Forecast anew where history has grown or time has passed. The loop's, for its state."""
+        """Forecast again where history has grown or time has passed. Runs in the loop, which owns
+        the state."""
         now = self._clock.monotonic()
         if len(state.nodes) == self._history_of and now < self._history_due:
             return

@@ -1,11 +1,11 @@
-"""Grey failure: a node that is slow or lossy beside its peers, and says so nowhere.
+"""Grey failure: a node that is slow or lossy compared with its peers, and reports no fault.
 
-Peers are the nodes of one Slurm job that are of one kind: they do the same work at the same
-time. A node stands out in a window when it lies far from its peers' middle in units of their
-own spread (robust z) and by an amount that matters; it is found when it did so in k of the last
-n windows. In synchronous training everybody slows down together, so being slow is no evidence:
-every signal points at the node that is *not* waiting (its GPU is throttled or clocked low while
-busy, its own link repeats). Idle nodes, missing gauges and small jobs are no evidence at all.
+Peers are the nodes of one Slurm job that are of one kind: they do the same work at the same time. A
+node stands out in a window when it lies far from its peers' middle in units of their own spread
+(robust z) and by an amount that matters; it is found when it did so in k of the last n windows. In
+synchronous training all nodes slow down together, so being slow is no evidence: every signal points
+at the node that is *not* waiting (its GPU is throttled or clocked low while busy, its own link
+repeats). Idle nodes, missing gauges and small jobs are no evidence at all.
 
 Method and numbers: Minder (NSDI'25) for similarity and continuity, Iglewicz and Hoaglin (1993)
 for the robust z, and what each signal's row says.
@@ -41,14 +41,14 @@ VBIOS = "gpu.vbios"
 class PeerGauge(Struct, frozen=True):
     """One gauge and when a node stands out by it.
 
-    `name`: the finding's check is `peer.<name>`. `worse`: +1 where more is worse, -1 where less
-    is. It must be off by `floor` (in `unit`) and by `share` of the reference, with a robust z of
-    `z`. `low`: the reference is the peers' lower quartile and not their median, because healthy
-    is zero whatever the others do. `crowd`: where more than this share of the peers stands out,
-    the cause is shared and nobody is marked. `busy`: only working nodes count. `wide`: all nodes
-    of the job are compared, for healthy is the same on every instance type. Found when `seen[0]`
-    of the last `seen[1]` windows stood out, gone when at most one did. `odd`: a setting and no
-    measure: who differs at all from what three quarters of its peers have stands out.
+    `name`: the finding's check is `peer.<name>`. `worse`: +1 where more is worse, -1 where less is.
+    It must be off by `floor` (in `unit`) and by `share` of the reference, with a robust z of `z`.
+    `low`: the reference is the peers' lower quartile and not their median, because healthy is zero
+    whatever the others do. `crowd`: where more than this share of the peers stands out, the cause
+    is shared and no node is marked. `busy`: only working nodes count. `wide`: all nodes of the job
+    are compared, for healthy is the same on every instance type. Found when `seen[0]` of the last
+    `seen[1]` windows stood out, gone when at most one did. `odd`: a setting and no measure: a node
+    that differs at all from what three quarters of its peers have stands out.
     """
 
     name: str
@@ -153,7 +153,7 @@ WINDOW = timedelta(seconds=20)
 """Two reports of an agent. Six of seven such windows take two minutes and outlast a nuisance of a
 minute and a half, as five of six of 30 s do half a minute later."""
 LEAST_PEERS = 4
-"""Below this many members nobody can say who is the odd one."""
+"""Below this many members the odd one cannot be identified."""
 SETTLE = timedelta(seconds=90)
 """After a job's start its nodes load images and data at their own pace."""
 FORGET = timedelta(minutes=10)
@@ -213,7 +213,8 @@ Memory = Mapping[tuple[NodeName, str], OutlierTrack]
 def groups_of(
     view: SchedulerView, kinds: Mapping[NodeName, str], now: datetime
 ) -> tuple[PeerGroup, ...]:
-    """Who can be compared with whom: running jobs past their start, nodes that one job has alone.
+    """Return which nodes can be compared: those of running jobs past their start, without shared
+    nodes.
 
     `kinds` is the instance group of each node; nodes without one are a kind of their own.
     """
@@ -227,7 +228,7 @@ def groups_of(
     for job in running:
         if len(job.nodes) < LEAST_PEERS or (job.start and now - job.start < SETTLE):
             continue
-        if job.components:  # each of them does work of its own
+        if job.components:  # each of them does different work
             continue
         parts: dict[str, list[NodeName]] = {}
         for node in job.nodes:
@@ -282,9 +283,9 @@ class _PeerSubset(Struct, frozen=True):
 
 
 def _select_working(members: _Members) -> _Members:
-    """The members whose GPUs do the work: at least seven tenths as busy as the middle one.
+    """Return the members whose GPUs do the work: at least seven tenths as busy as the middle one.
 
-    Where no agent tells the utilisation, power stands in: an idle GPU draws a fifth of a busy
+    Where no agent reports the utilization, power replaces it: an idle GPU draws a fifth of a busy
     one's. With neither, all: agents send a clock and a throttle share of busy GPUs only.
     """
     for gauge, least, similar in ((BUSY, _NORMAL, _SIMILAR), (POWER, 0.0, _DRAWING)):
@@ -298,8 +299,8 @@ def _select_working(members: _Members) -> _Members:
 def _judge_window(
     signal: PeerGauge, job: JobId, members: _Members, tracked: set[NodeName]
 ) -> tuple[dict[NodeName, OutlierMark], list[NodeName]] | None:
-    """Who stood out, and which of the tracked nodes certainly did not; None where nobody can
-    tell. A node that is far off among peers who are all over the place is neither."""
+    """Return who stood out, and which of the tracked nodes certainly did not; None where neither
+    can be decided. A node that is far off among widely scattered peers is neither."""
     gauge = signal.gauge
     readings = [(g[gauge], node) for node, g in members if gauge in g]
     if len(readings) < LEAST_PEERS:
@@ -399,8 +400,9 @@ def _compute_center(signal: PeerGauge, ordered: Sequence[float] | _OtherMembers)
 def _silent_peer(
     signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
-    """These events name the *other* end: if all but one raise them, it is that one; if only one
-    raises them, it is that node itself. Anything between points at nobody."""
+    """Return the node that such events point at. They name the *other* end: if all but one raise
+    them, it is that one; if only one raises them, it is that node itself. Anything between points
+    at no node."""
     raising = [(value, node) for value, node in readings if value >= signal.floor]
     if len(raising) == 1:
         odd, centre = raising[0], 0.0
@@ -415,7 +417,7 @@ def _silent_peer(
 def _find_differing(
     job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
-    """Who is not set up as most are; nobody where most do not agree."""
+    """Return who is not set up as most are; no node where most do not agree."""
     ((usual, count),) = Counter(value for value, _ in readings).most_common(1)
     if count < _MOST * len(readings):
         return {}
@@ -432,7 +434,7 @@ def _compute_median(ordered: Sequence[float] | _OtherMembers) -> float:
 
 
 def _add_power(mark: OutlierMark, power: float | None, usual: float | None) -> OutlierMark:
-    """Who waits draws little power: shown beside the signal, for the person who reads it."""
+    """Add the power to the detail, for the reader: a node that waits draws little."""
     if power is None or usual is None:
         return mark
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")

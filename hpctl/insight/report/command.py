@@ -72,7 +72,7 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
     partitions: Mapping[str, Price] = field(default_factory=dict)
 
     def of(self, partitions: tuple[str, ...]) -> float:
-        """The price in the first partition that has one of its own."""
+        """Return the price of the first partition that has a price."""
         return next((self.partitions[p] for p in partitions if p in self.partitions), self.gpu_hour)
 
 

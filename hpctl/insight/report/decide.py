@@ -31,7 +31,7 @@ _SOURCE: Final = "Llama 3, arXiv 2407.21783"
 
 
 class Published(Struct, frozen=True):
-    """Failures per 1,000 node-days that somebody published."""
+    """A published rate of failures per 1,000 node-days."""
 
     source: str
     rate: float
@@ -149,12 +149,13 @@ class _Period(Struct, frozen=True):
         return max(0.0, seconds) / 3600
 
     def node(self, *names: NodeName) -> CountedNode:
-        """The first node that is still known; a usual one stands for those that are gone."""
+        """Return the first node that is still known; a usual one in place of those that are
+        gone."""
         return next((self.fleet[n] for n in names if n in self.fleet), self.usual)
 
     def back(self, rec: NodeRecovery, nxt: datetime | None) -> datetime:
-        """When a node was in service again after a recovery, or treated anew: one whose recovery
-        was escalated or called off by an operator stays drained."""
+        """Return when a node was in service again after a recovery, or treated again: one whose
+        recovery was escalated or called off by an operator stays drained."""
         stays = rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED if rec.trail else False
         if rec.phase in (NodePhase.RETURNED, NodePhase.CANCELLED) and not stays:
             return rec.since

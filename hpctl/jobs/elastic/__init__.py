@@ -13,7 +13,7 @@ from pathlib import Path
 from hpctl.toolkit.compat import SAFE_PATH
 
 SECRET = "HPCTL_ELASTIC_SECRET"  # noqa: S105 (the variable's name)
-"""What the launchers of one step know and nobody else does: at least 16 characters."""
+"""The secret of the launchers of one step: at least 16 characters."""
 RESULT = "HPCTL_ELASTIC_RESULT"
 """The file that the first node's launcher keeps its account in (`controller.read_account`)."""
 

@@ -228,11 +228,11 @@ class GroupController:
         self._listener.close()
 
     def own_launcher_left(self) -> None:
-        """This node's launcher has ended: nobody is left to drive the group for."""
+        """Handle the end of this node's launcher: no launcher is left to drive the group for."""
         self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
 
     def asked(self, why: str) -> None:
-        """Somebody wants the group restarted."""
+        """Handle a request to restart the group."""
         self._run_order(self._group.asked(why))
 
     async def _beat(self) -> None:

@@ -133,10 +133,10 @@ def parse_failure(document: object) -> RankFailure:
 
 
 def root_cause(failures: list[RankFailure]) -> RankFailure:
-    """The first that is not one of the complaints which a dead rank's peers make.
+    """Return the first failure that is not a complaint of a dead rank's peers.
 
-    Time alone will not do: the kernel closes a killed process's connections before it frees its
-    memory, so that a peer may write its error file before anybody hears of the death.
+    The times are not enough: the kernel closes a killed process's connections before it frees its
+    memory, so that a peer may write its error file before the death is seen.
     """
     return min(failures, key=lambda each: (_is_consequence(each), each.at, each.rank))
 
@@ -152,7 +152,7 @@ STOPPED = 143
 
 
 class GroupPhase(StrEnum):
-    """Where the group stands."""
+    """The state of the group."""
 
     GATHERING = "gathering"
     PREPARING = "preparing"
@@ -278,7 +278,7 @@ class RankGroup(Struct):
         return self._stop(failure.why)
 
     def asked(self, why: str) -> Order | None:
-        """Somebody outside wants a new generation: the ranks hang, say."""
+        """Handle a request from outside for a new generation: the ranks hang, say."""
         return self._stop(f"restart asked for: {why}")
 
     def stopped(self, node: int, generation: int, now: float) -> Order | None:
@@ -289,7 +289,7 @@ class RankGroup(Struct):
         return self._next(now)
 
     def lost(self, node: int, why: str, now: float) -> Order | None:
-        """A launcher is gone: nobody watches its node any more."""
+        """Handle the loss of a launcher: its node is no longer watched."""
         if self.members.pop(node, None) is None or self.phase is GroupPhase.ENDED:
             return None
         if self.phase is GroupPhase.GATHERING:

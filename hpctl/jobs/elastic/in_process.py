@@ -29,7 +29,7 @@ from typing import Any
 MOST = 3
 """Programs that are begun in one process. What fails more often may lie in the process."""
 STOP = 93
-"""The exit code at which hpctl starts nothing any more."""
+"""The exit code after which hpctl starts nothing again."""
 FOREVER = timedelta(days=365)
 """hpctl finds hangs: to load a checkpoint may take longer than any limit of the wrapper's."""
 SOON = timedelta(seconds=0.25)
@@ -165,7 +165,7 @@ def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
             prepare_start(stores[-1], state, began)
             return state
 
-    # A world that is smaller is the launchers' matter: they start all ranks anew.
+    # A smaller world is for the launchers: they restart all ranks.
     world = os.environ["WORLD_SIZE"]
     limit = inprocess.initialize.RetryController(
         max_iterations=MOST, min_world_size=json.loads(world)
@@ -186,7 +186,7 @@ def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Until the program has ended on all ranks."""
-    # Else its C++ warns of every quarter of a second in which nobody has failed.
+    # Else its C++ warns of every quarter of a second in which no rank has failed.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", "logging not initialized")
     try:

@@ -28,8 +28,8 @@ class RankProgram(Struct, frozen=True):
     script: str = ""
 
     def check(self) -> None:
-        """Raises FileNotFoundError where the script is not there, which Python itself would report
-        by exit code 2 alone."""
+        """Raise FileNotFoundError where the script does not exist. Python itself would report that
+        only by exit code 2."""
         if self.script:
             Path(self.script).stat()
 
@@ -72,9 +72,9 @@ def _parse_python(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
 
 
 def default_python() -> str:
-    """The interpreter that has torch: our own if it does, else the first `python` on PATH.
+    """Return the interpreter that has torch: our own if it does, else the first `python` on PATH.
 
-    hpctl may live in an environment of its own; the user's is the activated one.
+    hpctl may be installed in a separate environment; the user's is the activated one.
     """
     if find_spec("torch") is not None:
         return sys.executable
@@ -174,7 +174,8 @@ class LauncherPlace(Struct, frozen=True):
 
 
 def read_place(environment: Mapping[str, str]) -> LauncherPlace:
-    """As the step's SLURM_* variables say; alone without them. Raises HpctlError."""
+    """Read the place from the step's SLURM_* variables; a single node without them. Raise
+    HpctlError."""
     get = environment.get
     try:
         count = int(get("SLURM_STEP_NUM_NODES") or get("SLURM_NNODES") or 1)

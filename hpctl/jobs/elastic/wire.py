@@ -1,8 +1,8 @@
 """The launchers' connections: messages as lines of JSON in TLS, each at most 64 KiB.
 
 Both sides prove by their TLS identities that they know the step's secret (`job_identity`): a stray
-connection, or a port on which somebody else's program listens, is turned away before anything it
-says is looked at, and a relay neither reads nor changes what passes. `send_request` asks for a
+connection, or a port on which another program listens, is turned away before anything it says is
+looked at, and a relay neither reads nor changes what passes. `send_request` asks for a
 restart from outside the group.
 """
 
@@ -25,7 +25,7 @@ HANDSHAKE_S = 5.0
 
 
 STAGGER_S = 0.1
-"""After which the next port is tried beside one that has not answered."""
+"""Seconds without an answer after which the next port is tried as well."""
 
 
 ACCEPT_PAUSE_S = 0.05
@@ -216,7 +216,7 @@ class GroupListener:
         self._accepting = asyncio.ensure_future(self._accept())
 
     def close(self) -> None:
-        """Take no more connections; those that are proven go on."""
+        """Accept no further connections; those that are proven continue."""
         self._accepting.cancel()
 
     async def _accept(self) -> None:
@@ -242,7 +242,7 @@ class GroupListener:
         taking.add_done_callback(self._taking.discard)
 
     async def _take(self, connection: socket.socket) -> None:
-        """Prove a peer and serve it. A stranger costs its connection alone."""
+        """Prove a peer and serve it. A stranger costs only its connection."""
         line = None
         try:
             line, hello = await wait_for(self._prove_peer(connection), HANDSHAKE_S)

@@ -1,4 +1,4 @@
-"""Hangs: which running job stands still, and which rank the others wait for.
+"""Hangs: which running job makes no progress, and which rank the others wait for.
 
 `decide` judges from what the agents count of a job's processes and GPUs; it is pure. `daemon`
 feeds it, and asks agents for the stacks of the ranks. The witnesses are `stacks` (py-spy, grouped

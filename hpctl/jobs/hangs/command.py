@@ -138,8 +138,8 @@ def running_job(job: str) -> RunningJob:
 
 
 def _has_spares(job: str) -> bool:
-    """Whether the job is registered with spares. Its comment is the user's text and may have
-    several lines, so it is asked for alone."""
+    """Return whether the job is registered with spares. Its comment is the user's text and may have
+    several lines, so it is read in a separate query."""
     from hpctl.slurm.run import SlurmRunner
     from hpctl.vocabulary.registration import read_comment
 

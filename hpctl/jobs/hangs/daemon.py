@@ -1,7 +1,8 @@
-"""Running jobs that stand still, and the stacks of their ranks, which tell whom they wait for.
+"""Running jobs that make no progress, and the stacks of their ranks, which show whom they wait for.
 
 What the agents say of the jobs is looked at every few seconds, and kept in memory only: after a
-restart a run is watched anew, and its pauses are learned again. That it hung, the journal says.
+restart a run is watched from the beginning, and its pauses are learned again. The journal has that
+it hung.
 
 Stacks are read by the agents of the job's nodes when the daemon asks, and what they say is kept
 with the recovery (docs/adr/0073). The daemon itself may not read them: Slurm lets only a job's
@@ -64,7 +65,7 @@ class HangWatch:
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State | None = None
     ) -> Mapping[JobId, Hang]:
-        """The jobs that hang. Judges anew where the last time is long enough ago."""
+        """Return the jobs that hang. Judge again where the last time is long enough ago."""
         passed_s = (now - self._looked).total_seconds() if self._looked else None
         if passed_s is None or not 0 <= passed_s < policy.floor_s / LOOK_SHARE:
             self._looked = now

@@ -1,16 +1,16 @@
-"""Hangs of jobs that nobody wrapped, from what the agents count of each job's processes and GPUs.
+"""Hangs of jobs without `hpctl run`, from what the agents count of each job's processes and GPUs.
 
-A run stands still while on no node a process of it works (`detection.checks.job_activity`) nor
-a GPU draws WORKS of the power that the run's GPUs have drawn, and somebody waits as in a
+A run makes no progress while on no node a process of it works (`detection.checks.job_activity`) nor
+a GPU draws WORKS of the power that the run's GPUs have drawn, and one of them waits as in a
 collective: a CPU rank on a futex, a GPU busy for (nearly) all of the time, or a process in D.
-Without such a sign it is idle: a notebook, a server without requests. Traffic of the node may be
-anybody's: once it is nothing, and where it lasts the run stands still no more, but that is no pause
-that ended by itself before a rank works again.
+Without such a sign it is idle: a notebook, a server without requests. Traffic of the node may
+belong to any job: once, it counts for nothing, and where it lasts the run no longer counts as
+stopped, but its pause has not ended before a rank works again.
 
-It hangs when it has stood still for longer than `factor` times its own longest pause that ended by
-itself (an evaluation, a checkpoint, a data stall), at least `floor_s`, at most `cap_s`; the cap
-never falls below what this run has already survived. A run that has not worked for half of
-`floor_s` yet is given `start_s`: nobody knows its pauses.
+It hangs when it has made no progress for longer than `factor` times its longest pause that ended
+without help (an evaluation, a checkpoint, a data stall), at least `floor_s`, at most `cap_s`; the
+cap never falls below what this run has already survived. A run that has not worked for half of
+`floor_s` yet is given `start_s`: its pauses are unknown.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
 
 
 class HangTrack(Struct, frozen=True):
-    """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
-    its longest pause so far that ended by itself. `paused_s`: its longest since it last worked.
-    `watts`: the most that its GPUs drew. `still`: since when it stands still. `worked`: when it was
-    last seen at work. `found`: a daemon before this one found it hanging. `idle`: since when
+    """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`: its
+    longest pause so far that ended without help. `paused_s`: its longest since it last worked.
+    `watts`: the most that its GPUs drew. `still`: since when it makes no progress. `worked`: when
+    it was last seen at work. `found`: a daemon before this one found it hanging. `idle`: since when
     nothing of it works, whether that is a hang or not; `doing`: what its processes do then."""
 
     attempt: Attempt

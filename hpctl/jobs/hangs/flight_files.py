@@ -1,7 +1,7 @@
-"""Reads the flight recorder's dumps of one attempt and says who did not come to a collective.
+"""Read the flight recorder's dumps of one attempt and find who did not come to a collective.
 
 torch writes one file a rank, `PREFIX` followed by the rank: a pickle of plain values, or JSON. The
-ranks are the user's, so a file may hold anything. It is read by a process of its own, as the user,
+ranks are the user's, so a file may hold anything. It is read by a separate process, as the user,
 with bounds on memory, processor time and size: a hostile file costs that file, at worst this one
 answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
 the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
@@ -273,11 +273,11 @@ def _bytes_of(path: str, since: float) -> bytes:
 
 
 def read_verdict(prefix: str, since: float, *, read_s: float = READ_S) -> FlightVerdict:
-    """Read and align an attempt's dumps in a process of its own. Raises nothing.
+    """Read and align an attempt's dumps in a separate process. Raise nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
     that there are none, or that they could not be read. Where there is no file, no process is
-    started: a run whose network broke goes on without waiting for one.
+    started: a run whose network broke continues without waiting for one.
     """
     command = [
         sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.flight_files", prefix, str(since), str(read_s)

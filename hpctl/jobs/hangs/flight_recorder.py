@@ -1,10 +1,10 @@
 """Who did not come to a collective, by the dumps of PyTorch's flight recorder.
 
-Each rank numbers the collectives of each process group. The collective at which a group stands is
-the oldest one that some rank has begun and not completed; a member that never issued it did not
+Each rank numbers the collectives of each process group. The collective at which a group is stopped
+is the oldest one that some rank has begun and not completed; a member that never issued it did not
 come. A rank that waits itself, in whatever group, is a victim or may be one, and is not named.
-Point-to-point operations have numbers of their own on each side and are not aligned: a rank that
-waits in one is not named either.
+Point-to-point operations have separate numbers on each side and are not aligned: a rank that waits
+in one is not named either.
 
 The functions are pure and take parsed entries; `hpctl.jobs.hangs.flight_files` reads the files.
 Fields: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10, torch 2.11).
@@ -88,7 +88,7 @@ class FlightCause(StrEnum):
     TOGETHER = "together"
     """All ranks came to the collective, and it does not end."""
     NOTHING = "nothing"
-    """No rank waits in a collective, or nobody can be named."""
+    """No rank waits in a collective, or no rank can be named."""
 
 
 class FlightVerdict(Struct, frozen=True):
@@ -103,8 +103,8 @@ class FlightVerdict(Struct, frozen=True):
 
 
 class _Stop(Struct, frozen=True):
-    """A group that stands: the entries of the ranks that wait at `seq`, and who did not come.
-    `silent` wrote no dump; `unread` wrote one that is not known."""
+    """A group that makes no progress: the entries of the ranks that wait at `seq`, and who did not
+    come. `silent` wrote no dump; `unread` wrote one that is not known."""
 
     group: FlightGroup
     seq: int
@@ -151,7 +151,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
     `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
-    buffers may have dropped old entries; what is not known names nobody.
+    buffers may have dropped old entries; what is not known names no rank.
     """
     known = _Ranks(unread=frozenset(unread))
     for dump in dumps:
@@ -171,7 +171,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
 
 
 def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
-    """Return the collective at which a group stands; None where it stands at none."""
+    """Return the collective at which a group is stopped; None where there is none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
     every = [entry for entries in issued.values() for entry in entries.values()]

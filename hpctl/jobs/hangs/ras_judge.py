@@ -6,7 +6,7 @@ Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage 
 predecessor looks behind.
 
 `Inquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
-explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
+explained silence is over: at the verdict the two are far enough apart, and nothing waits for them.
 """
 
 import threading
@@ -52,7 +52,7 @@ class HangCause(StrEnum):
     DIVERGED = "diverged"
     """Ranks launched as many, but not the same: the program's branches differ."""
     EQUAL = "equal"
-    """All have launched the same, and none since: nobody to name."""
+    """All have launched the same, and none since: no rank to name."""
     NOTHING = "nothing"
     """The answer has no communicator."""
 
@@ -151,10 +151,10 @@ def _find_failed(report: RasReport, names: _Names) -> RasFinding | None:
 
 
 def _find_progress(first: RasReport, second: RasReport) -> RasFinding | None:
-    """Whether any rank that reported its counts twice has launched more since.
+    """Return whether any rank that reported its counts twice has launched more since.
 
-    Ranks and communicators that are in one answer alone prove nothing: a process that
-    was late with its answer looks the same.
+    Ranks and communicators that are in only one answer prove nothing: a process that was late with
+    its answer looks the same.
     """
     after = {one.name: one for one in second.communicators}
     grew = any(_has_grown(one, after.get(one.name)) for one in first.communicators)
@@ -274,8 +274,8 @@ class RankNames(Struct, frozen=True):
     """Finds the job's own rank and node of a process that NCCL names.
 
     `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
-    is the number of ranks of the job, 0 where nobody knows: a communicator of that size numbers
-    its ranks as the job does.
+    is the number of ranks of the job, 0 if unknown: a communicator of that size numbers its ranks
+    as the job does.
     """
 
     ranks: Mapping[int, TrackedRank]
@@ -333,7 +333,8 @@ class RasInquiry:
         self._thread: threading.Thread | None = None
 
     def watch(self, progress: RunProgress, now: float) -> None:
-        """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
+        """Take a look where one is due; call it every second or so. Returns at once: the look runs
+        in a thread."""
         if self._thread is not None and self._thread.is_alive():
             return
         self._forget_samples(progress)
@@ -402,7 +403,7 @@ class RasInquiry:
     ) -> Trouble:
         answer = f"NCCL {report.nccl_version} RAS:\n{report.text}"
         if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
-            # NCCL has nobody to name; the ranks' own notes may.
+            # NCCL names no rank; the ranks' own notes may.
             why = f"{trouble.why}; {finding.why}"
             return replace(trouble, why=why, evidence=_append_evidence(trouble, answer))
         names = self._read_names(progress)

@@ -64,11 +64,11 @@ class Absence(StrEnum):
     UNRESPONSIVE = "unresponsive"
     """Its process did not answer in time: stopped, gone a moment ago, or cut off."""
     ELSEWHERE = "no member"
-    """Its process answered, and is not (yet, or any more) a member."""
+    """Its process answered, and is not yet, or no longer, a member."""
 
 
 class AbsentRank(Struct, frozen=True):
-    """A rank that its communicator expects and nobody reported."""
+    """A rank that its communicator expects and no process reported."""
 
     member: RasMember
     absence: Absence

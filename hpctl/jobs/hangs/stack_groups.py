@@ -1,9 +1,9 @@
-"""Stacks of a job's ranks, grouped by likeness: whoever stands elsewhere than the others is named.
+"""Stacks of a job's ranks, grouped by likeness: a rank that is elsewhere than the others is named.
 
 Ranks of a synchronous program that hangs wait for each other in a collective, all but the one that
 never came to it. Two stacks are alike when the same functions called each other: lines are kept for
 display, and what happens below the entrance of a collective does not count. What a job's processes
-say of themselves names ranks of that job and decides about no node.
+report names ranks of that job and decides about no node.
 """
 
 import base64
@@ -81,10 +81,10 @@ class Frame(Struct, frozen=True, array_like=True):
 
 
 class RankStack(Struct, frozen=True, omit_defaults=True):
-    """What one rank does: its frames, innermost first; or why nobody can tell (`error`).
+    """What one rank does: its frames, innermost first; or why it is unknown (`error`).
 
     `state` is the kernel's letter for the process, `wchan` the kernel's function that it sleeps in.
-    `children` are processes of its own that do not live: `123 Z`. `flight` is the path of its NCCL
+    `children` are its child processes that do not live: `123 Z`. `flight` is the path of its NCCL
     flight recorder's dump.
     """
 
@@ -139,9 +139,9 @@ class Suspect(Struct, frozen=True):
 
 
 class StackVerdict(Struct, frozen=True):
-    """Who stands elsewhere. `silent`: nodes that did not answer; `missing`: ranks without a
-    process on those that did. `idle`: nodes without a rank where none is expected. `errors`: why
-    stacks were not read, each once."""
+    """The ranks that are elsewhere than the others. `silent`: nodes that did not answer; `missing`:
+    ranks without a process on those that did. `idle`: nodes without a rank where none is expected.
+    `errors`: why stacks were not read, each once."""
 
     text: str
     suspects: tuple[Suspect, ...] = ()
@@ -232,10 +232,10 @@ def aggregate_stacks(
     *,
     spares: bool = False,
 ) -> StackVerdict:
-    """Judge who of a job's ranks stands elsewhere than the others, by what its nodes say.
+    """Return which of a job's ranks are elsewhere than the others, by what its nodes report.
 
     `asked`: the nodes that were to answer. `expected`: those on which a step of the job runs, None
-    where nobody knows. `spares`: the job keeps nodes idle on purpose.
+    if unknown. `spares`: the job keeps nodes idle on purpose.
     """
     answers = list(dumps)
     step = _largest_step(answers)
@@ -273,7 +273,8 @@ def aggregate_stacks(
 
 
 def _largest_step(answers: Sequence[NodeStacks]) -> str:
-    """The step with the most ranks: a job may run a monitor in a step beside its training."""
+    """Return the step with the most ranks: a job may run a monitor in another step than its
+    training."""
     sizes = Counter(one.step for answer in answers for one in answer.ranks[:MOST_RANKS])
     return max(sizes, key=lambda step: (sizes[step], step), default="")
 
@@ -291,10 +292,11 @@ def _find_suspects(
     groups: Sequence[StackGroup],
     node_of: dict[int, str],
 ) -> tuple[Suspect, ...]:
-    """Those that do not live, then those that stand neither in a collective nor with most others.
+    """Return those that do not live, then those that are neither in a collective nor with most
+    others.
 
     Where all wait, the fewer wait for the more: their program took another branch. Where more than
-    half would be suspect, nobody is.
+    half would be suspect, none is.
     """
     found = {
         rank: f"is {_STATES[one.state]}"

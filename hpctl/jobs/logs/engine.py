@@ -6,7 +6,7 @@ lines. A carriage return ends a line too: a progress bar rewrites its line a tho
 the newline comes. NUL bytes are dropped: a log truncated under a writer that does not append has a
 hole of them before the next line.
 
-The rules' engine has no clock: the same input gives the same verdicts. Whoever feeds it keeps two
+The rules' engine has no clock: the same input gives the same verdicts. The caller keeps two
 promises: `feed` gets whole lines in their order, and `look(at)` is called only when everything that
 was written up to `at` has been fed. So a reader that is behind never takes its own slowness for a
 hang. A judge of one rule answers True for a bad data point, False for a good one and None for one
@@ -98,7 +98,7 @@ class NotALog(HpctlError):
 
 
 class LogFollower:
-    """Reads one path, whatever file stands there. Not safe for several threads.
+    """The reader of one path, whichever file is there. Not safe for several threads.
 
     What it cannot see: lines that were written and rotated away, twice, between two reads; and a
     truncated file that grew again to the very same last bytes at the same place.
@@ -129,7 +129,7 @@ class LogFollower:
             ) from (error)
 
     def finish(self) -> bytes:
-        """The unfinished last line, once nobody writes any more."""
+        """Return the unfinished last line, once the writer has ended."""
         return self._lines.finish()
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class LogFollower:
         return os.pread(self._fd, size, self._position - size) != self._tail
 
     def _replaced(self) -> bool:
-        """Whether another file stands at the path. None: it is in the middle of a rotation."""
+        """Return whether another file is at the path. None: it is in the middle of a rotation."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -289,7 +289,7 @@ class Baseline:
 
 
 def judge_for(rule: LogRule) -> Judge:
-    """The judge that a rule asks for, with a memory of its own."""
+    """Return the judge that a rule asks for, with its own memory."""
     kind = rule.judges
     if kind in ("spike", "slow"):
         return Baseline(rule)
@@ -329,7 +329,7 @@ class RuleVerdict(Struct, frozen=True):
     """The line that fired, from 1; for a hang, the last line that matched, 0 where none did."""
     line: str
     value: str
-    """The captured text as it stands in the line; empty without one."""
+    """The captured text as it is in the line; empty without one."""
 
 
 class Engine:

@@ -1,4 +1,4 @@
-r"""Regular expressions that are safe to run over lines which nobody vouches for.
+r"""Regular expressions that are safe to run over untrusted lines.
 
 Rules come from a user, lines from any program, and the reader must keep up with both: RE2 matches
 in time linear in the text, where Python's `re` can take exponential time (ADR 0018). What RE2

@@ -1,8 +1,8 @@
 """Log rules as people write them: YAML, validated with every error at once.
 
 The keys are those of `logMonitoringConfiguration`, the HyperPod training operator's own block,
-which is read exactly as it stands; hpctl's own keys come beside them. `presets/` has rules for the
-logs of known frameworks: one YAML file each, to be used by name or copied.
+which is read unchanged; hpctl adds its own keys. `presets/` has rules for the logs of known
+frameworks: one YAML file each, to be used by name or copied.
 """
 
 import difflib
@@ -67,7 +67,7 @@ class LogRule(Struct, frozen=True):
 
     @property
     def judges(self) -> Kind | None:
-        """What is judged of a match, beside when it came."""
+        """Return what is judged of a match apart from its time."""
         return self.kind or ("threshold" if self.metricThreshold is not None else None)
 
     @property
@@ -174,7 +174,7 @@ def _find_entries(data: Any) -> tuple[Place, list[Any]]:
             data, place = data[key], (*place, key)
     if isinstance(data, Mapping):
         keys = [key for key in ("rules", BLOCK) if key in data]
-        # A whole HyperPodPyTorchJob has other keys beside the block: they are not ours to judge.
+        # A whole HyperPodPyTorchJob has other keys than the block: they are not checked here.
         others = [str(key) for key in data if key not in keys]
         if len(keys) != 1 or (keys == ["rules"] and others):
             near = [n for key in others for n in difflib.get_close_matches(key, ["rules", BLOCK])]
@@ -200,5 +200,5 @@ def load_preset(name: str) -> RuleSet:
 
 
 def preset_text(name: str) -> str:
-    """A preset's YAML as it stands in its file."""
+    """Return a preset's YAML as it is in its file."""
     return files(__package__).joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")
