@@ -1,4 +1,4 @@
-"""Which jobs a node under treatment has hit, which runs have gone wrong by themselves, and what
+"""Which jobs a node under treatment has hit, which runs have failed for another reason, and what
 their policy answers: the daemon's half.
 
 A node's fault comes first. Of the other runs only jobs that registered with hpctl
@@ -59,9 +59,10 @@ _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
 def list_past_troubles(
     state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
 ) -> tuple[PastTrouble, ...]:
-    """The troubles of a job that were treated, oldest first; of those told, the ones before
-    `before`. A wish counts once, as the recovery that granted it, and what was told twice, because
-    the answer was lost, counts once. `now`: the trouble that is decided on, which is not past."""
+    """Return the troubles of a job that were treated, oldest first; of the reported ones, those
+    before `before`. A wish counts once, as the recovery that granted it, and what was reported
+    twice, because the answer was lost, counts once. `now`: the trouble that is decided on, which is
+    not past."""
     recoveries = [
         r
         for r in state.jobs.values()
@@ -83,7 +84,8 @@ def list_past_troubles(
 
 
 def _strip_progress(trouble: Trouble | None) -> Trouble | None:
-    """A trouble without the progress, which the daemon adds to one that a script told."""
+    """Return a trouble without the progress, which the daemon adds to one that a script
+    reported."""
     return None if trouble is None else replace(trouble, progress=None)
 
 
@@ -120,12 +122,12 @@ def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
 
 
 def _is_treated(case: RunCase, view: View) -> bool:
-    """Whether this attempt, or a later one of the same submission, was treated before.
+    """Return whether this attempt, or a later one of the same submission, was treated before.
 
-    Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
-    round again, but not within a day of when the former job was last looked after. How long ago
-    that was submitted says nothing: it may have run for weeks. One trouble is one case, however
-    late the submit time was set: a node may have kept the requeued job COMPLETING for days.
+    Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids come round
+    again, but not within a day of when the former job was last looked after. How long ago that was
+    submitted says nothing: it may have run for weeks. One trouble is one case, however late the
+    submit time was set: a node may have kept the requeued job COMPLETING for days.
     """
     attempt = case.attempt
     return any(
@@ -245,7 +247,8 @@ def found_hanging(job: SlurmJob, state: State) -> bool:
 def _decide_hang(
     job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
-    """A run that stands still: one doctor at a time, then what `hangs` says of its partition."""
+    """Decide on a run that makes no progress: by one recovery at a time, then by what `hangs` says
+    of its partition."""
 
     def make_hold(gate: str, why: str) -> HoldNoted:
         said = f"it hangs: {hang.why}; {why}"
@@ -267,7 +270,7 @@ def _decide_hang(
         decided = _decide_run(_failed_run(job, registered, case, view), view, policy, now)
         if isinstance(decided, HoldNoted):
             return decided
-        # A run that stands still does not end by itself.
+        # A run that makes no progress does not end without help.
         return replace(decided, hang="cancel" if decided.action is Action.END else action)
     answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
@@ -333,11 +336,11 @@ def _has_returned(node: NodeName | None, since: datetime, view: View) -> bool:
 def _limit_exclusions(
     job: SlurmJob, exclude: Sequence[NodeName], view: View
 ) -> tuple[NodeName, ...]:
-    """The nodes to leave; none where it could not start then.
+    """Return the nodes to leave; none where the job could not start then.
 
-    A job that waits for ever is worse off than one that meets a doubtful node again. One that is
-    DOWN now is left as well: 22.05 does not end the batch script of a --no-kill job on the host
-    that it lost, and a job that comes back there is a duplicate, which drains the node.
+    A job that never starts is worse off than one that meets a doubtful node again. One that is DOWN
+    now is left as well: 22.05 does not end the batch script of a --no-kill job on the host that it
+    lost, and a job that comes back there is a duplicate, which drains the node.
     """
     least = max(len(job.nodes), job.wants)
     return tuple(sorted(exclude)) if can_spare(job, exclude, least, view) else ()

@@ -82,7 +82,7 @@ def _job_decision(
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
         over_budget="" if cause.of_maintenance else _over_budget(job, view, policy, now),
-        # All of its nodes may be in the window: it saves and starts anew, elsewhere.
+        # All of its nodes may be in the window: it saves and starts again elsewhere.
         supervised=restart_of(registered).has_supervisor
         and job.running
         and not cause.of_maintenance,
@@ -94,10 +94,10 @@ def _job_decision(
 def _is_treated(
     attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
 ) -> bool:
-    """Whether this attempt, or a later one of the same job, was treated before.
+    """Return whether this attempt, or a later one of the same job, was treated before.
 
-    Slurm sets the submit time anew when it requeues, so the restart count tells the attempts
-    apart; ids come round again, but not within a day.
+    Slurm sets a new submit time when it requeues, so the restart count tells the attempts apart;
+    ids come round again, but not within a day.
     """
     window = policy.job.restart_window_s
     return any(

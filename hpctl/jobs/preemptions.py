@@ -1,8 +1,8 @@
 """Which registered jobs were preempted, and the note of it in their Comment.
 
-A preempted job is Slurm's to start again: nothing is done to it and nothing is counted. What opens
-writes one line into the job's Comment, which the owner reads with squeue, and is told by mail.
-Jobs that did not register keep their Comment as it is; `hpctl explain` tells the same of them, and
+Slurm starts a preempted job again: hpctl does nothing to it and counts nothing. A recovery writes
+one line into the job's Comment, which the owner reads with squeue, and notifies the owner by mail.
+Jobs that did not register keep their Comment as it is; `hpctl explain` shows the same for them, and
 of a job that preemption has ended: slurmctld changes no Comment of an ended job.
 """
 
@@ -23,7 +23,7 @@ from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RECENT: Final = timedelta(minutes=10)
-"""A preemption that is older is not noted any more: after it the daemon was away, or began."""
+"""An older preemption is not noted: the daemon did not run then, or was not installed yet."""
 
 
 def preemption_decisions(

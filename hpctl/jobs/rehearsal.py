@@ -48,7 +48,8 @@ class ScenarioEvent(Struct, frozen=True):
 
 
 class Scenario(Struct, frozen=True):
-    """A job on a cluster, and what happens to it. `pool`: nodes beside the job's and its spares."""
+    """A job on a cluster, and what happens to it. `pool`: nodes other than the job's and its
+    spares."""
 
     nodes: Annotated[int, Meta(ge=1, le=10_000)]
     events: Annotated[tuple[ScenarioEvent, ...], Meta(min_length=1, max_length=1000)]

@@ -242,7 +242,7 @@ class JobReportHandler:
 
 
 def _is_life(report: JobReport, last: JobReport) -> bool:
-    """Whether it says of the same run no more than that it goes on."""
+    """Return whether the report says of the same run only that it continues."""
     plain = (None, Action.NONE, RequestedAction.NONE, (), "")
     content = (report.trouble, report.action, report.wish, report.exclude, report.why)
     return content == plain and report.restarts == last.restarts

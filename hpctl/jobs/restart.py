@@ -50,7 +50,7 @@ class RestartWay(Enum):
 
 
 def restart_of(registered: Registration) -> RestartWay:
-    """Return the way of a registered job. Which launcher is in it its supervisor knows alone."""
+    """Return the way of a registered job. Only its supervisor knows which launcher is in it."""
     return choose_restart(RestartSetup(registered.supervised))
 
 

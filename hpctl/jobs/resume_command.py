@@ -332,7 +332,7 @@ def _start_again(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[O
         outcome = scheduler.requeue(job.attempt)
     if outcome.kind is not OutcomeKind.ACCEPTED:
         return outcome, ""
-    # A requeued job waits for two minutes unless it is told to start once its last run is over.
+    # A requeued job waits for two minutes unless it is ordered to start once its last run is over.
     output.echo(f"hpctl: job {job.shown} is requeued; waiting until its run has ended", err=True)
     while _is_completing(scheduler, job) and time.monotonic() < until:
         time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""Which runs have gone wrong by themselves, and in what way."""
+"""Which runs have gone wrong without a fault of their node, and in what way."""
 
 from datetime import datetime
 from typing import Final
@@ -63,7 +63,7 @@ class RunCase(Struct, frozen=True):
     trouble: Trouble
     reported: JobReported | None = None
     queued: bool = False
-    """It is back in the queue already: it starts by itself, and it is asked only when."""
+    """It is back in the queue already: Slurm starts it, and only the time is decided."""
 
 
 def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
@@ -128,7 +128,8 @@ def _given_up(job: SlurmJob, view: View) -> JobReported | None:
 
 
 def _reported_trouble(event: JobReported) -> Trouble:
-    """What it told of; a wish without a trouble is planned, as growing back is."""
+    """Return the trouble that it reported; a wish without a trouble is planned, as growing back
+    is."""
     report = event.report
     why = report.why or "its supervisor gives its nodes back"
     return report.trouble or Trouble(TroubleKind.PREEMPTED, event.at, why, progress=report.progress)
@@ -159,7 +160,7 @@ def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> RunCase | No
 def _find_requeue_cause(
     job: SlurmJob, attempt: Attempt, view: View, now: datetime
 ) -> Trouble | None:
-    """Return why Slurm itself has requeued a job; None where somebody else has."""
+    """Return why Slurm itself has requeued a job; None where another user or tool has."""
     if job.ordered or is_noted_as_preempted(job, view) or _was_given_up_in_queue(attempt, view):
         return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
@@ -190,7 +191,7 @@ def _was_given_up_in_queue(attempt: Attempt, view: View) -> bool:
 def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
     """Return whether slurm.conf's RequeueExit has Slurm requeue a job that ends with this code.
 
-    A preempted script that ends by itself in its grace time has a code as well.
+    A preempted script that ends within its grace time has a code as well.
     """
     code, _, _ = job.exit_code.partition(":")
     ended = job.exit_code not in ("", "0:0") and code.isdigit()
@@ -198,10 +199,10 @@ def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
 
 
 def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
-    """Whether a node came back without the job before slurmctld had called it DOWN: the slurmd
-    registers after a boot, and slurmctld requeues at once what it no longer runs.
+    """Return whether a node came back without the job before slurmctld had called it DOWN: the
+    slurmd registers after a boot, and slurmctld requeues at once what it no longer runs.
 
-    The requeue sets the submit time anew. A slurmd that started before the run did is none of it.
+    The requeue sets a new submit time. A slurmd that started before the run is no such case.
     """
     if node is None or node.boot_time is None or node.slurmd_start is None:
         return False
@@ -286,7 +287,7 @@ def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
 
 
 def _find_progress(job: SlurmJob, view: View) -> int | None:
-    """The newest checkpoint that anybody told of; None where nobody did."""
+    """Return the newest checkpoint that was reported; None where none was."""
     for event in reversed(view.state.reports.get(job.id, ())):
         found = event.report.progress
         if found is None and event.report.trouble is not None:

@@ -75,7 +75,8 @@ RUN_GATES: Final = (
 
 
 def shut_now(job: SlurmJob, policy: Policy, stopped: str, pause: Pause | None) -> str:
-    """Why hpctl would not act on this job now, as its supervisor is told; empty where it may."""
+    """Return why hpctl would not act on this job now, in the words sent to its supervisor; empty
+    where it may."""
     if stopped:
         return stopped
     if pause is not None:

@@ -4,13 +4,12 @@ The room promises that a recovery acts on one generation of a node (name, instan
 never on its successor, and that a drain of an operator is never lifted. The record and its
 transition table are in `hpctl.vocabulary.node_recovery`.
 
-- `kind` is what the engine drives: it finds candidates beyond the faulty nodes, advances every
-  open recovery, and lists the orders that operators may give.
+- `kind` is what the engine drives: it finds candidates beyond the faulty nodes, advances every open
+  recovery, and lists the orders that operators may give.
 - `facts` takes what a recovery needs from the view; `actors` reads what HyperPod and operators did
-  to the node meanwhile; `advance` returns the next move, step or wait, one function for each
-  phase.
-- `by_hand` returns what an order is answered that a command carries out itself.
-- `testing` says what a room that tests nodes adds; `acceptance` is that room, whose promise is
+  to the node meanwhile; `advance` returns the next move, step or wait, one function for each phase.
+- `by_hand` returns the answer to an order that a command carries out itself.
+- `testing` defines what a room that tests nodes adds; `acceptance` is that room, whose promise is
   that a node passes a test before it serves again. `culprit` searches a group for the node that is
   slow or hangs.
 - `windows` is the room of maintenance windows: making room before one, verifying after it.
@@ -24,7 +23,7 @@ engine executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster rep
 agent, as root; `culprit` is pure and runs in `hpctl acceptance culprit`. The commands of
 `orders_command` append requests and change nothing themselves.
 
-Begin with `advance.py` beside the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No
+Begin with `advance.py` and the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No
 decision calls a port. A phase looks first whether its effect can be seen already, and only then
 asks for the step.
 """

@@ -51,21 +51,21 @@ from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 class NodeFacts(Struct, frozen=True):
     """What is known now of the node that a recovery treats.
 
-    `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
-    does where several might. `listed`: the instance that is treated, where the provider lists it.
+    `instance` is the node's instance now, by the provider; `unjoined` says why it has none where
+    several might be it. `listed`: the instance that is treated, where the provider lists it.
     `running` and `completing` are the jobs that hold the node.
     `movable` are the running ones whose own job recovery is ready to let them be stopped.
     `heard` is the generation the agent speaks for.
-    `withdrawn` says why an order by hand, or a removal, is taken back. Empty where it is not.
-    `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
-    and now it answers. Empty where it is.
+    `withdrawn` says why an order by hand, or a removal, is withdrawn. Empty where it is not.
+    `correlated` says why its fault is not the node's own: a mass event, or it was unreachable and
+    now it answers. Empty where it is.
     `blocked` says why its remedy waits though it stays closed. `was_blocked`: it has waited so
     until now.
-    `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
+    `taken_away`: the provider reclaims the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
     `reset`: what the agent answered to the recovery's order to reset GPUs.
     `held`: the reservation of its newest test holds the node. `test`: that test's job, where
-    slurmctld knows it; `results`: what the agent tells of it. `left_in`: the reservation of an
+    slurmctld knows it; `results`: what the agent reports of it. `left_in`: the reservation of an
     earlier recovery's test, which holds the node still. `maintenance`: which maintenance
     reservation holds the node, in words; "" where none does. `stuck`: which of the `completing`
     jobs has been so for too long, in words, where DOWN frees all of them. `absent`: since when
@@ -138,7 +138,7 @@ def note_mark(c: NodeCase) -> Next | None:
     if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
         return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
     if fresh and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy):
-        # In its reservation it has failed after all; out of it, it serves, and is treated anew.
+        # In its reservation it has failed after all; out of it, it serves, and is treated again.
         signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
         return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")
     drain = c.last(StepKind.DRAIN)
@@ -156,8 +156,8 @@ def note_mark(c: NodeCase) -> Next | None:
 
 
 def resolve_answer(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
-    """A step's answer; a move where trying again is not for us to decide. `not_ours`: what it
-    means that the node is somebody else's by now."""
+    """Return a step's answer, or a move where trying again is not for us to decide. `not_ours`:
+    what it means that the node belongs to another operator or tool by now."""
     if not isinstance(answer, Outcome):
         return answer
     if not_ours and answer.code in ("foreign_drain", "not_ours"):
@@ -219,13 +219,14 @@ def restore_lost_drain(c: NodeCase) -> Next | None:
 
 
 def restore_reason(c: NodeCase) -> Next | None:
-    """slurmctld replaced or removed our Reason: no operator's word, so the node is drained again.
+    """Restore our Reason, which slurmctld replaced or removed: no operator did, so the node is
+    drained again.
 
     From 23.02 on it writes its own at each registration that it calls invalid (fewer GPUs or less
-    memory than slurm.conf says), whoever has drained the node. It refuses a RESUME meanwhile, so no
-    operator can have given the node back in between. Every release removes the Reason, and keeps
-    the drain, when a node that its power saving has stopped registers: an operator's drain always
-    has a Reason.
+    memory than slurm.conf says), no matter who has drained the node. It refuses a RESUME meanwhile,
+    so no operator can have given the node back in between. Every release removes the Reason, and
+    keeps the drain, when a node that its power saving has stopped registers: an operator's drain
+    always has a Reason.
     """
     node, drain = c.facts.slurm, c.last(StepKind.DRAIN)
     if node is None or drain is None or not drain.accepted or c.rec.phase in IN_TEST:
@@ -261,15 +262,16 @@ def find_deletion(c: NodeCase) -> Next | None:
 
 
 def detect_takeover(c: NodeCase) -> Move | None:
-    """An operator who resumes or re-reasons our node wins, at any time after our drain.
+    """Detect an operator who resumes our node or changes its Reason: they win at any time after our
+    drain.
 
-    Before it, that is whoever takes a mark off: the mark had closed the node.
+    Before it, that is the operator who removes a mark: the mark had closed the node.
     """
     ours_to_close = c.rec.phase is NodePhase.OPEN and not was_marked(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or is_returning(c.rec) or c.facts.mark:
         return None
     if c.policy.attended and _was_ordered(c.rec):
-        # The operator who waits wants to know when the node is back, whoever has it by then.
+        # The operator who waits wants to know when the node is back, no matter who has it by then.
         return None
     if c.rec.remedy is Remedy.DELETE and may_be_under_way(c.rec):
         return None  # A deletion cannot be taken back.
@@ -297,7 +299,7 @@ def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
 
 
 def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
-    """Why nothing is left to remedy: whoever could not reach the node does so again."""
+    """Return why nothing is left to remedy: the node can be reached again."""
     judged = facts.assessment
     again = judged is not None and judged.condition is Condition.HEALTHY
     if rec.rule not in REACH_RULES or rec.by or rec.remedied or not again:
@@ -308,9 +310,9 @@ def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
 
 
 def attempt_step(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
-    """A step on the node; anew where it was closed again since the last one.
+    """Attempt a step on the node; once more where it was closed again since the last one.
 
-    Or where the last one was refused because somebody had just marked the node.
+    Or where the last one was refused because the node had just been marked.
     """
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
@@ -321,7 +323,7 @@ def attempt_step(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> 
 
 
 def _limit_closings(c: NodeCase) -> int:
-    """So often a node is closed anew, or set DOWN, for the marks that it gets."""
+    """Limit how often a node is closed again, or set DOWN, for the marks that it gets."""
     return 2 * c.repeat.attempts
 
 

@@ -153,8 +153,8 @@ def _advance_open(c: NodeCase) -> Next:
         return Move(NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that")
     last = c.last(StepKind.DRAIN)
     if last is not None and last.accepted and node is not None:
-        # slurmctld drains before it answers, so this view is of a node that was drained: to
-        # drain it again would be to overrule whoever was as quick as that.
+        # slurmctld drains before it answers, so this view is of a node that was drained: to drain
+        # it again would overrule an operator who acted since.
         how = taken_over(node, c.rec.id)
         return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
@@ -246,7 +246,7 @@ def _advance_vacated(c: NodeCase) -> Next:
 
 
 def _order_remedy(c: NodeCase) -> Next:
-    """Have the remedy ordered by whoever the mode says."""
+    """Have the remedy ordered by hpctl, HyperPod or an operator, as the mode says."""
     if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
         return _reset_gpus(c)
     if not c.facts.provider_present:
@@ -358,7 +358,8 @@ def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
 
 
 def _left_cluster(c: NodeCase) -> Move | None:
-    """The end of a deletion: its instance is listed no more, or another one took its place."""
+    """Handle the end of a deletion: its instance is no longer listed, or another one took its
+    place."""
     sick, instance = c.rec.generation.instance, c.facts.instance
     if not c.facts.provider_fresh:
         return None
@@ -434,7 +435,7 @@ def _find_boot_in_maintenance(c: NodeCase) -> Move | None:
 def _look_after_maintenance(c: NodeCase) -> Next | None:
     """Find a boot, or a fault, that keeps a node from serving after a maintenance window.
 
-    A fault counts whenever it began. It is treated by a recovery of its own, under the gates.
+    A fault counts whenever it began. It is treated by a separate recovery, under the gates.
     """
     judged, node = c.facts.assessment, c.facts.slurm
     if node is not None and node.in_service:

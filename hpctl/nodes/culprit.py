@@ -50,7 +50,7 @@ class NextRound(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """The end of a search: the culprits, none where the tests name nobody."""
+    """The end of a search: the culprits, none where the tests name no node."""
 
     culprits: tuple[NodeName, ...]
     beliefs: Beliefs
@@ -109,7 +109,8 @@ def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeNa
     for _ in range(_SWEEPS):
         most = 0.0
         for t, test in enumerate(tests):
-            # How likely each of the others leaves the test alone, by all that else is known of it.
+            # How likely each of the others does not disturb the test, by all that else is known of
+            # it.
             quiet = {
                 n: 1 - _convert_odds(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
                 for n in test.nodes

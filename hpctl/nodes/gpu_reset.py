@@ -3,7 +3,7 @@
     list the GPUs -> refuse, or -> stop services and persistence -> end what holds a GPU ->
     nvidia-smi --gpu-reset, with the NVLink peers that the driver names -> start again -> list
 
-Sources: nvidia-smi(1), --gpu-reset (NVIDIA driver R580): nobody may use a GPU that is reset;
+Sources: nvidia-smi(1), --gpu-reset (NVIDIA driver R580): no process may use a GPU that is reset;
 persistence mode counts as a user of it; before Ampere, and on Ampere's NVSwitch systems without
 Fabric Manager, "any GPUs with NVLink connections to a GPU being reset must also be reset in the
 same command", and the error names them; not with MIG. A GPU that cannot be reset is a finding with

@@ -26,7 +26,7 @@ _PUT_OFF: Final = frozenset(
 """Conclusions that what the admin does to the node may cause."""
 
 _OUR_OWN: Final = (StepKind.END_TEST, StepKind.UNRESERVE)
-"""Steps that concern a job and a reservation of hpctl's alone."""
+"""Steps that concern only a job and a reservation of hpctl."""
 
 
 _BEFORE_THE_END: Final = (

@@ -1,7 +1,7 @@
 """Follow the recoveries that an operator's orders have opened, until each has ended.
 
-The daemon carries an order out. What is told here is the timeline of `hpctl explain`, line by line
-as it comes, and what is awaited where nothing comes for a while.
+The daemon carries an order out. The output is the timeline of `hpctl explain`, line by line as it
+comes, and what is awaited where nothing comes for a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpctl.vocabulary.node_recovery import NodeRecovery
 EVERY_S = 2.0
 """How often the daemon's world is read: on its socket, which costs slurmctld nothing."""
 BEAT_S = 60.0
-"""How often what is awaited is told where nothing happens."""
+"""Seconds between reports of what is awaited, where nothing happens."""
 GONE_S = 120.0
 """How long no daemon may lead before the order is left to the next one: a standby takes over, or
 systemd starts another, within seconds."""
@@ -90,7 +90,7 @@ class OrderWatch:
         return [state.nodes[rid] for rid in self._recoveries.values() if rid in state.nodes]
 
     def _tell_news(self, rec: NodeRecovery, world: World) -> None:
-        # A step's line changes once its outcome is known, and is told again.
+        # A step's line changes once its outcome is known, and is reported again.
         for line in build_timeline(rec, world.state):
             if (rec.id, line) not in self._told:
                 self._told.add((rec.id, line))

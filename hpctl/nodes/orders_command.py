@@ -1,8 +1,8 @@
 """The operator's requests: pause, unpause, replace, reboot, undrain.
 
-Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it refused,
-3 nobody answered within five seconds (the request stays queued). A replacement or reboot that is
-followed: 0 every node is back, 1 one is not, 3 that cannot be told, 130 interrupted.
+Each is queued for the daemon; only the daemon acts. Exit code: 0 it agreed, 1 it refused, 3 no
+answer within five seconds (the request stays queued). A replacement or reboot that is followed: 0
+every node is back, 1 one is not, 3 that is unknown, 130 interrupted.
 """
 
 from __future__ import annotations

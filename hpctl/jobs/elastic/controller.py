@@ -228,7 +228,7 @@ class GroupController:
         self._listener.close()
 
     def own_launcher_left(self) -> None:
-        """Handle the end of this node's launcher: no launcher is left to drive the group for."""
+        """Handle the end of this node's launcher: there is no launcher to serve any longer."""
         self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
 
     def asked(self, why: str) -> None:

@@ -4,5 +4,5 @@
 job's nodes, `trouble_handler` has troubles decided and reported, `history` keeps them. `output`
 follows what a step prints, `progress` and `progress_notes` what its ranks report. `flight` has the
 ranks write dumps when a collective times out, `timeouts` finds the rank for which it waited. Pure:
-`ending`, `progress`. `srun` alone starts processes.
+`ending`, `progress`. Only `srun` starts processes.
 """

@@ -1,8 +1,8 @@
 """The job's allocation: what slurmctld says of it, what the supervisor knows, which nodes fit.
 
-`show job ID` is answered for that job alone, and names the nodes that are left after an
-excision. `show node LIST` is asked only when a step is to be launched: Slurm's client fetches
-the whole node table for it.
+`show job ID` is answered for that job only, and names the nodes that are left after an excision.
+`show node LIST` is asked only when a step is to be launched: Slurm's client fetches the whole node
+table for it.
 """
 
 import time
@@ -130,7 +130,7 @@ AWAY_S = 5.0
 
 
 class AllocationState:
-    """The latest look, and what the supervisor found out about nodes by itself."""
+    """The latest look, and what the supervisor found out about nodes."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class AllocationState:
         return bool(self._stopped())
 
     def glance(self) -> bool:
-        """One cheap question about the job alone; whether it was answered."""
+        """Ask one cheap question about the job only; return whether it was answered."""
         try:
             self.allocation = self._query_job()
         except Unavailable:
@@ -242,13 +242,13 @@ class AllocationState:
         )
 
     def leaves(self) -> Mapping[NodeName, str]:
-        """The leaf switch or block of each node; empty where nobody says."""
+        """Return the leaf switch or block of each node; empty if unknown."""
         with suppress(Unavailable):
             return self._questions.leaves()
         return {}
 
     def idle_outside(self) -> int:
-        """Idle nodes of the job's partition; 0 where nobody says."""
+        """Return the number of idle nodes of the job's partition; 0 if unknown."""
         if self.allocation is None:
             return 0
         try:
@@ -273,7 +273,8 @@ class AllocationState:
         return self.allocation is not None and self.allocation.job.recoverable
 
     def left_s(self, now: datetime) -> float | None:
-        """Seconds until the job's time limit; None where it has none or nobody knows."""
+        """Return the seconds until the job's time limit; None where it has none or it is
+        unknown."""
         end = self.allocation.job.end if self.allocation else None
         return (end - now).total_seconds() if end else None
 
@@ -286,7 +287,7 @@ class AllocationState:
         return (job.end - job.start).total_seconds()
 
     def gone(self, nodes: Sequence[NodeName]) -> list[NodeName]:
-        """Those that the job has no more."""
+        """Return the nodes that the job no longer has."""
         have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 

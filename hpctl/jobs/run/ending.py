@@ -1,4 +1,4 @@
-"""How a step's end reads: done, or a trouble. Pure; the exit-code contract stands here.
+"""How a step's end reads: done, or a trouble. Pure; the exit-code contract is here.
 
 | end | means |
 |---|---|

@@ -29,10 +29,11 @@ def flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str
 
 
 def flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
-    """Where the ranks of an attempt dump their flight recorders; empty where there is no place.
+    """Return where the ranks of an attempt dump their flight recorders; empty where there is no
+    place.
 
-    The user's own choice, or else a name beside the job's history, which all nodes see where the
-    job has a checkpoint directory.
+    The user's own choice, or else a name in the directory of the job's history, which all nodes see
+    where the job has a checkpoint directory.
     """
     named = next((environ[name] for name in _FILES if environ.get(name)), "")
     if named:

@@ -1,8 +1,8 @@
 """What happened to a job before, durable across requeues, and what the job's log shows of it.
 
 One JSON object a line, appended and synced line by line, by the one supervisor that runs at a time.
-A line that a crash tore is passed over, and the next append begins a line of its own. Where the
-file cannot be written the run goes on with what is in memory: a full disk must not end a job.
+A line that a crash tore is ignored, and the next append begins a new line. Where the file cannot be
+written the run continues with what is in memory: a full disk must not end a job.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class JobHistory(Struct):
         return next((r for r in reversed(self.records) if isinstance(r, AttemptStarted)), None)
 
     def correct_end(self, restart: int, why: str) -> None:
-        """Name what a run's last attempt ended of, where it knew no more than that it had to."""
+        """Record why a run's last attempt ended, where the attempt itself did not know."""
         of_run = [
             r.attempt
             for r in self.records

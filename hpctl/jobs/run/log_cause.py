@@ -1,8 +1,8 @@
 """Why a script failed, by what it wrote: the reading that `hpctl run` does, after the fact.
 
-What `hpctl run` hears of a step while it runs stands in the log afterwards: the lines of srun and
-the last lines of the ranks. Both become the Evidence that `ending` judges, so that a rank's
-exception has the same words in a job with plain srun or torchrun.
+What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and the
+last lines of the ranks. Both become the Evidence that `ending` judges, so that a rank's exception
+has the same words in a job with plain srun or torchrun.
 """
 
 import json
@@ -34,7 +34,7 @@ from hpctl.wire.job_report_client import send_report
 TAIL: Final = 500
 """Lines of the log's end that are judged."""
 _OTHER_JOBS: Final = re.compile(rb"^slurmstepd\S*: error: \*\*\* JOB .*\n", re.MULTILINE)
-"""That Slurm ended a job: not this one, whose script ended by itself."""
+"""That Slurm ended a job: not this one, whose script ended without Slurm."""
 _LAUNCHER: Final = "torch.distributed.elastic"
 _ROOT_CAUSE: Final = "Root Cause (first observed failure):"
 _HOST: Final = re.compile(r"^ {1,8}host {1,8}: ([\w.-]{1,253})$")
@@ -57,7 +57,7 @@ def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
 def find_cause(
     code: int, block: bytes, environ: Mapping[str, str], now: datetime
 ) -> Trouble | None:
-    """Return why a script ended with `code`; None where its log says no more than the code."""
+    """Return why a script ended with `code`; None where its log adds nothing to the code."""
     heard = StepOutput(tail=deque(maxlen=TAIL))
     heard.hear(_OTHER_JOBS.sub(b"", without_own(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")

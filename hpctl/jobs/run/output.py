@@ -4,7 +4,7 @@ Of the output: what srun says in it, the log rules, and its last lines. Where st
 files, as in every batch job, srun writes them itself and they are followed from outside: a
 supervisor that is slow or dead never blocks a rank. Where they are pipes or a terminal, a thread
 passes each block on and looks at it afterwards, so that the ranks wait for the reader of that pipe
-only, as they would under srun alone.
+only, as they would under srun without hpctl.
 
 Of the ranks: what they say of their progress, and what their silence means.
 """
@@ -86,7 +86,7 @@ def without_own(block: bytes) -> bytes:
 
 
 class OutputListener(Protocol):
-    """Hears what stands in a job's output. Called from a thread; must not wait."""
+    """A receiver of what a job's output contains. Called from a thread; must not wait."""
 
     def hear_line(self, line: srun.SrunLine) -> None:
         """Take a line of srun's."""
@@ -245,7 +245,7 @@ def _write_block(fd: int, block: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except OSError:
-            return  # whoever read it has gone; the job goes on, as under srun with nohup
+            return  # its reader has gone; the job continues, as under srun with nohup
 
 
 RANKS_STOPPED_S = 10.0
@@ -253,12 +253,13 @@ RANKS_STOPPED_S = 10.0
 
 
 class RankProgress:
-    """Listens anew for each step: what an older step's ranks still report is not for this one.
+    """A listener, renewed for each step: what an older step's ranks still report is not for this
+    one.
 
-    A rank may say it to the socket, in the file that the user named, or in the job's log.
-    A program that reports nothing is judged by its log and its end alone. Of a hang NCCL is asked
-    first, where the ranks use it, and their stacks are read: that may take half a minute, so a
-    thread does it. It puts the hang with a name to it, or nothing where NCCL shows that it is none.
+    A rank may say it to the socket, in the file that the user named, or in the job's log. A program
+    that reports nothing is judged only by its log and its end. Of a hang NCCL is asked first, where
+    the ranks use it, and their stacks are read: that may take half a minute, so a thread does it.
+    It puts the hang with a name to it, or nothing where NCCL shows that it is none.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class RankProgress:
         self._nodes = tuple(sorted(set(hosts.values())))
         if file is not None:
             self._source = NoteFileReader(file, at_end=True)
-            self._source.take()  # what stands in it now is an older step's
+            self._source.take()  # what is in it now is an older step's
             return self._source.address
         try:
             self._source = open_listener(() if here else list(hosts))
@@ -353,7 +354,7 @@ class RankProgress:
     def _take_notes(self) -> list[ReceivedNote]:
         """What came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
-        # No more than there are now: the log's thread may add to them meanwhile.
+        # Only as many as there are now: the log's thread may add to them meanwhile.
         return received + [self._logged.popleft() for _ in range(len(self._logged))]
 
     def _ask(self, inquiry: RasInquiry, progress: RunProgress, trouble: Trouble) -> None:
@@ -365,8 +366,8 @@ class RankProgress:
             self._put(explained)
 
     def renew(self) -> None:
-        """All ranks are started anew inside the step. A run that was done stays so: the end of a
-        short one may have been heard before the restart was seen."""
+        """Begin again, because all ranks are restarted inside the step. A run that was done stays
+        so: the end of a short one may have been read before the restart was seen."""
         if self.progress is not None and not self.progress.done:
             self.progress.restarted(time.monotonic())
 

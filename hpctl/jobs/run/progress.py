@@ -38,7 +38,7 @@ class RunPace(Struct):
     silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """Between one report of a new step and the next, whatever number of steps lay between."""
     longest_pause: float = 0.0
-    """The longest such silence that the run came out of by itself."""
+    """The longest such silence that ended without help."""
     longest_start: float = 0.0
     """The longest from a start to its first step."""
     longest_early: float = 0.0
@@ -242,8 +242,8 @@ class RunProgress:
     ) -> None:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
 
-        `ranks` is how many there are, None where nobody knows. `pace` is what an earlier start of
-        the same run has taught (`pace.renewed()` of its progress).
+        `ranks` is how many there are, None if unknown. `pace` is what an earlier start of the same
+        run has taught (`pace.renewed()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
         self.ranks: dict[int, TrackedRank] = {}
@@ -257,7 +257,7 @@ class RunProgress:
         self.done = False
         """The run reported its end."""
         self._lowest = MOST_RANKS * MOST_RANKS
-        """The lowest rank heard: its loss stands for the run's."""
+        """The lowest rank heard: its loss is taken as the run's."""
         self._moved = started
         self.finite_at = began
         """Until when all losses that were reported were finite numbers."""
@@ -312,7 +312,8 @@ class RunProgress:
             self.done, self._moved = True, at
 
     def restarted(self, at: float) -> None:
-        """All ranks are started anew inside the step: what they last did counts no more."""
+        """Begin again, because all ranks are restarted inside the step: what they last did no
+        longer counts."""
         self._go_back(at)
         self.ranks.clear()
         self.done, self.pace, self._start = False, self.pace.renewed(), at
@@ -328,7 +329,7 @@ class RunProgress:
         return hang
 
     def hang(self, now: float) -> Trouble | None:
-        """The hang as it stands, however often it was reported. Changes nothing."""
+        """Return the present hang, however often it was reported. Changes nothing."""
         if now - self._moved <= self.bound(now):
             return None
         late = self.behind()
@@ -366,7 +367,7 @@ class RunProgress:
 
     @property
     def moved(self) -> float:
-        """When anything last went on: a step, a phase, a save."""
+        """Return when anything last advanced: a step, a phase, a save."""
         return self._moved
 
     @property
@@ -375,7 +376,8 @@ class RunProgress:
         return self._stepped_at
 
     def alive(self, at: float) -> None:
-        """Something outside the notes shows that the run goes on: its silence counts from here."""
+        """Record that something outside the notes shows that the run continues: its silence counts
+        from here."""
         self._moved, self._excused = at, True
 
     def bound(self, now: float) -> float:
@@ -437,7 +439,8 @@ class RunProgress:
         self.step, self._stepped, self._excused = step, at, False
 
     def _go_back(self, at: float) -> None:
-        """The run was taken up again at an earlier step, or counts its steps anew."""
+        """Handle a run that was resumed at an earlier step, or that counts its steps from the
+        beginning."""
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
     def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:

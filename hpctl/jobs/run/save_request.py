@@ -1,7 +1,7 @@
-"""Asks the processes of a step on one node to save: `python ... save_request NUMBER STEP`.
+"""Ask the processes of a step on one node to save: `python ... save_request NUMBER STEP`.
 
-The signal goes to those processes of the step that have a handler for it: any other would end by
-it. srun starts one such task on each node of the step, beside it.
+The signal goes to those processes of the step that have a handler for it: it would end any other.
+srun starts one such task on each node of the step.
 """
 
 import contextlib

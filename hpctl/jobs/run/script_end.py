@@ -1,11 +1,11 @@
-"""Reads why a script failed and tells the daemon, for jobs without `hpctl run`.
+"""Read why a script failed and report it to the daemon, for jobs without `hpctl run`.
 
 The EXIT trap that `hpctl sbatch` puts into a script runs it, as the job's owner, when the script
 ends with another code than 0: `python ... hpctl.jobs.run.script_end CODE`.
 
 The log is read from where this run began in it (HPCTL_LOG_START), and MOST_BYTES of it at most;
 `log_cause` judges it. The daemon decides what is done. A job writes its own log, so it can mislead
-this reader about itself alone. Nothing here raises, and nothing changes the script's exit code.
+this reader only about itself. Nothing here raises, and nothing changes the script's exit code.
 """
 
 import os

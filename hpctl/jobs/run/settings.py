@@ -117,7 +117,7 @@ class RunSettings:
 
     @property
     def tasks(self) -> int | None:
-        """How many ranks a node of a step has; None where nobody knows."""
+        """Return how many ranks a node of a step has; None if unknown."""
         if self.torch is not None:
             return self.torch.count or None
         return self.tasks_per_node
@@ -203,7 +203,7 @@ def find_gpu_grant(environ: Mapping[str, str], visible: str | None, in_slurm: in
     """Return what a job's environment says of its GPUs.
 
     `visible` is CUDA_VISIBLE_DEVICES of its ranks. `in_slurm` is the number of GPUs that a node has
-    by Slurm, 0 where Slurm counts none or nobody knows.
+    by Slurm, 0 where Slurm counts none or it is unknown.
     """
     listed = tuple(filter(None, environ.get("SLURM_JOB_GPUS", "").split(",")))
     counted = parse_count(environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
@@ -270,7 +270,8 @@ def _make_job_key(job: str, environ: Mapping[str, str]) -> str:
 
 
 def _find_history_path(saved: Path | None, environ: Mapping[str, str]) -> Path:
-    """Beside the checkpoints, where every node of a later run sees it; else the user's own."""
+    """Return the path of the history: with the checkpoints, where every node of a later run sees
+    it; else in the user's own directory."""
     if saved is not None:
         return saved / HISTORIES
     state = environ.get("XDG_STATE_HOME") or os.path.join(

@@ -1,16 +1,16 @@
 """srun: its command line, a step's own options in it, its start, and what it says of tasks.
 
-Later options win in srun, so what the supervisor must decide (-N, -w) stands after the user's
+Later options win in srun, so what the supervisor must decide (-N, -w) is placed after the user's
 options and before the command. The table is src/common/slurm_opt.c's for srun (22.05 to 25.11).
 
-srun's exit code is the highest of all tasks' and its own: with one rank that asks with 93 not to
-be run again and the others ended for it, it is 143. Its lines show which task ended how, in the
-order in which it heard of it. They are hints of the job's own about itself: a rank that prints
-such a line harms its own job only. Node losses are asked of the controller, never read here.
+srun's exit code is the highest of all tasks' and its own: with one rank that asks with 93 not to be
+run again and the others ended for it, it is 143. Its lines show which task ended how, in the order
+in which srun learned of it. They are the job's hints about itself: a rank that prints such a line
+harms its own job only. Node losses are asked of the controller, never read here.
 
 This is the one place of the supervisor that starts processes: srun, scancel, scontrol,
 notifications. srun inherits the job's own stdout and stderr where they are files: nothing of ours
-then stands between the ranks and their log, so nothing of ours can block them.
+is then between the ranks and their log, so nothing of ours can block them.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ _PLACES = ("nodelist", "exclude", "relative", "nodefile", "jobid", "het-group")
 
 
 class SrunCommand(Struct, frozen=True):
-    """What stands after `--`: srun's options as typed, what they say, and the command."""
+    """The words after `--`: srun's options as typed, what they mean, and the command."""
 
     options: tuple[str, ...]
     given: Mapping[str, str]
@@ -140,11 +140,11 @@ def task_layout(
 def step_arguments(
     srun: SrunCommand, tasks_per_node: int | None, nodes: Sequence[NodeName], *, overlap: bool
 ) -> list[str]:
-    """The arguments of `srun` for one step on just these nodes.
+    """Return the arguments of `srun` for one step on just these nodes.
 
-    `overlap` lets it start beside an old step that Slurm still holds because one of its nodes
-    does not answer. srun is told not to end the step when a rank ends badly, because the
-    supervisor does: a step that is once being terminated gets SIGTERM and then KillWait (30 s),
+    `overlap` lets it start together with an old step that Slurm still holds because one of its
+    nodes does not answer. srun is configured not to end the step when a rank ends badly, because
+    the supervisor does: a step that is once being terminated gets SIGTERM and then KillWait (30 s),
     and no SIGKILL shortens that (seen on 22.05).
     """
     place = ["--kill-on-bad-exit=0", f"--nodes={len(nodes)}", f"--nodelist={fold_hostlist(nodes)}"]
@@ -361,7 +361,7 @@ class StepLauncher:
     ) -> None:
         """Send a signal to those processes of the ranks that handle it. Returns at once.
 
-        `answered` is called from a thread: how many were asked, or None and why nobody knows.
+        `answered` is called from a thread: how many were asked, or None and why that is unknown.
         """
 
         def run() -> None:
@@ -403,7 +403,7 @@ class StepLauncher:
         return heard if heard or ran.end is End.TIMED_OUT else None
 
     def abandon_step(self, step: RunningStep) -> None:
-        """End srun itself: it would wait for ever for the tasks of a node that is gone."""
+        """End srun itself: it would wait forever for the tasks of a node that is gone."""
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
 

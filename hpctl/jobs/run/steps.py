@@ -1,7 +1,6 @@
-"""One step at a time: start it, end it, and what was heard of it meanwhile.
+"""One step at a time: start it, end it, and what was reported of it meanwhile.
 
-What happens comes through one queue: threads and signal handlers put in, the loop alone takes
-out.
+What happens comes through one queue: threads and signal handlers put in, only the loop takes out.
 """
 
 import queue
@@ -317,7 +316,7 @@ class Steps:
         return troubles
 
     def restart_ranks(self, step: RunningStep, trouble: Trouble, save_first_s: float) -> str:
-        """Have the launchers inside the step start all ranks anew: why they do not, empty where
+        """Have the launchers inside the step restart all ranks; return why they do not, empty where
         they do."""
         if self._account is None:
             return "the step has no launcher"
@@ -419,8 +418,8 @@ class Steps:
         )
 
     def found_at_end(self, answer: RunDecision | None) -> ResumePoint | None:
-        """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
-        takes a second to prove. None: look anew."""
+        """Return where the next step resumes, if the last one's end has just shown it: a large
+        checkpoint takes a second to prove. None: search again."""
         found, self._after = self._after, None
         places = self._given.resume_places
         now = answer is not None and answer.after_s == 0
@@ -517,7 +516,8 @@ class Steps:
 
 
 class _StepListener:
-    """Passes what stands in the output to the supervisor's loop, and to those who wait for it."""
+    """A listener that passes what the output contains to the supervisor's loop, and to those who
+    wait for it."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class StepTimers:
     GROW_S = 60.0
     """How often a smaller run looks for a newer checkpoint and for room."""
     LIMIT_S = 30.0
-    """Beside the time to save, what is left of the time limit for the requeue."""
+    """Seconds of the time limit left for the requeue, in addition to the time to save."""
 
     def __init__(self, given: RunSettings) -> None:
         self._given = given
@@ -291,7 +291,7 @@ class StepSupervisor:
         return step
 
     def _supervised(self, step: RunningStep) -> AttemptOutcome:
-        """Attend to a step; where the supervisor itself fails, leave it alone to its end."""
+        """Attend to a step; where the supervisor itself fails, leave it untouched to its end."""
         try:
             return self._attend_step(step)
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
@@ -339,7 +339,8 @@ class StepSupervisor:
         return None
 
     def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
-        """The step is over by itself: what it means, and what is done about it."""
+        """Handle a step that ended without the supervisor: what its end means, and what is done
+        about it."""
         self.allocation.suspect(lost)
         fit = self.allocation.look()
         if code != 0:
@@ -391,7 +392,7 @@ class StepSupervisor:
         return AttemptOutcome(evidence.code, why, None, answer)
 
     def _handle_trouble(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
-        """Trouble with a step that runs. None: it goes on running."""
+        """Handle trouble with a step that runs. None: it continues."""
         trouble = self.timers.with_progress(trouble)
         # Rules may fire often, and most of what they see lets the step run on.
         fit = self.allocation.look(LOOK_S)
@@ -508,13 +509,13 @@ class StepSupervisor:
         return AttemptOutcome(1, trouble.why, trouble, answer)
 
     def _end_run(self, code: int) -> AttemptOutcome:
-        """No step can be launched any more."""
+        """End the run, because no step can be launched any longer."""
         if self.allocation.other:
             self.say(self.allocation.other)
         return AttemptOutcome(code, self.allocation.over)
 
     def _leave_run(self, outcome: AttemptOutcome) -> int:
-        """The run is over, or goes on elsewhere."""
+        """Leave the run: it is over, or continues elsewhere."""
         answer = outcome.answer
         if answer is not None and answer.action is Action.END:
             self.handler.end(outcome.trouble, answer)
@@ -546,8 +547,8 @@ class StepSupervisor:
         self.history.correct_end(self.given.restart - 1, why)
 
     def _learn_reply(self, reply: DaemonReply) -> None:
-        """The daemon named the recovery policies under the job's own, and why the run before this
-        one ended. On a thread of its own."""
+        """Learn from the daemon's reply the recovery policies below the job's own, and why the run
+        before this one ended. Runs in a separate thread."""
         if reply.former and self.given.restart:
             self.events.put(FormerRun(reply.former))
         try:

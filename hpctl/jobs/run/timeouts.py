@@ -6,7 +6,7 @@ in this order:
 1. the flight recorder's dumps, which the ranks write before they end: numbers, operations and sizes
    of the collectives of each rank (`hpctl.jobs.hangs.flight_recorder`);
 2. NCCL's RAS service: how many collectives each rank has launched, and who does not answer;
-3. the ranks' stacks: who stands elsewhere than in the collective.
+3. the ranks' stacks: who is elsewhere than in the collective.
 
 The first that names a rank decides, and the others add what they know of it. Where none does, or
 where the dumps show that all ranks came, it is the network's trouble. RAS and stacks can be asked
@@ -63,7 +63,7 @@ class Witnesses(Struct, frozen=True):
 
 
 def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
-    """The trouble with whom the ranks waited for, where a witness names somebody.
+    """Return the trouble with whom the ranks waited for, where a witness names a rank.
 
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
     different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
@@ -83,11 +83,11 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
 
 
 def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
-    """The trouble where the dumps show that all ranks came and the collective does not end.
+    """Return the trouble where the dumps show that all ranks came and the collective does not end.
 
-    It is the network's. Counts and stacks name nobody then: a host runs ahead of its GPU, so ranks
-    that wait in one collective have launched different numbers and stand at different lines. What
-    the log counts of one group does not see in which other group a rank waits.
+    It is the network's. Counts and stacks name no rank then: a host runs ahead of its GPU, so ranks
+    that wait in one collective have launched different numbers and are at different lines. What the
+    log counts of one group does not see in which other group a rank waits.
     """
     if trouble.kind is TroubleKind.HANG:
         trouble = replace(trouble, kind=TroubleKind.NETWORK, why=TIMED_OUT, signature=TIMED_OUT)
@@ -205,10 +205,10 @@ class TimeoutInquiry:
     def begin(
         self, nodes: Sequence[NodeName], hosts: Mapping[str, NodeName], prefix: str, world: int
     ) -> None:
-        """A new step begins: what an older one's witnesses said is void.
+        """Begin a new step: what an older one's witnesses said is void.
 
         `hosts` maps addresses to the step's nodes, `prefix` is where the ranks dump, `world` how
-        many ranks there are, 0 where nobody knows.
+        many ranks there are, 0 if unknown.
         """
         self._nodes, self._hosts, self._prefix, self._world = tuple(nodes), hosts, prefix, world
         self.renew()

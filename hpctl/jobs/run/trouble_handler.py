@@ -47,7 +47,7 @@ class TroubleHandler:
         self._left = False
 
     def started(self, progress: int | None, learned: Callable[[DaemonReply], object]) -> None:
-        """Report that the run starts, and from which checkpoint's step. Waits for nobody."""
+        """Report that the run starts, and from which checkpoint's step. Does not wait."""
         self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
 
     def answer(  # noqa: PLR0913 -- what is special about the trouble, by keyword
@@ -60,8 +60,8 @@ class TroubleHandler:
         stuck: bool = False,
         inside: Callable[[Trouble, float], str] | None = None,
     ) -> RunDecision:
-        """What `decide` says. `running`: the step's ranks live. `stuck`: this allocation has no
-        step any more. `inside` has a launcher restart the ranks in their step, after so many
+        """Return what `decide` says. `running`: the step's ranks live. `stuck`: this allocation can
+        have no further step. `inside` has a launcher restart the ranks in their step, after so many
         seconds to save, and returns why it does not."""
         means = RestartMeans(
             process=inside is not None,
@@ -140,7 +140,7 @@ class TroubleHandler:
     def leave(self, answer: RunDecision) -> bool:
         """Have Slurm requeue or hold this job; False where it does not.
 
-        The step has ended, so that no rank writes any more. Never sent for a job that is already
+        The step has ended, so that no rank still writes. Never sent for a job that is already
         ending: a requeue of a COMPLETING job crashes slurmctld.
         """
         now = self._allocation.allocation if self._allocation.glance() else None
@@ -171,7 +171,7 @@ class TroubleHandler:
     def _report(
         self, report: JobReport, learned: Callable[[DaemonReply], object] = lambda _: None
     ) -> None:
-        """Tell the daemon, beside everything else: it may take two seconds, or be just away."""
+        """Report to the daemon in a separate thread: it may take two seconds, or be just away."""
         work = partial(retry_report, report, self._send, learned=learned)
         threading.Thread(target=work, name="tell", daemon=True).start()
 

@@ -151,7 +151,7 @@ def _build_context(
 
 def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
     """The jobs that this one depends on, and that hpctl may run again."""
-    with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue beside it
+    with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue either
         return context.find_restarted(
             dependency, os.path.join(os.path.dirname(find_sbatch(line)), "squeue")
         )
@@ -194,7 +194,7 @@ def find_sbatch(line: CommandLine) -> str:
 def _read_script(line: CommandLine) -> options.BatchScript | None:
     """The script, read from its file or from stdin; None for --wrap."""
     if "wrap" in line.given:
-        return None  # sbatch itself says what it thinks of a script beside it
+        return None  # sbatch itself judges a script next to --wrap
     if line.script is None:
         raw = sys.stdin.buffer.read()
         return options.read_script("sbatch", raw.decode("utf-8", "surrogateescape"))

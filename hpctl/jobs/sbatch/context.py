@@ -21,12 +21,12 @@ class Runtime(Struct, frozen=True):
 
 
 class SubmitContext(Struct, frozen=True):
-    """The facts that `submit.plan_submission` needs beside the options and the script.
+    """The facts that `submit.plan_submission` needs in addition to the options and the script.
 
     `policy` is the job's own, compact.
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
     `restarted` are the jobs of --dependency that hpctl may run again, as the option names them.
-    `unknown` says what is there in no known format. `missing` are the directories of --output and
+    `unknown` names what is there in no known format. `missing` are the directories of --output and
     --error that this machine does not have and Slurm does not create, with the option.
     """
 

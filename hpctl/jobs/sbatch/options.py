@@ -68,15 +68,15 @@ LEVELS = ("quick", "full")
 
 
 SAVE_BEFORE_S = 120
-"""Seconds before the time limit that a save is asked for where nobody says. slurmctld looks at
-time limits once in 30 to 60 s, so the request may come up to a minute earlier (sbatch(1))."""
+"""Seconds before the time limit at which a save is requested by default. slurmctld looks at time
+limits once in 30 to 60 s, so the request may come up to a minute earlier (sbatch(1))."""
 
 
 _LAST_SECOND = 65535  # sbatch holds it in 16 bits
 
 
 class OptionValue(Struct, frozen=True):
-    """An option's value as somebody wrote it, and where."""
+    """An option's value as it was written, and where."""
 
     value: str
     place: str
@@ -514,7 +514,7 @@ class BatchScript(Struct, frozen=True):
     """A script's text and what its leading block asks for.
 
     `given` is its `#SBATCH` options by long name, `own` what its `#HPCTL` lines say, `late` the
-    lines of `#HPCTL` that come after the first command, which nobody reads.
+    lines of `#HPCTL` that come after the first command, which are ignored.
     """
 
     name: str

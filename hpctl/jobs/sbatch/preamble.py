@@ -20,9 +20,8 @@ They run as the user, on a compute node, at every start of the job, under whatev
   overrides it.
 
 Without `hpctl run` a start is reported, and the daemon's answer says in the log why the run before
-ended; `hpctl run` does both by itself. Without it, too, the script's EXIT trap has hpctl read in
-the log why a run ended with another code than 0 (`hpctl.jobs.run.script_end`). The exit code stays
-what it was.
+ended; `hpctl run` does both. Without it, too, the script's EXIT trap has hpctl read in the log why
+a run ended with another code than 0 (`hpctl.jobs.run.script_end`). The exit code stays what it was.
 """
 
 import json

@@ -143,7 +143,7 @@ class _Draft:
             self.after.append("--no-kill")
 
     def signal(self) -> None:
-        """A request to save before the time limit, to whoever can do something with it.
+        """Return the request to save before the time limit, to the process that can handle it.
 
         `hpctl run` gets it in the batch shell and passes it on (B:). Without it the steps get it
         from slurmstepd, because a shell that waits for srun does nothing with a signal; a program
@@ -371,7 +371,8 @@ class EffectiveOptions:
 
 
 def node_range(text: str) -> tuple[int, int | None] | None:
-    """`--nodes`: least and most (None where only one number stands); None if it is neither."""
+    """Parse `--nodes` into least and most (None where only one number is given); None if it is
+    neither."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     if found is None:
         return None
@@ -476,7 +477,7 @@ _STARTS = re.compile(
     r"(?:\w+=\S*\s+)*(?:srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|hpctl\s+run)\s"
 )
 _LOOKS = re.compile(r"\$\?|\|\||&&|&\s*$|\bwait\b|\bexit\s")
-"""What takes an exit code into account, or runs a program beside others."""
+"""What takes an exit code into account, or runs a program next to others."""
 _NO_END = re.compile(r"^(?:fi|done|esac|\}|\)|else|return|exit|wait|set|trap)\b|^[})]|[\"'`\\]$")
 _PROGRAM = re.compile(
     r"(?:\w+=\S*\s+)*(?:exec|python[\d.]*|bash|sh|source|\.|time|timeout|env|nohup|singularity"
@@ -561,7 +562,8 @@ def _place_warnings(text: str) -> Iterator[str]:
 
 
 def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
-    """A line that has somebody else act on the job, or keeps the program from what it needs."""
+    """Yield warnings of a line that has another tool act on the job, or keeps the program from what
+    it needs."""
     if _AUTO_RESUME.search(text):
         yield (
             "--auto-resume=1 is HyperPod's own: it would replace nodes and requeue the job while"
@@ -623,7 +625,8 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
 
 
 def _hides_exit_code(lines: list[tuple[int, str]], script: BatchScript) -> bool:
-    """Whether the last command is one of its own, after the program, that looks at no exit code.
+    """Return whether the last command is a separate one, after the program, that looks at no exit
+    code.
 
     A program, a script or a function of the script may be what the job is about: those do not
     count, nor the end of a compound command, a text for a program, or a quote.

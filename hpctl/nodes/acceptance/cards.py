@@ -21,7 +21,7 @@ run four times as long is 5 % slower in one figure (h2d_gbs) and under 1 % in th
 """
 
 Evidence = Literal["measured", "published", "data sheet"]
-"""How a figure came about: by hpctl's programs on a real card, by others, or by nobody."""
+"""How a figure came about: by hpctl's programs on a real card, by others, or not measured."""
 
 _Watts = Annotated[float, Meta(ge=0, le=100_000)]
 _Name = Annotated[str, Meta(max_length=96)]

@@ -124,7 +124,8 @@ def _detect_failure(c: NodeCase) -> Move | None:
 
 
 def _read_results(c: NodeCase) -> Next | None:
-    """What the node's agent told, where nothing failed; None while it has told nothing."""
+    """Return what the node's agent reported, where nothing failed; None while it has reported
+    nothing."""
     found = c.facts.results
     tests = [f for f in found if f.check != TEST_SUMMARY]
     if not found:

@@ -1,16 +1,16 @@
 """The test of a node before it serves again, and the limits that its figures must meet. Pure.
 
-ACCEPTING, and UNRESERVING after it: the node is held by a reservation of hpctl's alone, resumed
+ACCEPTING, and UNRESERVING after it: the node is held by a reservation for hpctl only, resumed
 inside it, and tested by one batch job there. Whatever ends the test, the node is drained again
 unless it has passed, then the job and the reservation go, and only then the recovery moves on: so a
-crash leaves nothing behind that the next cycle does not find. The node's agent tells the result;
+crash leaves nothing behind that the next cycle does not find. The node's agent reports the result;
 the exit code of the job is no evidence.
 
 Limits come from the fleet: a figure is compared with the median of the nodes of its type and card,
 each by the median of its own runs. Slow is a failure: one GPU at 90 % of its peers holds back a job
 of a thousand. The margin below the median follows the fleet's own spread (MAD), and stays between
-LEAST and MOST, half of the 10 % that must be caught. A single run of a noisy test may lie: what is
-near the limit is measured again.
+LEAST and MOST, half of the 10 % that must be caught. A single run of a noisy test may be wrong:
+what is near the limit is measured again.
 
 Until PEERS nodes were tested, and below them always, a figure has a floor by its card (cards.py)
 or by the site (`acceptance.floors`). A floor decides by one run, also on the first node of all.
@@ -193,7 +193,8 @@ class SlowFigure(Struct, frozen=True):
 
     @property
     def look(self) -> str:
-        """What a person looks at first; empty beside the fleet, and for what is no GPU's figure."""
+        """Return what a person looks at first; empty next to the fleet, and for what is no GPU's
+        figure."""
         return "" if self.limit.by == "fleet" else _LOOK_AT.get(self.limit.figure, "")
 
 
@@ -213,9 +214,10 @@ _Place = tuple[str, str, str, str]
 def compute_limits(
     measured: Iterable[Measured], site: Floors = NO_FLOORS, also: Iterable[Measured] = ()
 ) -> tuple[FigureLimit, ...]:
-    """The limits of all types, cards, tests and figures that were measured, in order by name.
+    """Return the limits of all types, cards, tests and figures that were measured, in order by
+    name.
 
-    `also` are runs that are to be judged: they have limits too, and are nobody's peers.
+    `also` are runs that are to be judged: they have limits too, and are no one's peers.
     """
     runs: dict[_Place, dict[str, list[float]]] = {}
     for one in measured:
@@ -293,9 +295,10 @@ def find_slow_figures(
 
 
 def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
-    """What the findings of a run of acceptance tests measured; of none of it where one failed.
+    """Return what the findings of a run of acceptance tests measured; nothing where one failed.
 
-    Where nobody tells the instance type, the machine's own word counts, as of an EC2 family.
+    Where the provider does not report the instance type, the machine's own report counts, as of an
+    EC2 family.
     """
     told = list(tests)
     found = [f for f in told if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
@@ -380,15 +383,18 @@ BURNED: Final = FaultClass(
 
 
 NEW_S: Final = 5400.0
-"""So long after its launch an instance is new, and after its boot a node has booted of late."""
+"""Seconds after its launch for which an instance is new, and after its boot a node recently
+booted."""
 
 
 def find_untested(
     view: View, policy: Policy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
-    """Nodes with an instance or a boot of late that no recovery explains, where those are tested.
+    """Return the nodes with a recent instance or boot that no recovery explains, where those are
+    tested.
 
-    As `plan._record_restore`, by no budget: nothing is wrong with them, and their jobs may end
+    As in `plan._record_restore`, no budget applies: nothing is wrong with them, and their jobs may
+    end
     first.
     """
     wanted, found = policy.acceptance, list[Candidate]()
@@ -414,7 +420,8 @@ def find_untested(
 
 
 def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
-    """Nodes whose instance has failed its newest burn-in, and that nobody has treated since.
+    """Return the nodes whose instance has failed its newest burn-in, and that were not treated
+    since.
 
     By every gate, as of any fault: a test that is broken must not take the cluster.
     """

@@ -41,10 +41,10 @@ LEAVE_S = 60.0
 
 
 def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
-    """Which nodes of a job must not have a step, and why.
+    """Return which nodes of a job must not have a step, and why.
 
-    A node that said nothing while others did is bad, and so is one that is slow beside the others
-    of the job, where they are enough to compare with.
+    A node that reported nothing while others did is bad, and so is one that is slow compared with
+    the others of the job, where they are enough to compare with.
     """
     bad = {}
     runs = [_build_measured(node, result) for node in nodes for result in found.get(node, ())]

@@ -1,13 +1,13 @@
 """The result of tests on a node: one line of text each, one file, and the agent's inbox of files.
 
 A test is a command. It may print the line `HEALTH_CHECK_RESULT:host:status:remedy:reason`, which is
-awsome-distributed-ai's, and beside it one line of JSON, `{"figures": {name: number}}`. Whatever it
-prints is bounded here, and so is a file that claims to hold results.
+awsome-distributed-ai's, and in addition one line of JSON, `{"figures": {name: number}}`. Whatever
+it prints is bounded here, and so is a file that claims to hold results.
 
 The inbox gives the results that a job has left on this node as findings. The job runs as the
-daemon's user, root or SlurmUser: theirs alone are believed, and each file is bounded before it is
-read. What a file says goes to the head node for a while and is then deleted; one that is no result
-is deleted at once.
+daemon's user, root or SlurmUser: only theirs are trusted, and each file is bounded before it is
+read. The content of a file is sent to the head node for a while and is then deleted; one that is no
+result is deleted at once.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
-    """One result in the JSON line that stands beside the contract's: whose it is, and all of it."""
+    """One result in the JSON line next to the contract's: whose it is, and all of it."""
 
     __test__ = False
 
@@ -177,9 +177,9 @@ def bound_figures(found: dict[str, object]) -> dict[str, float]:
 FOLDER: Final = "acceptance"
 """In the agent's spool."""
 KEPT: Final = timedelta(minutes=30)
-"""For so long a result is told, and longer than the daemon waits for one."""
+"""How long a result is reported: longer than the daemon waits for one."""
 MAX_FILES: Final = 4
-"""Results told at once, the newest."""
+"""The most results reported at once: the newest."""
 MAX_LISTED: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.json")
 _VERDICTS: Final = {"Passed": Verdict.OK, "Failed": Verdict.FAIL, "Skipped": Verdict.UNKNOWN}
@@ -196,7 +196,7 @@ class Inbox:
         self._findings: tuple[Finding, ...] = ()
 
     def prepare(self) -> None:
-        """Let the daemon's user write here, and nobody else. What fails costs the results."""
+        """Let only the daemon's user write here. A failure costs the results."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             writers = trusted_uids() - {0, os.geteuid()}
@@ -258,7 +258,8 @@ class Inbox:
 
 
 def read_bounded(path: Path) -> bytes:
-    """A plain file of a trusted user that nobody else may write. Raises OSError, NotResults."""
+    """Read a plain file of a trusted user that no other user may write. Raise OSError,
+    NotResults."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)

@@ -1,11 +1,10 @@
-"""Runs the tests of a level on this node: `python -m hpctl.nodes.acceptance.run --level quick`.
+"""Run the tests of a level on this node: `python -m hpctl.nodes.acceptance.run --level quick`.
 
 Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py),
 and ends with 1 where one failed, 2 where there was none to run. With `--id` the results are also
-written for the agent, which reports them. It imports nothing of the daemon and runs as whoever
-starts it.
-`on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or as jobs of their
-own.
+written for the agent, which reports them. It imports nothing of the daemon and runs as the user who
+starts it. `on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or as
+separate jobs.
 """
 
 import argparse
@@ -58,7 +57,7 @@ SPOOL = "/var/lib/hpctl/agent"
 FOLDER = "acceptance"
 MAX_OUTPUT = 1024 * 1024
 MAX_WAITING = 64
-"""Result files that wait for an agent which does not come: no more are written."""
+"""The most result files that wait for an agent which does not come: no further ones are written."""
 QUICK_S = 90.0
 LEVELS = ("quick", "full", "group")
 
@@ -279,7 +278,7 @@ def write_results(results: AcceptanceResults, spool: Path) -> Path:
 CANCELLING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Slurm and systemd send the first, Ctrl-C the second, a terminal that closes the third.
 
-A test is in a session of its own, so neither Ctrl-C nor the terminal's end reaches it.
+A test is in a separate session, so neither Ctrl-C nor the terminal's end reaches it.
 """
 
 
@@ -294,7 +293,7 @@ def _kill_test_and_exit(number: int, _frame: object) -> None:
         children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
         for pid in map(int, children):
             with contextlib.suppress(OSError):
-                # Before its exec the test has no process group of its own.
+                # Before its exec the test is not yet in a separate process group.
                 os.kill(pid, signal.SIGKILL)
                 os.killpg(pid, signal.SIGKILL)
     sys.exit(128 + number)
@@ -346,7 +345,7 @@ def _print_tests(todo: Sequence[Test], spool: Path) -> int:
 
 
 def _run_all(todo: Sequence[Test], level: str, run_id: str) -> AcceptanceResults:
-    """The tests one after another, each told as it ends."""
+    """Run the tests one after another and report each as it ends."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     started = time.time()
     end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)

@@ -1,7 +1,7 @@
 """`hpctl maintenance`: plan windows in which an administrator has nodes, look at them, end them.
 
-Each request is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it or
-slurmctld refused, 3 nobody answered.
+Each request is queued for the daemon; only the daemon acts. Exit code: 0 it agreed, 1 it or
+slurmctld refused, 3 no answer.
 """
 
 from __future__ import annotations
