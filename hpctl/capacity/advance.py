@@ -24,7 +24,8 @@ from hpctl.vocabulary.recovery import Case, Next, Repeat, in_time
 
 
 def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -> Next:
-    """What the facts make of a change: a move, a step, or waiting. Total over open phases."""
+    """Return what the facts make of a change: a move, a step, or waiting. Total over open
+    phases."""
     node = policy.node
     deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.silent_s)
     repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)

@@ -60,11 +60,11 @@ class Pool:
 
     @property
     def used(self) -> int:
-        """How many nodes have a job by now."""
+        """Return how many nodes have a job by now."""
         return sum(not node.free for node in self._nodes)
 
     def fits(self, job: Demand) -> bool:
-        """Whether nodes like these could serve it at all, were there enough of them."""
+        """Return whether nodes like these could serve it at all, were there enough of them."""
         if not any(self._like):
             return True
         here = dict(zip(self._names, self._like[_GRES:], strict=True))
@@ -143,7 +143,7 @@ class UnplacedJob(Struct, frozen=True):
 
     @property
     def demand(self) -> Demand:
-        """What has to be found for it."""
+        """Return what has to be found for it."""
         return self.asks or Demand(nodes=self.nodes, whole=True)
 
 
@@ -352,7 +352,7 @@ def _scale_up(
 def _serve_jobs(
     group: ScaledGroup, left: _JobsLeft, room: int, size: int | None
 ) -> tuple[list[UnplacedJob], int]:
-    """The jobs that find nodes in the group's pool, and how many new nodes that takes.
+    """Return the jobs that find nodes in the group's pool, and how many new nodes that takes.
 
     An array's tasks are jobs of their own: those that find none are left for the next group.
     """
@@ -372,7 +372,7 @@ def _serve_jobs(
 
 
 def _place_tasks(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
-    """How many tasks of a job find nodes, and how many new nodes that takes."""
+    """Return how many tasks of a job find nodes, and how many new nodes that takes."""
     new = 0
     for done in range(job.tasks):
         short = pool.place(job, room - new, size)
@@ -383,13 +383,13 @@ def _place_tasks(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[
 
 
 def _remove_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
-    """The tasks of an array that are left."""
+    """Return the tasks of an array that are left."""
     rest = replace(job.demand, tasks=job.demand.tasks - tasks)
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
 
 
 def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
-    """Whether another node of the group could be what a job waits for."""
+    """Return whether another node of the group could be what a job waits for."""
     if job.named or not pool.fits(job):
         return False
     if not job.features or group.features is None:
@@ -400,7 +400,7 @@ def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
 
 
 def _compute_room(size: int, limits: GroupLimits, left: _JobsLeft) -> tuple[int, str]:
-    """How many instances may be added at most, and what bounds it."""
+    """Return how many instances may be added at most, and what bounds it."""
     room, bound = limits.max_count - size, "max_count"
     if left.adds < room:
         room, bound = left.adds, "adds_per_day"
@@ -495,7 +495,7 @@ def budget_left(
 
 
 def _count_hours(begun: datetime, ended: datetime, now: datetime) -> float:
-    """The part of a stretch that lies within the last 24 hours."""
+    """Return the part of a stretch that lies within the last 24 hours."""
     return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
 
 

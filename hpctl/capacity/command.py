@@ -100,7 +100,7 @@ class AutoscaleView(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """Whether autoscaling is on, and what it may still add."""
+        """Return whether autoscaling is on, and what it may still add."""
         if not self.enabled:
             return "Autoscaling is off (autoscale.enabled): nothing is added or removed."
         observe = "; mode observe: nothing is done" if self.mode == "observe" else ""

@@ -52,7 +52,7 @@ _COMING: Final = (
 
 
 def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
-    """Whether a job could have a node now, and nothing is known against it.
+    """Return whether a job could have a node now, and nothing is known against it.
 
     With `reserved` it may be held by a reservation.
     """
@@ -67,7 +67,7 @@ def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
 
 
 def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
-    """The Slurm nodes of an instance group; of a partition, where there is no provider."""
+    """Yield the Slurm nodes of an instance group; of a partition, where there is no provider."""
     for node in view.scheduler.nodes.values():
         instance = view.instances.get(node.name)
         if instance is not None and instance.group == group and not instance.protected:
@@ -77,13 +77,13 @@ def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | Non
 
 
 def partitions_of(group: str, view: View) -> tuple[str, ...]:
-    """The partitions that a group's living nodes are in."""
+    """Return the partitions that a group's living nodes are in."""
     found = {p for node, _ in nodes_of(group, view) for p in node.partitions}
     return tuple(sorted(found))
 
 
 def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
-    """The jobs that wait for nodes: not those held, delayed, limited or dependent.
+    """Return the jobs that wait for nodes: not those held, delayed, limited or dependent.
 
     And, not to grow for, those of which Slurm has not said yet why they wait.
     """
@@ -115,7 +115,7 @@ def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
 
 
 def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
-    """What autoscaling decides from."""
+    """Return what autoscaling decides from."""
     limits = policy.autoscale.groups
     known = {name: _build_group(name, limits[name], view, policy, now) for name in limits}
     return ScaleView(
@@ -127,7 +127,7 @@ def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
 
 
 def explain_stop(view: View, policy: Policy, now: datetime) -> str:
-    """Why nothing at all may be begun; empty where it may."""
+    """Return why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
     if (pause := find_whole(view.state.pauses, now)) is not None:
@@ -176,14 +176,14 @@ def _build_group(
 
 
 def _is_late(group: str, view: View) -> bool:
-    """Whether the group's last addition waited for its instances in vain."""
+    """Return whether the group's last addition waited for its instances in vain."""
     adds = (c for c in view.state.changes.values() if c.opened.kind is ChangeKind.ADD)
     last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
     return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
 
 
 def _find_resources(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
-    """What a node of the group has; of an empty group, what those had that have left it."""
+    """Return what a node of the group has; of an empty group, what those had that have left it."""
     gone = (rec.node for rec in find_removals(view.state) if rec.group == group)
     left = (view.scheduler.nodes.get(name) for name in gone)
     kept = here or [node for node in left if node is not None]
@@ -242,7 +242,7 @@ def change_facts(
     now: datetime,
     read_results: ReadResults = read_no_results,
 ) -> ChangeFacts:
-    """What is known now of what a change is about. `read_results`: of a burn-in."""
+    """Return what is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
     if about.kind is ChangeKind.BURN_IN:
         job = test_job(change)
@@ -276,7 +276,8 @@ def change_facts(
 
 
 def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
-    """Why a node is not to be tested while it is idle: a job that could use it, or a recovery."""
+    """Return why a node is not to be tested while it is idle: a job that could use it, or a
+    recovery."""
     node = view.scheduler.nodes.get(name) if name is not None else None
     if node is None or name in view.state.open_nodes:
         return f"{name} is under recovery" if node else f"slurmctld does not list {name}"
@@ -303,7 +304,7 @@ def unwanted_size(group: str, policy: Policy) -> str:
 
 
 def find_use(node: SlurmNode, view: View) -> str:
-    """Why a node is not idle, in words; whether it is drained does not matter."""
+    """Return why a node is not idle, in words; whether it is drained does not matter."""
     for job in jobs_on([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:
             return f"job {job.shown} is on {node.name}"

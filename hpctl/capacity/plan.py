@@ -61,7 +61,7 @@ _ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
 
 
 def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
-    """The reservations that should hold other nodes than they do."""
+    """Yield the reservations that should hold other nodes than they do."""
     # What was kept for a group that is no longer in the configuration is dropped.
     ours = [
         name.removeprefix(RESERVATION) for name in view.reservations if name.startswith(RESERVATION)
@@ -114,7 +114,7 @@ def _plan_change(
 
 
 def _is_returning(node: SlurmNode, view: View, policy: Policy) -> bool:
-    """Whether a node is about to be given back: reserved now, no job that waits is quicker.
+    """Return whether a node is about to be given back: reserved now, no job that waits is quicker.
 
     One that is tested before is in the reservation of its test until then.
     """
@@ -143,7 +143,8 @@ def _explain_change(
 def _find_victim(
     group: str, good: Sequence[NodeName], view: View, now: datetime
 ) -> tuple[JobRecovery, list[NodeName]] | None:
-    """The first job that is about to start and short of nodes, and the spares that it gets."""
+    """Return the first job that is about to start and short of nodes, and the spares that it
+    gets."""
     partitions = set(partitions_of(group, view))
     # The flag RESERVED comes seconds after the reservation.
     reserved = {n for names in view.reservations.values() for n in names}
@@ -177,7 +178,7 @@ def _find_victim(
 
 
 def _count_released(rec: JobRecovery, view: View) -> int:
-    """How many spares this recovery has had already."""
+    """Return how many spares this recovery has had already."""
     mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
     return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
 
@@ -199,7 +200,7 @@ def _count_owed(group: str, view: View) -> int:
 
 
 def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
-    """Whether this was refused a moment ago."""
+    """Return whether this was refused a moment ago."""
     return any(
         c.phase is ChangePhase.FAILED
         and c.opened.group == group
@@ -213,8 +214,8 @@ def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: da
 def plan_capacity(
     view: View, policy: Policy, now: datetime, rank_risks: RankRisks
 ) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[InconsistentState, ...]]:
-    """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
-    where hpctl is stopped."""
+    """Return what opens now, and what could not be decided. Nothing in mode observe, on old facts,
+    or where hpctl is stopped."""
     if policy.mode is Mode.OBSERVE or explain_stop(view, policy, now):
         return (), ()
     taken: set[NodeName] = set()
@@ -246,7 +247,8 @@ def plan_capacity(
 
 
 def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
-    """What autoscaling answers for each group; what `hpctl cluster autoscale explain` prints."""
+    """Return what autoscaling answers for each group; what `hpctl cluster autoscale explain`
+    prints."""
     if not policy.autoscale.groups:
         return ()
     return decide_scaling(scale_view(view, policy, now), policy.autoscale, now)
@@ -276,7 +278,7 @@ def _open_scaling(
 def burn_ins(
     view: View, policy: Policy, now: datetime, rank_risks: RankRisks
 ) -> Iterator[ChangeOpened]:
-    """The tests that begin now."""
+    """Yield the tests that begin now."""
     state, wanted = view.state, policy.idle
     running = sum(key.startswith(f"{ChangeKind.BURN_IN} ") for key in state.open_changes)
     if wanted.every_s <= 0 or running >= wanted.at_once:
@@ -312,7 +314,8 @@ def burn_ins(
 
 
 def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
-    """When each node was tested to the end, and when that was last tried: its present instance."""
+    """Return when each node was tested to the end, and when that was last tried: its present
+    instance."""
     tested: dict[NodeName, datetime] = {}
     tried: dict[NodeName, datetime] = {}
     for change in view.state.changes.values():

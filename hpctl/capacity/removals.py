@@ -85,7 +85,7 @@ def find_withdrawn(view: View, policy: Policy, now: datetime) -> Withdrawn:
 
 
 def _open_removals(view: View) -> list[NodeRecovery]:
-    """The open removals, in the order in which they were opened."""
+    """Return the open removals, in the order in which they were opened."""
     recs = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
     return [rec for rec in recs if rec.rule == SCALE_DOWN]
 
@@ -102,7 +102,7 @@ def _find_why(
 
 
 def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
-    """Whether a job waits where the node is."""
+    """Return whether a job waits where the node is."""
     if node is None:
         return ""
     jobs = (w.job for w in list_waiting_jobs(view, now) if set(w.partitions) & set(node.partitions))
@@ -111,7 +111,7 @@ def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
 
 
 def _too_late(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> str:
-    """Whether the node was drained for so long that its deletion is given up."""
+    """Return whether the node was drained for so long that its deletion is given up."""
     deadline = add_seconds(rec.since, policy.autoscale.leave_deadline_s)
     late = now >= in_time(deadline, view.able_since, policy.ages.silent_s)
     return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
@@ -120,7 +120,7 @@ def _too_late(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> s
 def _below_minimum(
     rec: NodeRecovery, open_removals: list[NodeRecovery], view: View, policy: Policy
 ) -> str:
-    """Whether too few would be left: others leave as well, or someone has removed some."""
+    """Return whether too few would be left: others leave as well, or someone has removed some."""
     group, limits = view.provider.groups.get(rec.group), policy.autoscale.groups[rec.group]
     if group is None:
         return ""
@@ -171,8 +171,8 @@ def find_left_closed(
 
 
 def _was_given_up(rec: NodeRecovery, policy: Policy, now: datetime) -> bool:
-    """Whether a removal, or what gives its node back, has ended; and after a failure, some time
-    ago."""
+    """Return whether a removal, or what gives its node back, has ended; and after a failure, some
+    time ago."""
     if not rec.of_capacity or not rec.ended or rec.phase is NodePhase.RETURNED:
         return False
     if rec.trail and rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED:

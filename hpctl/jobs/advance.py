@@ -77,7 +77,8 @@ _Case = Case[JobRecovery, JobFacts]
 
 
 def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
-    """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
+    """Return what the facts make of a job recovery: a move, a step, or waiting. Total, open
+    phases."""
     job = policy.job
     completing = facts.job is not None and facts.job.completing
     queued = facts.job is not None and rec.phase is JobPhase.STARTING and is_queued(facts.job, now)
@@ -96,7 +97,7 @@ _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PRO
 
 
 def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> Move | None:
-    """Whether there is nothing left to treat."""
+    """Return whether there is nothing left to treat."""
     job = facts.job
     if job is None:
         return Move(JobSignal.GONE, "slurmctld does not know the job any more")
@@ -136,14 +137,14 @@ def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
 
 
 def _ended_at_limit(rec: JobRecovery, job: SlurmJob) -> bool:
-    """Whether the run ended at the time limit that is treated."""
+    """Return whether the run ended at the time limit that is treated."""
     treated = rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
     return treated and job.state == TIMED_OUT and job.restarts == rec.attempt.restarts
 
 
 def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
-    """Whether the next run began without a count: slurmctld was killed before it had saved that the
-    former one ran, so it came back with the job in the queue and never having run."""
+    """Return whether the next run began without a count: slurmctld was killed before it had saved
+    that the former one ran, so it came back with the job in the queue and never having run."""
     if rec.phase not in (JobPhase.RELEASED, JobPhase.STARTING) or job.state != "RUNNING":
         return False
     queued = _find_queued(rec)
@@ -168,7 +169,7 @@ def _runs_no_more(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
 
 
 def _find_queued(rec: JobRecovery) -> datetime | None:
-    """When the run was last seen back in the queue; None where it was not."""
+    """Return when the run was last seen back in the queue; None where it was not."""
     return max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
 
 
@@ -317,7 +318,8 @@ def _giving_up(c: _Case) -> Next:
 
 
 def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
-    """What its supervisor reported since it was given up, or had wished to leave: "" if nothing.
+    """Return what its supervisor reported since it was given up, or had wished to leave: "" if
+    nothing.
 
     The requeue may be late: paused, or refused, or in doubt. A mere sign of life takes no wish
     back, and no report helps a run that has lost its batch script.
@@ -366,7 +368,7 @@ def _release_job(c: _Case) -> Next:
 
 
 def _order_step(c: _Case, kind: StepKind) -> Next:
-    """The step again, where its last attempt is of a phase before or may be repeated."""
+    """Return the step again, where its last attempt is of a phase before or may be repeated."""
     last, job = c.last(kind), str(c.rec.attempt.job)
     if last is not None and last.moves < len(c.rec.trail):
         return Do(kind, job, last.attempt + 1, c.rec.over_budget)
@@ -377,13 +379,13 @@ def _order_step(c: _Case, kind: StepKind) -> Next:
 
 
 def _is_accepted(c: _Case, kind: StepKind) -> bool:
-    """Whether slurmctld has accepted this step in this phase."""
+    """Return whether slurmctld has accepted this step in this phase."""
     last = c.last(kind)
     return last is not None and last.moves == len(c.rec.trail) and last.accepted
 
 
 def _make_start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
-    """A START_NOW with what the facts say of where, and how large."""
+    """Return a START_NOW with what the facts say of where, and how large."""
     job, facts = str(c.rec.attempt.job), c.facts
     return Do(
         StepKind.START_NOW, job, attempt, why, facts.exclude, facts.forgive, after_s, facts.elastic
@@ -391,7 +393,7 @@ def _make_start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> 
 
 
 def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
-    """Seconds that the job has to wait still, from now. None for a fault of the hardware."""
+    """Return seconds that the job has to wait still, from now. None for a fault of the hardware."""
     if rec.start_at is None or facts.hardware:
         return 0.0
     return max((rec.start_at - now).total_seconds(), 0.0)
@@ -472,7 +474,8 @@ def _backing_off(c: _Case) -> Next | None:
 
 
 def _in_queue(job: SlurmJob) -> RequeueInterval:
-    """A job that waits for nodes may wait for hours; one that waits for the pass, not long."""
+    """Return a job that waits for nodes may wait for hours; one that waits for the pass, not
+    long."""
     return (
         RequeueInterval.SOON if job.reason in ("", "None", "BeginTime") else RequeueInterval.SLOWLY
     )

@@ -9,7 +9,7 @@ from hpctl.toolkit.arguments import complete_file
 
 
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Names of presets of log rules."""
+    """Return names of presets of log rules."""
     from hpctl.vocabulary.log_presets import PRESETS
 
     return [name for name in PRESETS if name.startswith(incomplete)]

@@ -76,7 +76,7 @@ class ParsedException(Struct, frozen=True):
 
     @property
     def echoes(self) -> bool:
-        """Whether it only says that another process failed, or that a signal came."""
+        """Return whether it only says that another process failed, or that a signal came."""
         return self.name.rpartition(".")[2] in _ECHOES
 
     @property
@@ -87,7 +87,7 @@ class ParsedException(Struct, frozen=True):
 
     @property
     def signature(self) -> str:
-        """The same for the same error in another run."""
+        """Return the same for the same error in another run."""
         return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
 
 
@@ -129,7 +129,8 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
 
 
 def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
-    """The innermost frame of the user's own code, or else the innermost of all; and which it is."""
+    """Return the innermost frame of the user's own code, or else the innermost of all; and which it
+    is."""
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     for path, function in reversed(own or frames):
         return f"{function} ({path.rpartition('/')[2]})", bool(own)
@@ -137,7 +138,7 @@ def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]
 
 
 def mask_variable_parts(text: str) -> str:
-    """A text without addresses, numbers, temporary paths and host addresses."""
+    """Return a text without addresses, numbers, temporary paths and host addresses."""
     for pattern, instead in _VARIES:
         text = pattern.sub(instead, text)
     return " ".join(text.split())[:SIGNATURE_CHARS]
@@ -150,7 +151,8 @@ def strip_control(text: str) -> str:
 
 
 def rank_of(line: str, *, launched: bool = False) -> int | None:
-    """The rank that a line says it is from. `launched`: srun's tasks are launchers of ranks."""
+    """Return the rank that a line says it is from. `launched`: srun's tasks are launchers of
+    ranks."""
     found = _RANK.search(line)
     if found is None and not launched:
         found = _LABEL.match(line)
@@ -259,7 +261,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     policy: RunPolicy,
     again: bool = False,
 ) -> Trouble:
-    """What the end of a run amounts to.
+    """Return what the end of a run amounts to.
 
     `exit_code` is the shell's (128 + n for signal n; Python's -n is understood). `tail` are the
     log's last lines; the last 500 and 64 KiB count. `node` and `rank` are where the first task
@@ -318,7 +320,7 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
 def _add_location(
     trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int
 ) -> Trouble:
-    """The trouble with place and evidence."""
+    """Return the trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
     evidence = "\n".join(lines[hit.begin : hit.line + 3])[-EVIDENCE_CHARS:] if line else ""
     located = replace(
@@ -343,7 +345,7 @@ def _add_location(
 
 
 def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
-    """A network's trouble with the rank that is behind the others, where the lines show one.
+    """Return a network's trouble with the rank that is behind the others, where the lines show one.
 
     torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
     collectives than one that others wait in did not come to it: it hangs, and the network is well.
@@ -419,7 +421,8 @@ _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
 def _find_details(hit: _Hit, lines: Sequence[str]) -> str:
-    """What else the lines of an error say that its reader needs, for the end of a sentence."""
+    """Return what else the lines of an error say that its reader needs, for the end of a
+    sentence."""
     block = lines[max(hit.begin, 0) : hit.line + 1]
     if hit.kind in (TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY):
         for line in block:
@@ -461,8 +464,8 @@ class GpuGrant(Struct, frozen=True):
 
     @property
     def hides_gpus(self) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES leaves no GPU: CUDA ignores its entries from the first
-        invalid one on (CUDA C++ Programming Guide, "CUDA Environment Variables")."""
+        """Return whether CUDA_VISIBLE_DEVICES leaves no GPU: CUDA ignores its entries from the
+        first invalid one on (CUDA C++ Programming Guide, "CUDA Environment Variables")."""
         if self.visible is None:
             return False
         first = self.visible.partition(",")[0].strip()
@@ -473,7 +476,8 @@ class GpuGrant(Struct, frozen=True):
 
 
 def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
-    """A trouble of a program without a GPU, or without the GPU that it asks for, with the cause.
+    """Return a trouble of a program without a GPU, or without the GPU that it asks for, with the
+    cause.
 
     Where the job's environment hides the GPUs the cause is the user's: a crash that names no node.
     Else the node is suspect. Any other trouble is returned as it is.
@@ -505,14 +509,14 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
 
 
 def _describe_grant(grant: GpuGrant) -> str:
-    """What the program could have asked for."""
+    """Return what the program could have asked for."""
     given = f"; Slurm gave {grant.granted} a node" if grant.granted is not None else ""
     visible = f", CUDA_VISIBLE_DEVICES={grant.visible}" if grant.visible is not None else ""
     return f"{given}{visible}"
 
 
 def _bound_lines(tail: Sequence[str]) -> list[str]:
-    """The last lines that count, one line each, without colours."""
+    """Return the last lines that count, one line each, without colours."""
     kept: list[str] = []
     left = TAIL_BYTES
     for text in reversed(tail[-TAIL_LINES:]):
@@ -525,7 +529,8 @@ def _bound_lines(tail: Sequence[str]) -> list[str]:
 
 
 def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
-    """The hit of the lowest tier, and of those the first, among what the run did not survive."""
+    """Return the hit of the lowest tier, and of those the first, among what the run did not
+    survive."""
     hits = [*_lines_that_explain(lines)]
     lived_to = _find_survived_line(
         lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)}
@@ -562,7 +567,7 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
 
 
 def crash_patterns() -> tuple[CrashPattern, ...]:
-    """The rows of crash_patterns.yaml, in their order."""
+    """Return the rows of crash_patterns.yaml, in their order."""
     text = files(__package__).joinpath("crash_patterns.yaml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = yaml.safe_load(text)
     return tuple(
@@ -602,7 +607,7 @@ _NOISE: Final = re.compile(
 
 
 def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
-    """The line up to which the run got over its errors: the last one of them, or 0."""
+    """Return the line up to which the run got over its errors: the last one of them, or 0."""
     ordinary, before, lived_to = 0, -1, 0
     for number, line in enumerate(lines):
         if number in trouble:
@@ -615,7 +620,7 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
 
 
 def _first_observed(lines: Sequence[str]) -> _Root:
-    """The block that torchrun prints below `Root Cause (first observed failure):`."""
+    """Return the block that torchrun prints below `Root Cause (first observed failure):`."""
     values: dict[str, str] = {}
     inside = False
     for line in map(without_label, lines):
@@ -637,7 +642,7 @@ def _first_observed(lines: Sequence[str]) -> _Root:
 def _match_exit_codes(
     policy: RunPolicy, codes: Sequence[int | None]
 ) -> tuple[TroubleKind, str, int] | None:
-    """What one of the exit codes that mean something asks for."""
+    """Return what one of the exit codes that mean something asks for."""
     for code in codes:
         if code is not None and code in policy.final_exit_codes:
             return TroubleKind.FINAL, f"exit code {code} asks not to be run again", code
@@ -652,7 +657,7 @@ def _match_exit_codes(
 
 
 def _explain_unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
-    """Why the command could not be started; empty where it could."""
+    """Return why the command could not be started; empty where it could."""
     for code in codes:
         if code is not None and code in UNSTARTED:
             return f"{UNSTARTED[code]} (exit code {code})"
@@ -681,7 +686,7 @@ def _name_signal(code: int) -> str:
 
 
 def _shell_code(status: int) -> int:
-    """The shell's exit code of a status as Python has it (-n for signal n)."""
+    """Return the shell's exit code of a status as Python has it (-n for signal n)."""
     return 128 - status if status < 0 else status
 
 
@@ -692,7 +697,7 @@ def _srun_codes(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
-    """What the first line that matches captures."""
+    """Return what the first line that matches captures."""
     for line in lines:
         if found := pattern.search(line):
             return next(filter(None, found.groups()), "")
@@ -700,7 +705,7 @@ def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
 
 
 def _shorten_host(host: str) -> NodeName | None:
-    """A host's short name, as Slurm calls nodes; None for an address."""
+    """Return a host's short name, as Slurm calls nodes; None for an address."""
     if not host or re.fullmatch(r"[\d.:]+", host):
         return None
     return NodeName(host.partition(".")[0])

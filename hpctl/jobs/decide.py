@@ -66,7 +66,8 @@ def decide(
     means: RestartMeans,
     now: datetime,
 ) -> RunDecision:
-    """The answer to one trouble, given what was done before. Total; time and history are values.
+    """Return the answer to one trouble, given what was done before. Total; time and history are
+    values.
 
     An END or a HOLD in the past starts the count afresh: a person has looked, and had the job run
     again.
@@ -108,7 +109,7 @@ def decide(
 
 
 def _make_stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
-    """The answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
+    """Return the answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
     prefix = "hpctl: " if action is Action.HOLD else ""
     text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
     return RunDecision(action, _fold_line(f"{prefix}{text}"), save_first_s=save_s)
@@ -117,7 +118,7 @@ def _make_stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> 
 def worth_growing(
     policy: RunPolicy, have: int, could: int, remaining_s: float, restart_cost_s: float
 ) -> bool:
-    """Whether a smaller run should start again on more nodes, at its next checkpoint.
+    """Return whether a smaller run should start again on more nodes, at its next checkpoint.
 
     `remaining_s` is how long it still has to run on the `have` nodes, `restart_cost_s` what one
     restart takes from fault to first new step. The work is taken to divide evenly by nodes; that
@@ -180,8 +181,8 @@ def _list_restarts(past: Sequence[PastTrouble]) -> list[PastTrouble]:
 def _list_rungs(
     treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
 ) -> tuple[Action, ...]:
-    """What is left of the ladder, at least its last rung; then, where it never stops the job, what
-    was tried."""
+    """Return what is left of the ladder, at least its last rung; then, where it never stops the
+    job, what was tried."""
     ladder, at = treatment.ladder, 0
     for before in fruitless:
         other_node = None not in (before.trouble.node, trouble.node) and (
@@ -205,7 +206,7 @@ def _over_budget(
     trouble: Trouble,
     now: datetime,
 ) -> str:
-    """Which budget forbids another restart, in words; empty for none."""
+    """Return which budget forbids another restart, in words; empty for none."""
     lately = _count_recent_restarts(policy, past, now)
     if trouble.kind in UNPLANNED and lately >= policy.restarts:
         return f"{lately} restarts in {_format_span(policy.window_s)}"
@@ -225,7 +226,7 @@ def _over_budget(
 
 
 def list_unreachable(policy: RunPolicy) -> list[str]:
-    """What the treatments promise and the budgets never let happen, one line each."""
+    """Return what the treatments promise and the budgets never let happen, one line each."""
     found = []
     for kind, treatment in sorted(policy.treatments.items()):
         rungs = [rung for rung in treatment.ladder if rung in RESTARTS]
@@ -262,7 +263,7 @@ def _list_leaves(
     means: RestartMeans,
     now: datetime,
 ) -> Iterator[_NodeExclusion]:
-    """The nodes to stay off; then, for a run that could not go on so, always one fewer.
+    """Yield the nodes to stay off; then, for a run that could not go on so, always one fewer.
 
     Who is proven bad is always among them. A suspicion ends with the window, or when the node
     was replaced or repaired.
@@ -327,7 +328,7 @@ def _choose_size(policy: RunPolicy, means: RestartMeans, leave: _NodeExclusion) 
 def _compute_wait(
     policy: RunPolicy, treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
 ) -> float:
-    """Seconds before the restart. The jitter comes from the values, so replays agree."""
+    """Return seconds before the restart. The jitter comes from the values, so replays agree."""
     again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_restarts(fruitless))
     if not treatment.backoff or not again:
         return 0.0
@@ -348,7 +349,7 @@ def _describe_budget_use(
     trouble: Trouble,
     now: datetime,
 ) -> str:
-    """How much of the budgets this restart uses up."""
+    """Return how much of the budgets this restart uses up."""
     again = len(_list_restarts(fruitless)) + 1
     reason = f"restart {again} of {policy.without_progress} without progress"
     if trouble.kind not in UNPLANNED:
@@ -358,7 +359,7 @@ def _describe_budget_use(
 
 
 def _format_span(seconds: float) -> str:
-    """A length of time for a person: `24 h`."""
+    """Return a length of time for a person: `24 h`."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= length and seconds % length == 0:
             return f"{seconds / length:g} {unit}"

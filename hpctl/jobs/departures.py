@@ -37,6 +37,7 @@ def had_left(job: SlurmJob, node: NodeName, fault: datetime, view: View) -> bool
 
 
 def _began_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
-    """Whether the last run of a job began in a span of time, also where it was requeued since."""
+    """Return whether the last run of a job began in a span of time, also where it was requeued
+    since."""
     start = job.ran_from or job.start
     return start is not None and since <= start <= until

@@ -100,7 +100,7 @@ def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
 
 
 def is_in_service(node: NodeName, view: View) -> bool:
-    """Whether a node is in service, its slurmd answers, and nothing treats it."""
+    """Return whether a node is in service, its slurmd answers, and nothing treats it."""
     slurm = view.scheduler.nodes.get(node)
     if slurm is None or node in view.state.open_nodes:
         return False
@@ -118,8 +118,8 @@ def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
 
 
 def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: View) -> bool:
-    """Whether a job of so many nodes could start without these, as far as Slurm tells what it
-    asks for.
+    """Return whether a job of so many nodes could start without these, as far as Slurm tells what
+    it asks for.
 
     Where it could not, slurmctld would give it Reason BadConstraints and priority 0, and only a
     change of its ExcNodeList would take those back. A node under treatment is drained anyway.
@@ -134,7 +134,7 @@ def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: Vie
 
 
 def _another_since(node: NodeName, at: datetime, view: View) -> bool:
-    """Whether a node was treated to the end since, or has booted: nothing old runs there."""
+    """Return whether a node was treated to the end since, or has booted: nothing old runs there."""
     rid = view.state.last_of_node.get(node)
     treated = rid is not None and view.state.nodes[rid].ended
     slurm = view.scheduler.nodes.get(node)

@@ -23,7 +23,7 @@ PASS_S = 0.5
 
 
 def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
-    """What is known now of the job that a recovery treats."""
+    """Return what is known now of the job that a recovery treats."""
     cause = view.state.nodes.get(rec.cause)
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
     kept = any(n is not None and n.closed and (reason_owner(n.reason) or mark_of(n)) for n in bad)
@@ -78,7 +78,7 @@ def _find_newest_report(rec: JobRecovery, view: View) -> JobReport | None:
 
 
 def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
-    """What the supervisor of the run that follows the treated one wishes; "": nothing."""
+    """Return what the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
     event = last_report(job.id, job.restarts, view)
@@ -90,7 +90,8 @@ def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -
 
 
 def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
-    """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
+    """Return whether the cause's node will be set DOWN: not while a job there cannot be
+    requeued."""
     if not is_urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
         return False
     if cause.of_maintenance or cause.node in view.maintenance:
@@ -125,7 +126,8 @@ def _is_dynamic(node: NodeName, view: View) -> bool:
 
 
 def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
-    """How many nodes it needs at least: more than it ran on where its owner had shrunk it."""
+    """Return how many nodes it needs at least: more than it ran on where its owner had shrunk
+    it."""
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
         return ruled.policy.nodes[0]

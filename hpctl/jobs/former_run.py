@@ -21,7 +21,7 @@ def describe_former_end(state: State, job: JobId, restarts: int) -> str:
 
 
 def _is_of(rec: JobRecovery, job: JobId, restarts: int) -> bool:
-    """Whether a recovery treats the end of that run."""
+    """Return whether a recovery treats the end of that run."""
     if (rec.attempt.job, rec.attempt.restarts) != (job, restarts):
         return False
     return not rec.lift and (bool(rec.note) or rec.phase is not JobPhase.CANCELLED)

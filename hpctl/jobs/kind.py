@@ -29,7 +29,7 @@ def advance_jobs(
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
 ) -> Answers:
-    """What each open recovery of a job does next."""
+    """Return what each open recovery of a job does next."""
     state = view.state
 
     def answer_job(rec: JobRecovery) -> RecoveryAnswer:
@@ -66,7 +66,7 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
 def _jobs_of(
     decisions: Sequence[JobRecoveryOpened | HoldNoted], flaws: Sequence[InconsistentState]
 ) -> set[JobId]:
-    """The jobs that are decided on, or whose decision failed."""
+    """Return the jobs that are decided on, or whose decision failed."""
     return {job_of(d) for d in decisions} | {JobId(parse_count(flaw.target)) for flaw in flaws}
 
 

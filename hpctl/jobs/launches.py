@@ -70,7 +70,8 @@ def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> It
 
 
 def _is_waiting(job: SlurmJob, view: View) -> bool:
-    """Whether a job waits that slurmctld may have requeued for its launch, seen on no node."""
+    """Return whether a job waits that slurmctld may have requeued for its launch, seen on no
+    node."""
     if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
         return False
     if job.id in view.state.open_jobs or view.aside(job.id):
@@ -79,7 +80,8 @@ def _is_waiting(job: SlurmJob, view: View) -> bool:
 
 
 def _failed_there(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
-    """Whether the time at which a job was requeued is that of a launch that a node failed."""
+    """Return whether the time at which a job was requeued is that of a launch that a node
+    failed."""
     if not set(job.partition.split(",")) & set(node.partitions):
         return False
     drain = last_step(rec.steps, StepKind.DRAIN)

@@ -92,7 +92,8 @@ def _strip_progress(trouble: Trouble | None) -> Trouble | None:
 def run_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
-    """What becomes of every run that went wrong. `taken`: jobs that a node's fault explains."""
+    """Return what becomes of every run that went wrong. `taken`: jobs that a node's fault
+    explains."""
 
     def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
@@ -115,7 +116,7 @@ def run_decisions(
 
 
 def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
-    """The job that a decision about a run is about."""
+    """Return the job that a decision about a run is about."""
     if isinstance(decision, HoldNoted):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
@@ -141,7 +142,7 @@ def _is_treated(case: RunCase, view: View) -> bool:
 
 
 def _cut_short(rec: JobRecovery, case: RunCase) -> bool:
-    """Whether a recovery was canceled because the run reached its time limit meanwhile."""
+    """Return whether a recovery was canceled because the run reached its time limit meanwhile."""
     at_limit = case.trouble.kind is TroubleKind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
     return at_limit and (rec.trouble is None or rec.trouble.kind is not TroubleKind.TIME_LIMIT)
 
@@ -237,7 +238,7 @@ HUNG: Final = RuleId("run-hang")
 
 
 def found_hanging(job: SlurmJob, state: State) -> bool:
-    """Whether this run hung when a daemon last looked: it is treated for that, or held."""
+    """Return whether this run hung when a daemon last looked: it is treated for that, or held."""
     rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
     if rec is not None and rec.hang and rec.attempt == job.attempt:
         return True
@@ -280,12 +281,13 @@ def _decide_hang(
 
 
 def _was_tried(rec: JobRecovery) -> bool:
-    """Whether it did what `hangs` says: one that was called off did nothing, but a dump ends so."""
+    """Return whether it did what `hangs` says: one that was called off did nothing, but a dump ends
+    so."""
     return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
 
 
 def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
-    """What the owner of a held job reads in its Comment (`squeue -o %k`)."""
+    """Return what the owner of a held job reads in its Comment (`squeue -o %k`)."""
     why = answer.why.removeprefix("hpctl: ")
     return f"hpctl: {why}; held for you to look (scontrol release {job.shown} lets it go on)"
 
@@ -293,7 +295,7 @@ def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
 def _choose_answer(
     job: SlurmJob, case: RunCase, policy: RunPolicy, view: View, now: datetime
 ) -> RunDecision:
-    """The supervisor's own answer, less the time that has passed; else the policy's.
+    """Return the supervisor's own answer, less the time that has passed; else the policy's.
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
     """
@@ -316,7 +318,8 @@ def _choose_answer(
 
 
 def _find_means(job: SlurmJob, past: Sequence[PastTrouble], view: View) -> RestartMeans:
-    """What a requeue could get. A node that was lost, or treated, and serves again has healed."""
+    """Return what a requeue could get. A node that was lost, or treated, and serves again has
+    healed."""
     usable = usable_nodes(job, view)
     healed = {
         p.trouble.node

@@ -28,7 +28,7 @@ _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArra
 def job_decisions(
     view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
 ) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
-    """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
+    """Return the jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
     decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
     flaws: dict[int, InconsistentState] = {}
     for node in sorted(here):
@@ -116,7 +116,7 @@ def _is_treated(
 
 
 def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
-    """The attempt of a job that a node's fault hit, or None where it hit none."""
+    """Return the attempt of a job that a node's fault hit, or None where it hit none."""
     if job.running:
         may_run_on = not is_urgent(cause, view) or cause.phase not in (
             NodePhase.OPEN,
@@ -141,7 +141,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
 
 
 def _of_maintenance(rec: JobRecovery, view: View) -> bool:
-    """Whether a maintenance window moved the job, which no budget of restarts counts."""
+    """Return whether a maintenance window moved the job, which no budget of restarts counts."""
     cause = view.state.nodes.get(rec.cause)
     return cause is not None and cause.of_maintenance
 

@@ -36,7 +36,7 @@ def _format_event(played: PlayedEvent) -> str:
 
 
 def _format_reason(played: PlayedEvent) -> str:
-    """The reason, with everything else that the answer says."""
+    """Return the reason, with everything else that the answer says."""
     parts = [played.why]
     if played.save_first_s:
         parts.append(f"saves first, at most {played.save_first_s:g} s")
@@ -98,7 +98,7 @@ class CheckedFile(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """What was found, in a word or two."""
+        """Return what was found, in a word or two."""
         if self.problems:
             return f"{len(self.problems)} problem(s)"
         return "valid, but" if self.notes else "fine"
@@ -257,7 +257,8 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
 
 
 def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
-    """The cluster's layers; none where this machine has no configuration and none was named."""
+    """Return the cluster's layers; none where this machine has no configuration and none was
+    named."""
     if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
         output.echo(
             f"hpctl: no {config} on this machine: the cluster's and the partition's policy are not"
@@ -306,7 +307,7 @@ def _list_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, .
 
 
 def _format_value(value: object) -> str:
-    """A value as a person would write it in the file."""
+    """Return a value as a person would write it in the file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -77,7 +77,8 @@ class Scenario(Struct, frozen=True):
 
     @property
     def cluster(self) -> tuple[NodeName, ...]:
-        """All nodes: the job's, its spares, then the pool; n1, n2, ... where none are named."""
+        """Return all nodes: the job's, its spares, then the pool; n1, n2, ... where none are
+        named."""
         pool = self.nodes if self.pool is None else self.pool
         count = self.nodes + self.spares + pool
         return tuple(map(NodeName, self.names or (f"n{i}" for i in range(1, count + 1))))
@@ -123,7 +124,7 @@ class _RehearsedRun(Struct):
 
 
 def play_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[PlayedEvent, ...]:
-    """The scenario's events in the order of their times, each with its answer. Pure."""
+    """Return the scenario's events in the order of their times, each with its answer. Pure."""
     size = scenario.nodes
     run = _RehearsedRun(
         policy,
@@ -237,7 +238,7 @@ def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Pl
 
 
 def _after_return(run: _RehearsedRun) -> tuple[str, str]:
-    """What the run does with the nodes that are back, and why."""
+    """Return what the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
         _allocate_again(run, ())
         return "none", "the job that waited for nodes starts"
@@ -257,5 +258,5 @@ def _after_return(run: _RehearsedRun) -> tuple[str, str]:
 
 
 def count_restarts(played: Sequence[PlayedEvent]) -> int:
-    """How many of the answers ran the program again."""
+    """Return how many of the answers ran the program again."""
     return sum(one.action in RESTARTS for one in played)

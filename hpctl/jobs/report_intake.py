@@ -73,7 +73,7 @@ Take = Callable[[JobReport, int, datetime], job_wire.JobReportAck]
 def make_route(
     take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry
 ) -> Route:
-    """The route for the intake's application."""
+    """Return the route for the intake's application."""
     jobs = _JobReportEndpoint(take, clock, registry)
     refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
     return proved_route(
@@ -96,7 +96,7 @@ class _JobReportEndpoint:
         self._taken = Counter("hpctl_job_reports", "Job reports taken.", registry=registry)
 
     async def event(self, body: bytes, credential: munge.Credential) -> bytes:
-        """The answer to one report. Raises Refusal."""
+        """Return the answer to one report. Raises Refusal."""
         taken = await self._handle_report(
             decode_body(job_wire.decode_job_report, body), len(body), credential.uid
         )
@@ -216,7 +216,8 @@ class JobReportHandler:
         return room
 
     def news(self) -> list[JobReported]:
-        """The reports since the last time: in the journal already, not yet in the loop's state."""
+        """Return the reports since the last time: in the journal already, not yet in the loop's
+        state."""
         found = []
         while not self._news.empty():
             found.append(self._news.get())

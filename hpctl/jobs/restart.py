@@ -40,12 +40,13 @@ class RestartWay(Enum):
 
     @property
     def has_supervisor(self) -> bool:
-        """Whether a supervisor in the job restarts what ends, and the daemon leaves that to it."""
+        """Return whether a supervisor in the job restarts what ends, and the daemon leaves that to
+        it."""
         return self is not RestartWay.REQUEUE
 
     @property
     def has_launcher(self) -> bool:
-        """Whether launchers restart ranks within their step."""
+        """Return whether launchers restart ranks within their step."""
         return self in (RestartWay.PROCESS, RestartWay.IN_PROCESS)
 
 

@@ -74,7 +74,7 @@ class ResumeView(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The same for a person."""
+        """Return the same for a person."""
         before = f", the newest complete checkpoint at or before step {self.from_step}"
         found = [
             f"job {self.job}: its next run resumes from step {self.step}"
@@ -213,7 +213,7 @@ def _mark_of(view: ResumeView) -> CheckpointMark:
 
 
 def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
-    """The one job that an id names. Raises HpctlError, UsageError, Unavailable."""
+    """Return the one job that an id names. Raises HpctlError, UsageError, Unavailable."""
     from hpctl.engine.adapters import make_scheduler
 
     asked = parse_job_id(text)
@@ -235,7 +235,8 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
 
 
 def _refuse_others(job: SlurmJob, text: str) -> Registration:
-    """How the job is registered. Raises HpctlError for a job that cannot go back, or may not."""
+    """Return how the job is registered. Raises HpctlError for a job that cannot go back, or may
+    not."""
     if os.geteuid() not in (0, job.uid):
         raise HpctlError(
             f"job {text} is of {job.user or f'user {job.uid}'}", "Ask its owner, or do it as root."
@@ -281,7 +282,7 @@ def _directory_of(job: SlurmJob, registered: Registration) -> Path:
 def _find_place(
     directory: Path, registered: Registration, step: int
 ) -> tuple[CompleteCheckpoint, tuple[str, ...]]:
-    """The checkpoint to resume from, and those after it. Raises HpctlError."""
+    """Return the checkpoint to resume from, and those after it. Raises HpctlError."""
     from hpctl.checkpoints import search
     from hpctl.checkpoints.mark_command import name_steps
     from hpctl.checkpoints.patterns import parse_patterns

@@ -26,7 +26,7 @@ def find_action(rec: JobRecovery) -> Action:
 
 
 def find_trouble(rec: JobRecovery) -> Trouble:
-    """What went wrong; for a node's fault, as the run felt it."""
+    """Return what went wrong; for a node's fault, as the run felt it."""
     if rec.trouble is not None:
         return rec.trouble
     node = rec.bad_nodes[0] if rec.bad_nodes else None
@@ -116,13 +116,15 @@ def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy
 
 
 def _find_request(job: SlurmJob, view: View) -> JobReported | None:
-    """The newest word of this run, where it is a wish: a later word takes an older wish back."""
+    """Return the newest word of this run, where it is a wish: a later word takes an older wish
+    back."""
     event = last_report(job.id, job.restarts, view)
     return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 
 
 def _given_up(job: SlurmJob, view: View) -> JobReported | None:
-    """The report by which the supervisor of this run gave it up; None where there is none."""
+    """Return the report by which the supervisor of this run gave it up; None where there is
+    none."""
     event = last_report(job.id, job.restarts, view)
     return event if event is not None and event.report.action is Action.END else None
 
@@ -214,8 +216,8 @@ def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
 
 
 def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
-    """What a run of a job ended of: what its script has read in its log, where Slurm does not know
-    better, else what Slurm's state and exit code say. `restarts`: which run."""
+    """Return what a run of a job ended of: what its script has read in its log, where Slurm does
+    not know better, else what Slurm's state and exit code say. `restarts`: which run."""
     seen = _ended_badly(job, view, now)
     event = last_report(job.id, restarts, view)
     told = event.report.trouble if event is not None and event.report.tells_cause else None
@@ -230,7 +232,7 @@ def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> 
 
 
 def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
-    """What Slurm's state and exit code say of a run that ended."""
+    """Return what Slurm's state and exit code say of a run that ended."""
     policy = view.ruled.get(job.id, Ruled()).policy
     code, _, number = job.exit_code.partition(":")
     signalled = parse_count(number)
@@ -273,7 +275,7 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
 
 
 def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
-    """Whether the node of the batch script is DOWN, or was about to be, or left the job.
+    """Return whether the node of the batch script is DOWN, or was about to be, or left the job.
 
     Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
     before the DOWN that killed it.

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
-    """The same sbatch, with a job that resumes."""
+    """Return the same sbatch, with a job that resumes."""
     from hpctl.jobs.sbatch import command
 
     line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
@@ -51,7 +51,8 @@ def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
 
 
 def _rewrite_srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
-    """The step under a supervisor. What would only come out when that starts comes out now."""
+    """Return the step under a supervisor. What would only come out when that starts comes out
+    now."""
     for name in ("hpctl.jobs.run.command", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
     from hpctl.jobs.run.settings import read_settings

@@ -102,7 +102,7 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """What HyperPod's health agent asks for: the Reason, which is not ours then."""
+        """Return what HyperPod's health agent asks for: the Reason, which is not ours then."""
         return mark_of(self.slurm)
 
 
@@ -166,7 +166,7 @@ def resolve_answer(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") 
 
 
 def _is_mark_noted(rec: NodeRecovery) -> bool:
-    """Whether the mark that the node bears is written down: none came since we closed it.
+    """Return whether the mark that the node bears is written down: none came since we closed it.
 
     By count and not by time: clocks are set back.
     """
@@ -175,7 +175,7 @@ def _is_mark_noted(rec: NodeRecovery) -> bool:
 
 
 def _choose_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
-    """A replacement where the reboot that we are about to order would not be enough."""
+    """Return a replacement where the reboot that we are about to order would not be enough."""
     early = (
         rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
     )
@@ -189,7 +189,7 @@ def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
-    """Whether a mark that came while we rebooted the node asks for its replacement still.
+    """Return whether a mark that came while we rebooted the node asks for its replacement still.
 
     Our drain has taken that mark off since, so the node itself does not tell. In mode assist the
     service acts on its marks.
@@ -290,7 +290,8 @@ _UNDER_REMEDY = (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
 
 
 def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
-    """Whether the node serves again as another boot or instance than the one that was treated."""
+    """Return whether the node serves again as another boot or instance than the one that was
+    treated."""
     node, instance = facts.slurm, facts.instance
     if rec.phase not in _UNDER_REMEDY or node is None or not node.in_service:
         return False
@@ -328,6 +329,6 @@ def _limit_closings(c: NodeCase) -> int:
 
 
 def make_repeat(policy: Policy) -> Repeat:
-    """How a step of a node recovery is repeated."""
+    """Return how a step of a node recovery is repeated."""
     node = policy.node
     return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)

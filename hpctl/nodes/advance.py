@@ -68,7 +68,8 @@ def advance(
     now: datetime,
     testing: NodeTesting = NO_TESTING,
 ) -> Next:
-    """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
+    """Return what the facts make of a recovery: a move, a step, or waiting. Total over open
+    phases."""
     held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
     ends = held_until(rec, policy) if held else deadline_of(rec, policy)
     deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
@@ -88,7 +89,7 @@ def advance(
 
 
 def _advance_phase(c: NodeCase, testing: NodeTesting) -> Next:
-    """What the phase of a recovery asks for."""
+    """Return what the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
         found = _look_after_maintenance(c) if c.rec.of_maintenance else None
@@ -101,8 +102,8 @@ def _advance_phase(c: NodeCase, testing: NodeTesting) -> Next:
 
 
 def _too_late(c: NodeCase) -> NodeSignal:
-    """What a wait that was too long means: a reset or reboot of ours in vain, where a stronger
-    remedy is left. Of a node that Slurm has powered down it says nothing."""
+    """Return what a wait that was too long means: a reset or reboot of ours in vain, where a
+    stronger remedy is left. Of a node that Slurm has powered down it says nothing."""
     rec, node = c.rec, c.facts.slurm
     if node is not None and node.powered_down:
         return NodeSignal.DEADLINE
@@ -310,7 +311,7 @@ def _apply_remedy(c: NodeCase) -> Next:
 
 
 def _find_effect(c: NodeCase) -> Move | None:
-    """What shows that the service has the order, or acts on the instance already."""
+    """Return what shows that the service has the order, or acts on the instance already."""
     sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_order(c.rec)
     if c.rec.remedy is Remedy.DELETE:
         return _find_deletion(c)
@@ -328,7 +329,7 @@ def _find_effect(c: NodeCase) -> Move | None:
 
 
 def _find_deletion(c: NodeCase) -> Move | None:
-    """What shows that an instance was deleted, or never will be, by an order in doubt."""
+    """Return what shows that an instance was deleted, or never will be, by an order in doubt."""
     left, listed = _left_cluster(c), c.facts.listed
     if left is not None and left.signal is NodeSignal.INSTANCE_GONE:
         lost = "the reply was lost; " if find_order(c.rec) else ""
@@ -409,7 +410,7 @@ def _advance_remedying(c: NodeCase) -> Next:
 
 
 def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
-    """The generation that follows the one treated, if one is there to be seen.
+    """Return the generation that follows the one treated, if one is there to be seen.
 
     The agent's own word (new boot id, perhaps new instance id) is the proof, unless the cloud
     still calls that instance the old one.
@@ -468,8 +469,8 @@ def _advance_rejoining(c: NodeCase) -> Next:
 
 
 def _registered_anew(c: NodeCase) -> bool:
-    """Whether another slurmd speaks for a node that was set DOWN: with ReturnToService 0 or 1
-    slurmctld leaves it so, and only a RESUME ends that."""
+    """Return whether another slurmd speaks for a node that was set DOWN: with ReturnToService 0 or
+    1 slurmctld leaves it so, and only a RESUME ends that."""
     node, ordered = c.facts.slurm, c.last(ORDERS.get(c.rec.remedy, StepKind.REBOOT))
     if not c.policy.attended or node is None or node.slurmd_start is None or ordered is None:
         return False

@@ -66,7 +66,7 @@ def settle_order(c: NodeCase) -> Next | None:
 
 
 def _sign_of_order(c: NodeCase) -> str:
-    """What the instance shows of an order whose reply was lost; empty for nothing."""
+    """Return what the instance shows of an order whose reply was lost; empty for nothing."""
     instance = c.facts.instance
     if instance is None:
         return ""

@@ -60,7 +60,7 @@ class SearchResult(Struct, frozen=True):
 def search_culprits(
     suspects: Sequence[NodeName], done: Sequence[Round], healthy: Sequence[NodeName] = ()
 ) -> NextRound | SearchResult:
-    """The next round, or the verdict. `healthy`: partners that are not suspected.
+    """Return the next round, or the verdict. `healthy`: partners that are not suspected.
 
     Raises ValueError with fewer than two nodes.
     """
@@ -85,12 +85,12 @@ def search_culprits(
 
 
 def most_rounds(nodes: int) -> int:
-    """How many rounds a search among so many nodes takes at most."""
+    """Return how many rounds a search among so many nodes takes at most."""
     return ceil(log2(nodes)) + 2
 
 
 def judge_round(figures: Mapping[Group, float | None]) -> Round:
-    """The results of a round from its groups' figures (more is better); None: it gave none.
+    """Return the results of a round from its groups' figures (more is better); None: it gave none.
 
     A group is slow by the others of its size: by their upper median, of two groups by the better.
     """
@@ -102,7 +102,8 @@ def judge_round(figures: Mapping[Group, float | None]) -> Round:
 
 
 def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, float]:
-    """How likely each node is bad, by all tests: messages between tests and nodes, in log odds."""
+    """Return how likely each node is bad, by all tests: messages between tests and nodes, in log
+    odds."""
     odds = {node: log(p / (1 - p)) for node, p in prior.items()}
     evidence = {(t, n): 0.0 for t, test in enumerate(tests) for n in test.nodes}
     total = dict(odds)
@@ -141,7 +142,8 @@ def _count_failures(node: NodeName, done: Sequence[Round]) -> int:
 def _pair_nodes(
     nodes: Sequence[NodeName], believed: Beliefs, done: Sequence[Round]
 ) -> tuple[Group, ...]:
-    """The most suspect with the least, no two that have met; an odd node joins the last pair."""
+    """Return the most suspect with the least, no two that have met; an odd node joins the last
+    pair."""
     met = {frozenset((a, b)) for r in done for g in r for a in g.nodes for b in g.nodes if a != b}
     order = sorted(nodes, key=lambda n: -believed[n]) if done else list(nodes)
     groups: list[list[NodeName]] = []

@@ -132,7 +132,7 @@ def _preview_job_cancellation(w: World, rec: JobRecovery) -> DecisionView:
 
 
 def _find_jobs(w: World, node: NodeName) -> list[SlurmJob]:
-    """The jobs that run on a node, or that leave it now; by id."""
+    """Return the jobs that run on a node, or that leave it now; by id."""
     if w.slurm is None:
         return []
     here = jobs_on([node], w.slurm.jobs)[node]
@@ -154,13 +154,13 @@ def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: Policy) -> str:
 
 
 def _must_confirm(yes: bool) -> bool:
-    """Whether a question comes first: who is at a terminal is asked. A script is not, because
-    neither command was ever confirmed there."""
+    """Return whether a question comes first: who is at a terminal is asked. A script is not,
+    because neither command was ever confirmed there."""
     return not yes and sys.stdin.isatty()
 
 
 def _read_world(config: str, *, jobs: bool) -> World:
-    """The daemon's world, with Slurm's jobs where they are shown."""
+    """Return the daemon's world, with Slurm's jobs where they are shown."""
     loaded: Config = config_loading.load_config(config)
     return gather_world(loaded, output.now(), slurm=jobs)
 
@@ -243,7 +243,7 @@ def cancel(
 
 
 def open_recovery(w: World, name: str) -> str:
-    """The id of the open recovery that an id, a node or a job names. Else a usage error."""
+    """Return the id of the open recovery that an id, a node or a job names. Else a usage error."""
     rid: RecoveryId | None = RecoveryId(name)
     still_open = {*w.state.open_nodes.values(), *w.state.open_jobs.values()}
     if rid not in still_open:

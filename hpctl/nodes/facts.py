@@ -18,7 +18,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 def node_facts(
     rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: Policy, now: datetime
 ) -> NodeFacts:
-    """What is known now of the node that a recovery treats. `here`: the jobs on it."""
+    """Return what is known now of the node that a recovery treats. `here`: the jobs on it."""
     health = view.health.get(rec.node)
     held_by = find_hold(rec, view)
     completing = tuple(j for j in here if rec.node in j.completing_nodes and not j.running)
@@ -49,7 +49,7 @@ def node_facts(
 
 
 def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | None:
-    """When the window begins that the node makes room for; None where none is to begin."""
+    """Return when the window begins that the node makes room for; None where none is to begin."""
     starts = [
         window.opened.start
         for window in view.state.windows
@@ -61,7 +61,8 @@ def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | Non
 def _find_stuck_job(
     completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime
 ) -> str:
-    """The first of these jobs that has been COMPLETING for too long, where DOWN frees all."""
+    """Return the first of these jobs that has been COMPLETING for too long, where DOWN frees
+    all."""
     late = find_completing(completing, policy.job.completing_deadline_s, now)
     if not late or not all(is_freed_by_down(job, view.scheduler) for job in completing):
         return ""
@@ -69,7 +70,7 @@ def _find_stuck_job(
 
 
 def _left_in(rec: NodeRecovery, view: View) -> str:
-    """The reservation in which an earlier recovery of the node has left it."""
+    """Return the reservation in which an earlier recovery of the node has left it."""
     holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
     if not holding or rec.phase is not NodePhase.VERIFYING:
         return ""
@@ -81,6 +82,6 @@ def _left_in(rec: NodeRecovery, view: View) -> str:
 
 
 def _find_test_job(rec: NodeRecovery, view: View) -> SlurmJob | None:
-    """The job of its newest test."""
+    """Return the job of its newest test."""
     job = test_reservation.find_test_job(rec) if rec.phase in IN_TEST else None
     return view.scheduler.jobs.get(job) if job is not None else None

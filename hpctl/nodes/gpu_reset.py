@@ -230,7 +230,7 @@ class Reset:
         return self._run_command((str(program.path), *arguments), within_s, program.environment)
 
     def _try_command(self, command: Sequence[str]) -> ProbeResult | None:
-        """What a program of the machine answers; None where it is not there, or hangs."""
+        """Return what a program of the machine answers; None where it is not there, or hangs."""
         program = str(self._root / command[0].lstrip("/"))
         return self._run_command((program, *command[1:]), LIMIT_S, {})
 
@@ -257,7 +257,7 @@ def _job_of(jobs: ProcessJobs, pid: int) -> str:
 
 
 def _extract_message(answer: ProbeResult) -> str:
-    """The driver's own words, on one line."""
+    """Return the driver's own words, on one line."""
     text = " ".join((answer.out + " " + answer.err).split())
     return text[:240] or f"nvidia-smi ended with {answer.exit_code}"
 

@@ -75,8 +75,8 @@ def make_node_kind(
     def find_candidates(
         view: View, policy: Policy, treated: Collection[NodeName], now: datetime
     ) -> list[Candidate]:
-        """Nodes that are not assessed faulty: those that failed a burn-in, that keep a job from its
-        restart, or that are to be tested."""
+        """Return nodes that are not assessed faulty: those that failed a burn-in, that keep a job
+        from its restart, or that are to be tested."""
         burned = testing.find_burned(view, treated)
         treated = {*treated, *(candidate.node.name for candidate in burned)}
         stuck = find_stuck(view, policy, treated, now)
@@ -89,7 +89,8 @@ def make_node_kind(
 
 
 def _exclude_rules(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment | None:
-    """An assessment without the faults that are a mass event's: they say nothing of this node."""
+    """Return an assessment without the faults that are a mass event's: they say nothing of this
+    node."""
     if judged is None or not rules or not rules.issuperset(judged.faults):
         return judged
     out_of_reach = not REACH_RULES.isdisjoint(rules)
@@ -119,14 +120,14 @@ _CHECKED: Final = (NodePhase.VERIFYING, NodePhase.ACCEPTING)
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
-    """The facts with what the mass event that `why` tells of means for this one."""
+    """Return the facts with what the mass event that `why` tells of means for this one."""
     if why and rec.rule in OWN_HARDWARE:
         return facts
     return replace(facts, correlated=why or passed_by_itself(rec, facts))
 
 
 def _was_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:
-    """Whether a gate has held the remedy of a recovery since its phase began, until now."""
+    """Return whether a gate has held the remedy of a recovery since its phase began, until now."""
     hold = view.state.holds.get(rec.node)
     if hold is None or hold.gate not in HOLDS_REMEDY or hold.at < rec.since:
         return False

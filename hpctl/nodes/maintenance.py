@@ -38,7 +38,7 @@ _BEFORE_THE_END: Final = (
 
 
 def _closes_node(answer: Next) -> bool:
-    """Whether it closes the node before the maintenance ends, or says who has the node."""
+    """Return whether it closes the node before the maintenance ends, or says who has the node."""
     if isinstance(answer, Move):
         return answer.signal in _BEFORE_THE_END
     return isinstance(answer, Do) and answer.kind is StepKind.DRAIN

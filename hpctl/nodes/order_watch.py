@@ -83,7 +83,8 @@ class OrderWatch:
         return world
 
     def _find_recoveries(self, state: State) -> list[NodeRecovery]:
-        """The recoveries that the orders opened: the newest of each node when it was first seen."""
+        """Return the recoveries that the orders opened: the newest of each node when it was first
+        seen."""
         for node in self._nodes:
             if node not in self._recoveries and node in state.last_of_node:
                 self._recoveries[node] = state.last_of_node[node]

@@ -51,7 +51,8 @@ def find_stuck(
 
 
 def _was_left(node: NodeName, job: SlurmJob, view: View) -> bool:
-    """Whether a recovery of the node for this very wait has ended: an operator left it so."""
+    """Return whether a recovery of the node for this very wait has ended: an operator left it
+    so."""
     rid = view.state.last_of_node.get(node)
     last = view.state.nodes[rid] if rid is not None else None
     since = job.completing_since

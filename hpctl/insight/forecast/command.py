@@ -135,8 +135,8 @@ def forecast_view(
     every: bool,
     by: Mapping[int, Sequence[NodeName]] | None = None,
 ) -> ForecastView:
-    """The table as a value: the nodes asked for, else those with a history, or `every` one. `by`:
-    the nodes of each Weight."""
+    """Return the table as a value: the nodes asked for, else those with a history, or `every` one.
+    `by`: the nodes of each Weight."""
     known = known_nodes(w)
     found = forecast_nodes(w.state, known, w.health, w.now, of=names or None)
     shown = [f for f in found if every or names or f.breaks or f.signs]

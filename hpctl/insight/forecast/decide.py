@@ -63,7 +63,7 @@ CLASSES: Final = (
 
 
 def class_of(rule: RuleId) -> str:
-    """The class of a rule's faults."""
+    """Return the class of a rule's faults."""
     name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
     return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
 
@@ -140,7 +140,7 @@ class ForecastInstance(Struct, frozen=True):
     breaks: tuple[Break, ...] = ()
 
     def at(self, now: float) -> "ForecastInstance":
-        """What was known of it at a time."""
+        """Return what was known of it at a time."""
         return replace(self, breaks=tuple(b for b in self.breaks if b.begun < now))
 
 
@@ -157,7 +157,7 @@ class BreakModel(Struct, frozen=True):
     priors: Priors = PRIORS
 
     def own(self, unit: ForecastInstance) -> tuple[float, float]:
-        """An instance's own breaks and how many were expected of one like all others, both
+        """Return an instance's own breaks and how many were expected of one like all others, both
         discounted, each with the prior's share: their quotient is its factor."""
         decay = math.log(2) / self.priors.half_life
         expected = 0.0
@@ -179,7 +179,8 @@ class BreakModel(Struct, frozen=True):
         return found
 
     def chance(self, unit: ForecastInstance, days: float, signs: Collection[str] = ()) -> float:
-        """How likely an instance in service breaks within so many days (negative binomial)."""
+        """Return how likely an instance in service breaks within so many days (negative
+        binomial)."""
         seen, expected = self.own(unit)
         # What sets a node apart wears off as its past does.
         part = days * math.log(2) / self.priors.half_life
@@ -198,7 +199,8 @@ class BreakModel(Struct, frozen=True):
 
 
 def _list_stretches(unit: ForecastInstance, now: float) -> Iterator[tuple[int, float, float, bool]]:
-    """An instance's time in service: step of recency, begin, end, whether it ended in a break."""
+    """Yield an instance's time in service: step of recency, begin, end, whether it ended in a
+    break."""
     begin, last = unit.since, -math.inf
     for number in range(len(unit.breaks) + 1):
         broke = number < len(unit.breaks)
@@ -223,8 +225,8 @@ def learn_model(
     priors: Priors = PRIORS,
     prevalence: Mapping[str, float] | None = None,
 ) -> BreakModel:
-    """The factors from all that was seen. `quiet_days`: node-days of instances that never broke.
-    `prevalence`: the share of nodes that have each indicator now."""
+    """Return the factors from all that was seen. `quiet_days`: node-days of instances that never
+    broke. `prevalence`: the share of nodes that have each indicator now."""
     units = list(units)
     events, exposure = [0.0] * (len(STEPS) + 1), [0.0] * (len(STEPS) + 1)
     exposure[-1] = quiet_days
@@ -258,7 +260,7 @@ def learn_model(
 
 
 def _estimate_spread(model: BreakModel, units: Sequence[ForecastInstance]) -> float:
-    """The variance of nodes' own factor, by moments: what counts vary by beyond chance."""
+    """Return the variance of nodes' own factor, by moments: what counts vary by beyond chance."""
     weight = model.priors.spread_events
     excess, square = weight * model.priors.spread, weight
     for unit in units:

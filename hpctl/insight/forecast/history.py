@@ -56,7 +56,7 @@ class Forecast(Struct, frozen=True):
 
     @property
     def again(self) -> bool:
-        """Whether it breaks again and again."""
+        """Return whether it breaks again and again."""
         return self.breaks > 2 and self.month >= AGAIN_CHANCE
 
 
@@ -72,7 +72,7 @@ class BreakHistory(Struct, frozen=True):
 
 
 def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The indicators that are among the findings of a node."""
+    """Return the indicators that are among the findings of a node."""
     there = {
         n for f in findings if f.verdict is not Verdict.OK for n in (f.check, f"{f.check} {f.code}")
     }
@@ -80,8 +80,8 @@ def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def read_history(state: State, now: datetime) -> BreakHistory:
-    """What the journal of the last RECENT_S tells. A person's orders, what was withdrawn and mass
-    events are no breaks of the node's own."""
+    """Return what the journal of the last RECENT_S tells. A person's orders, what was withdrawn and
+    mass events are no breaks of the node's own."""
     start = _convert_to_days(now) - RECENT_S / DAY
     since = (
         max(start, _convert_to_days(state.began))
@@ -135,7 +135,7 @@ def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
 
 
 def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
-    """The recoveries that were one event of many nodes."""
+    """Return the recoveries that were one event of many nodes."""
     by_rule: dict[str, list[NodeRecovery]] = {}
     for rec in past:
         by_rule.setdefault(rec.rule, []).append(rec)
@@ -218,7 +218,8 @@ def _learn_model(
 
 
 def _count_quiet_nodes(past: BreakHistory, nodes: int, now: float) -> int:
-    """How many of the nodes had not broken by then: an instance that is gone has a successor."""
+    """Return how many of the nodes had not broken by then: an instance that is gone has a
+    successor."""
     return max(0, nodes - sum(
         i not in past.gone and bool(u.at(now).breaks) for i, u in past.units.items()
     ))  # fmt: skip
@@ -264,7 +265,7 @@ def _most_first(item: tuple[str, float]) -> tuple[float, str]:
 def _explain_factors(
     model: BreakModel, unit: ForecastInstance, rules: Mapping[str, int], signs: tuple[str, ...]
 ) -> str:
-    """The factors in plain words, each with what it multiplies the fleet's rate by."""
+    """Return the factors in plain words, each with what it multiplies the fleet's rate by."""
     parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
     if unit.breaks:
         last = unit.breaks[-1]
@@ -288,7 +289,7 @@ def _format_age(days: float) -> str:
 
 
 def make_finding(f: Forecast) -> Finding | None:
-    """The advice as a finding of the head node: WARN, and never a reason to act."""
+    """Return the advice as a finding of the head node: WARN, and never a reason to act."""
     if f.first is None or f.last is None:
         return None
     chance = f"{100 * f.month:.0f} % to break again within 30 d"
@@ -318,8 +319,8 @@ WEEK: Final = 7.0
 def measure_calibration(
     state: State, nodes: Collection[NodeName], now: datetime
 ) -> tuple[Band, ...]:
-    """What would have been predicted at the beginning of each past week, from what was known then,
-    and what happened in it. Weeks before the journal's first are no evidence."""
+    """Return what would have been predicted at the beginning of each past week, from what was known
+    then, and what happened in it. Weeks before the journal's first are no evidence."""
     past, end = read_history(state, now), _convert_to_days(now)
     sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
 
@@ -348,14 +349,15 @@ def measure_calibration(
 
 
 def compute_error(bands: Sequence[Band]) -> float:
-    """The calibration error: how far predictions lay from what happened, by node-weeks."""
+    """Return the calibration error: how far predictions lay from what happened, by node-weeks."""
     total = sum(b.node_weeks for b in bands)
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
 
 
 def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
-    """The nodes by Slurm's Weight: one more for each 5 % of the chance to break within a week, so
-    that slurmctld gives jobs the nodes that will last. Without a history it is 1, the default.
+    """Return the nodes by Slurm's Weight: one more for each 5 % of the chance to break within a
+    week, so that slurmctld gives jobs the nodes that will last. Without a history it is 1, the
+    default.
 
     https://slurm.schedmd.com/slurm.conf.html#OPT_Weight
     """

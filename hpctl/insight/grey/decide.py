@@ -240,7 +240,7 @@ def groups_of(
 
 
 def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime) -> Memory:
-    """The memory after one more window, which ended at `now`; `memory` is that before it."""
+    """Return the memory after one more window, which ended at `now`; `memory` is that before it."""
     after = {key: t for key, t in memory.items() if now - t.judged <= FORGET}
     tracked = {node for node, _ in after}
     for group in groups:
@@ -259,7 +259,7 @@ def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: da
 
 
 def make_findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
-    """What is found at present, by node: WARN, with the onset as `first`."""
+    """Return what is found at present, by node: WARN, with the onset as `first`."""
     found: dict[NodeName, tuple[Finding, ...]] = {}
     for (node, name), track in sorted(memory.items()):
         if track.found:
@@ -335,7 +335,8 @@ def _find_outliers(
     centre: float,
     reach: float,
 ) -> dict[NodeName, OutlierMark]:
-    """The members that lie far out on the bad side, unless so many do that it is not theirs."""
+    """Return the members that lie far out on the bad side, unless so many do that it is not
+    theirs."""
     offs = [(value - centre) * signal.worse for value, _ in readings]
     # Those that are not quite so far out tell too whether the cause is shared.
     bar = max(reach / 2, max(offs) / 4)
@@ -371,7 +372,7 @@ class _OtherMembers(Struct, frozen=True):
 
 
 def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
-    """The middle one of the distances of the first `count` values from a centre."""
+    """Return the middle one of the distances of the first `count` values from a centre."""
     half = count // 2
     if count % 2:
         return _nth_distance(ordered, count, centre, half + 1)
@@ -382,7 +383,8 @@ def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
 
 
 def _nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
-    """The `nth` smallest distance: the nearest values stand in a row, which bisection finds."""
+    """Return the `nth` smallest distance: the nearest values stand in a row, which bisection
+    finds."""
     first, last = 0, count - nth
     while first < last:
         half = (first + last) // 2

@@ -208,37 +208,37 @@ class ReportView(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The cluster's name, where it has one."""
+        """Return the cluster's name, where it has one."""
         return self.cluster or "hpctl"
 
     @property
     def idle(self) -> str:
-        """What jobs cost while they waited."""
+        """Return what jobs cost while they waited."""
         return format_cost(self.report.idle, self.currency)
 
     @property
     def out(self) -> str:
-        """What nodes cost while they were out of service."""
+        """Return what nodes cost while they were out of service."""
         return format_cost(self.report.out, self.currency)
 
     @property
     def restarts(self) -> str:
-        """What restarts of jobs saved."""
+        """Return what restarts of jobs saved."""
         return format_cost(self.report.restarts, self.currency)
 
     @property
     def kept(self) -> str:
-        """What nodes that were repaired saved."""
+        """Return what nodes that were repaired saved."""
         return format_cost(self.report.kept, self.currency)
 
     @property
     def unneeded(self) -> str:
-        """What drains without a remedy cost."""
+        """Return what drains without a remedy cost."""
         return format_cost(self.report.unneeded, self.currency)
 
 
 def html_page(view: ReportView) -> str:
-    """The report as one page: the facts and the tables of its text."""
+    """Return the report as one page: the facts and the tables of its text."""
     from hpctl.toolkit.view_drawing import fact_texts, section_texts
 
     tables = [(str(one.title), *section_texts(one, view)) for one in TABLES]
@@ -249,7 +249,7 @@ def html_page(view: ReportView) -> str:
 def read_report(
     config: Config, since: datetime, until: datetime, by_hand: timedelta, prices: Prices | None
 ) -> CostReport:
-    """The figures, from the journal with its past and the nodes that Slurm knows now.
+    """Return the figures, from the journal with its past and the nodes that Slurm knows now.
 
     Raises what opening the journal raises, and Unavailable where Slurm does not answer.
     """

@@ -144,7 +144,7 @@ class _Period(Struct, frozen=True):
         return self.since <= at < self.until
 
     def hours(self, begin: datetime, end: datetime) -> float:
-        """The hours between two times that are in the period."""
+        """Return the hours between two times that are in the period."""
         seconds = (min(end, self.until) - max(begin, self.since)).total_seconds()
         return max(0.0, seconds) / 3600
 
@@ -172,9 +172,9 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     by_hand: timedelta,
     held: Sequence[HeldFault] = (),
 ) -> CostReport:
-    """The figures of a period. `fleet`: the nodes there are now, taken to be there all the time.
-    `by_hand`: after what time a person would have repaired a node; `held`: the faults that gates
-    held."""
+    """Return the figures of a period. `fleet`: the nodes there are now, taken to be there all the
+    time. `by_hand`: after what time a person would have repaired a node; `held`: the faults that
+    gates held."""
     usual = Counter(fleet.values()).most_common(1)
     p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else CountedNode())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
@@ -256,7 +256,8 @@ def _sum_nodes(
 
 
 def _sum_jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
-    """The time that jobs stood still, and what plain Slurm's restart would have added to it."""
+    """Return the time that jobs stood still, and what plain Slurm's restart would have added to
+    it."""
     idle, saved = Total(), Total()
     for job in jobs:
         cause = p.state.nodes.get(job.cause)
@@ -279,7 +280,7 @@ def _find_run_start(job: JobRecovery) -> datetime | None:
 
 
 def _node_times(rec: NodeRecovery, state: State) -> dict[str, float]:
-    """Seconds by stage: from the first finding to the recovery, then by phase."""
+    """Return seconds by stage: from the first finding to the recovery, then by phase."""
     first = find_fault_time(rec, state)
     times = {"detect": (rec.opened - first).total_seconds()}
     return times | _split_phases(rec, NodePhase.OPEN, rec.since)
@@ -318,7 +319,7 @@ def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, .
 
 
 def _list_spares(p: _Period) -> Iterator[SpareRow]:
-    """The sizes of each group's reservation: the last before the period, and all in it."""
+    """Yield the sizes of each group's reservation: the last before the period, and all in it."""
     sizes: dict[str, list[int]] = {}
     done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)
     for one in sorted(done, key=lambda c: c.since):

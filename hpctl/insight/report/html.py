@@ -39,7 +39,7 @@ def text_of(value: object) -> str:
 
 
 def render_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
-    """A bar a row: its name, length, value in words, and whether it is for comparison."""
+    """Return a bar a row: its name, length, value in words, and whether it is for comparison."""
     most = max((length for _, length, _, _ in rows), default=0.0) or 1.0
     lines = []
     for at, (name, length, value, other) in enumerate(rows):
@@ -67,7 +67,7 @@ def render_page(
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
     assumptions: Sequence[str],
 ) -> str:
-    """The whole page: the summary by name, then each table by title, heads and rows."""
+    """Return the whole page: the summary by name, then each table by title, heads and rows."""
     period = f"{r.since:%Y-%m-%d %H:%M} to {r.until:%Y-%m-%d %H:%M} UTC"
     rates = [(c.name, c.per_1000, f"{c.per_1000:.2f}", False) for c in (r.all, *r.classes)]
     rates += [(one.source, one.rate, f"{one.rate:.2f}", True) for one in r.all.published]

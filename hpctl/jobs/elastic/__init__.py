@@ -29,7 +29,7 @@ def build_command(
     in_process: bool = False,
     final_exit_codes: Sequence[int] = (93, 16, 17),
 ) -> list[str]:
-    """What srun starts, one task a node, to run `program` as a group of ranks.
+    """Return what srun starts, one task a node, to run `program` as a group of ranks.
 
     `program` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
     0 asks Slurm (GPUs of the step, else 1). `in_process`: see in_process.py. The environment must
@@ -42,8 +42,8 @@ def build_command(
 
 
 def build_environment(result: Path | None = None) -> dict[str, str]:
-    """What the launchers' environment needs beyond Slurm's own: a fresh secret for each step,
-    and where the first node's launcher writes its account (a path on that node)."""
+    """Return what the launchers' environment needs beyond Slurm's own: a fresh secret for each
+    step, and where the first node's launcher writes its account (a path on that node)."""
     fresh = {SECRET: secrets.token_hex(16)}
     if result is not None:
         fresh[RESULT] = str(result)

@@ -144,7 +144,7 @@ def read_account(path: Path) -> AccountRecord:
 
 
 def trouble_of(generation: GenerationRecord) -> Trouble | None:
-    """What ended a generation, as a fact; None where it runs, or ended well or by request.
+    """Return what ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
     """
@@ -381,7 +381,7 @@ def print_line(text: str) -> None:
 
 
 def _free_port() -> int:
-    """A port for rank 0's store. Another program may take it before rank 0 does, as with torchrun:
-    that generation then fails and the next gets another."""
+    """Return a port for rank 0's store. Another program may take it before rank 0 does, as with
+    torchrun: that generation then fails and the next gets another."""
     with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])

@@ -70,13 +70,14 @@ def code_text(code: int) -> str:
 
 
 def shell_code(status: int) -> int:
-    """The shell's exit code of a status as Python's subprocess gives it (-n for signal n)."""
+    """Return the shell's exit code of a status as Python's subprocess gives it (-n for signal
+    n)."""
     return 128 - status if status < 0 else status
 
 
 def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
-    """What is known about a rank that ended with `code` at `at`. Never raises: an error file that
-    cannot be read is one that says nothing."""
+    """Return what is known about a rank that ended with `code` at `at`. Never raises: an error file
+    that cannot be read is one that says nothing."""
     try:
         with error_file.open("rb") as file:
             written = os.fstat(file.fileno()).st_mtime
@@ -112,7 +113,8 @@ def _replace_surrogates(text: str) -> str:
 
 
 def _shorten_traceback(trace: str) -> str:
-    """The end of a traceback, whole lines, still with the first line that marks it as one."""
+    """Return the end of a traceback, whole lines, still with the first line that marks it as
+    one."""
     if len(trace) <= TRACE_CHARS:
         return trace
     head, _, _ = trace.partition("\n")
@@ -121,7 +123,7 @@ def _shorten_traceback(trace: str) -> str:
 
 
 def parse_failure(document: object) -> RankFailure:
-    """A failure as a launcher sent it, with lengths bounded. Raises ValueError."""
+    """Return a failure as a launcher sent it, with lengths bounded. Raises ValueError."""
     failure = msgspec.convert(document, RankFailure)
     return replace(
         failure,
@@ -190,7 +192,7 @@ class GroupTiming(Struct, frozen=True):
 
     @property
     def beat_s(self) -> float:
-        """How often each side says that it is there."""
+        """Return how often each side says that it is there."""
         return min(2.0, self.silence_s / 5)
 
 
@@ -238,11 +240,11 @@ class RankGroup(Struct):
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """Return how many ranks there are."""
         return sum(self.members.values())
 
     def base(self, node: int) -> int:
-        """The first global rank of a node."""
+        """Return the first global rank of a node."""
         return sum(count for other, count in self.members.items() if other < node)
 
     def joined(self, node: int, ranks: int) -> Order | None:
@@ -361,5 +363,5 @@ class RankGroup(Struct):
 
 
 def ended_text(end: EndGroup) -> str:
-    """The last line of the log."""
+    """Return the last line of the log."""
     return f"{end.verdict.value}, {code_text(end.code)}: {end.why}"

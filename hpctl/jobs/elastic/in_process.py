@@ -90,7 +90,7 @@ class Gathering:
 
 
 def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
-    """What rank 0 says of this beginning: `resume`, `port`, `error`."""
+    """Return what rank 0 says of this beginning: `resume`, `port`, `error`."""
     key = f"hpctl-{state.iteration}"
     if state.rank == 0:
         with socket.create_server(("", 0)) as free:

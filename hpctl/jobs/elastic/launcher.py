@@ -79,7 +79,7 @@ def _read_children() -> Callable[[int], set[int]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
+    """Return whether there is such a process, and it is no zombie."""
     stat = _read_stat(pid)
     return bool(stat) and stat[0] not in "ZX"
 
@@ -208,7 +208,8 @@ def rank_environment(  # noqa: PLR0913 -- pure: all that a rank is given, by key
     locals_: int,
     error_file: Path,
 ) -> dict[str, str]:
-    """The environment of one rank. `order` is the controller's message that starts a generation."""
+    """Return the environment of one rank. `order` is the controller's message that starts a
+    generation."""
     rank, world = str(order["base"] + local), str(order["world"])
     fresh = {
         **base,
@@ -344,7 +345,7 @@ class NodeLauncher:
         return self._files / f"error-{self._generation}-{local}.json"
 
     async def _join_or_stop(self) -> wire.GroupConnection | None:
-        """The connection; None where the step is ended before there is one."""
+        """Return the connection; None where the step is ended before there is one."""
         join = asyncio.ensure_future(self._join_controller())
         order = asyncio.ensure_future(self._orders.get())
         await asyncio.wait({join, order}, return_when=asyncio.FIRST_COMPLETED)

@@ -56,7 +56,8 @@ IN_PROCESS = str(Path(__file__).with_name("in_process.py"))
 
 
 def in_process(found: RankProgram) -> RankProgram:
-    """The same Python program, begun again within its process. Raises HpctlError for any other."""
+    """Return the same Python program, begun again within its process. Raises HpctlError for any
+    other."""
     if found.argv[1:2] != ("-u",):
         raise HpctlError(
             "--in-process takes a Python program", "Give `script.py ...` or `-m module ...`."

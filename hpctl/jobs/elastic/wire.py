@@ -71,7 +71,8 @@ class GroupConnection:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message:
-        """The next message. Raises ProtocolError at the end, for a long line or no object."""
+        """Return the next message. Raises ProtocolError at the end, for a long line or no
+        object."""
         try:
             text = await self._reader.readuntil(b"\n")
             message = json.loads(text)
@@ -84,7 +85,8 @@ class GroupConnection:
         return message
 
     async def receive_within(self, seconds: float) -> Message:
-        """The next message. Raises TimeoutError after so many seconds without one, ProtocolError.
+        """Return the next message. Raises TimeoutError after so many seconds without one,
+        ProtocolError.
 
         They are counted one by one: a stop of our own (`scontrol suspend`), in which the other side
         could not be heard and was most likely stopped itself, is one second of silence.

@@ -111,7 +111,8 @@ def stacks(job: str, as_json: bool) -> None:
 
 
 def running_job(job: str) -> RunningJob:
-    """The job of that id (of an array 12_3, a component 12+1). Raises HpctlError, Unavailable."""
+    """Return the job of that id (of an array 12_3, a component 12+1). Raises HpctlError,
+    Unavailable."""
     from hpctl.slurm.run import SlurmRunner
 
     if parse_job_id(job) is None:
@@ -149,8 +150,8 @@ def _has_spares(job: str) -> bool:
 
 
 def _find_step_nodes(job: str) -> tuple[str, ...] | None:
-    """The nodes on which a step of the job runs; None where there is no step, as in a script that
-    starts its ranks without srun, or where squeue does not say."""
+    """Return the nodes on which a step of the job runs; None where there is no step, as in a script
+    that starts its ranks without srun, or where squeue does not say."""
     from hpctl.slurm.run import SlurmRunner
 
     ran = SlurmRunner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")

@@ -74,12 +74,12 @@ class HangWatch:
 
     @property
     def worked(self) -> Mapping[JobId, datetime]:
-        """When each job was last seen at work."""
+        """Return when each job was last seen at work."""
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
     @property
     def still(self) -> Mapping[JobId, Standstill]:
-        """The jobs of which nothing works, as of the last look."""
+        """Return the jobs of which nothing works, as of the last look."""
         return self._still
 
     def _judge(self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State) -> None:
@@ -114,7 +114,7 @@ class SlurmSource(Protocol):
 
     @property
     def slurm(self) -> SchedulerView:
-        """What Slurm reported last. Any thread."""
+        """Return what Slurm reported last. Any thread."""
 
 
 class StackRequests(Protocol):
@@ -184,7 +184,7 @@ class StackCollector:
         return Outcome.accepted(verdict.text[:VERDICT])
 
     def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
-        """What a node's agent has answered: never of another node, whatever it says."""
+        """Return what a node's agent has answered: never of another node, whatever it says."""
         parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
         found = parse_lines(line for f in parts for line in f.evidence.splitlines())
         return next((one for one in found if one.node == node), None)

@@ -81,8 +81,8 @@ class NodeActivity(Struct, frozen=True):
 
 
 def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
-    """What an agent said since the last look, oldest first: the newest, but the most of what shows
-    work. Names that are none of a job's are passed over."""
+    """Return what an agent said since the last look, oldest first: the newest, but the most of what
+    shows work. Names that are none of a job's are passed over."""
     whole = False
     found: dict[JobId, dict[str, float]] = {}
     for gauges in samples:
@@ -175,7 +175,7 @@ def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[f
 
 
 def _is_quiet(mine: Mapping[NodeName, Activity], busy: float) -> bool:
-    """Whether no process uses a core and no GPU is busy. One that spins may compute."""
+    """Return whether no process uses a core and no GPU is busy. One that spins may compute."""
     return busy == 0 and not any(a.spinning for a in mine.values())
 
 
@@ -211,7 +211,7 @@ def _detect_hang(
 
 
 def _describe_activity(mine: Mapping[NodeName, Activity]) -> str:
-    """What the processes do, and the GPUs where they only look busy."""
+    """Return what the processes do, and the GPUs where they only look busy."""
     several = sum(a.ranks for a in mine.values()) >= LEAST_RANKS
     shown = {
         "waiting in a collective" if several else "waiting": sum(a.waiting for a in mine.values()),
@@ -226,7 +226,7 @@ def _describe_activity(mine: Mapping[NodeName, Activity]) -> str:
 
 
 def _find_odd_node(mine: Mapping[NodeName, Activity]) -> NodeName | None:
-    """The one node whose ranks do something else than wait with the others."""
+    """Return the one node whose ranks do something else than wait with the others."""
     if len(mine) < LEAST_RANKS:
         return None
     if any(a.gpu_busy >= POLLS for a in mine.values()):

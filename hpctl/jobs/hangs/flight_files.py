@@ -105,14 +105,14 @@ def _load_document(raw: bytes) -> dict[str, Any]:
 
 
 def _select_rows(listed: object) -> Sequence[Mapping[str, Any]]:
-    """The newest entries, oldest first."""
+    """Return the newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
         raise BadDump("its entries are no list of tables")
     return listed[-MOST_ENTRIES:]
 
 
 def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Whether each entry is completed, by its own state or by what another entry shows.
+    """Return whether each entry is completed, by its own state or by what another entry shows.
 
     torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
     all_gather of unequal sizes): it stays `scheduled`, and the entry of the whole, under the same
@@ -136,7 +136,7 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
 
 
 def _group_name(row: Mapping[str, Any]) -> str:
-    """The name of an entry's group as the dump has it: to compare, not to show."""
+    """Return the name of an entry's group as the dump has it: to compare, not to show."""
     name = row["process_group"][0]
     if not isinstance(name, str):
         raise BadDump("it has something else where a text should be")
@@ -144,7 +144,7 @@ def _group_name(row: Mapping[str, Any]) -> str:
 
 
 def _read_sequence(row: Mapping[str, Any]) -> int:
-    """The number of an operation in its group: the two kinds are counted apart."""
+    """Return the number of an operation in its group: the two kinds are counted apart."""
     kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
     return _read_number(row[kind])
 
@@ -168,7 +168,8 @@ def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
 
 
 def _find_place(frames: Sequence[Mapping[str, Any]]) -> str:
-    """The innermost call in code that is no library's; empty where the dump has no stacks."""
+    """Return the innermost call in code that is no library's; empty where the dump has no
+    stacks."""
     for frame in islice(frames, 64):
         path = _read_text(frame["filename"])
         if not _LIBRARY.search(path):
@@ -190,7 +191,7 @@ def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
 
 
 def _ranks_of(text: object) -> tuple[int, ...]:
-    """The ranks of `[0, 1, 2]`; none where it is no such text."""
+    """Return the ranks of `[0, 1, 2]`; none where it is no such text."""
     return _parse_ranks(text) if isinstance(text, str) else ()
 
 
@@ -201,8 +202,8 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
 
 
 def _select_needed(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
-    """The entries that the alignment needs, and whether each is completed: the oldest that are not
-    and, of each group, the newest that are."""
+    """Return the entries that the alignment needs, and whether each is completed: the oldest that
+    are not and, of each group, the newest that are."""
     left: dict[str, int] = {}
     finished = list[tuple[Mapping[str, Any], bool]]()
     waiting = list[tuple[Mapping[str, Any], bool]]()
@@ -251,7 +252,7 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
 
 
 def _names_of(prefix: str) -> list[str]:
-    """The numbers that stand behind a prefix in the names of files. Raises OSError."""
+    """Return the numbers that stand behind a prefix in the names of files. Raises OSError."""
     folder, _, start = prefix.rpartition("/")
     return [
         name[len(start) :]
@@ -261,7 +262,7 @@ def _names_of(prefix: str) -> list[str]:
 
 
 def _bytes_of(path: str, since: float) -> bytes:
-    """The bytes of a plain file of ours. Raises OSError."""
+    """Return the bytes of a plain file of ours. Raises OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

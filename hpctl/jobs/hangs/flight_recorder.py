@@ -46,14 +46,14 @@ class FlightEntry(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """The operation for a person: `all_reduce of 65536 Float`."""
+        """Return the operation for a person: `all_reduce of 65536 Float`."""
         if not self.sizes:
             return self.op
         return f"{self.op} of {sum(self.sizes)} {'/'.join(dict.fromkeys(self.dtypes))}".rstrip()
 
     @property
     def call(self) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-        """What must be the same on all ranks of the group."""
+        """Return what must be the same on all ranks of the group."""
         if self.op not in _SAME_SIZES:
             return self.op, (), ()
         return self.op, self.sizes, self.dtypes
@@ -194,14 +194,14 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
 def _did_not_issue(
     entries: Mapping[int, FlightEntry] | None, seq: int, known: _Ranks, rank: int
 ) -> bool:
-    """Whether a rank is known not to have issued a collective yet."""
+    """Return whether a rank is known not to have issued a collective yet."""
     if not entries:
         return known.whole[rank]
     return max(entries) < seq
 
 
 def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
-    """Ranks that wait under the same number in another collective than most others."""
+    """Return ranks that wait under the same number in another collective than most others."""
     for stop in stops:
         calls: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for rank, entry in stop.waiting.items():
@@ -223,7 +223,7 @@ def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
 
 
 def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
-    """Ranks that did not come to a collective and wait in no operation themselves."""
+    """Return ranks that did not come to a collective and wait in no operation themselves."""
     waiting = {rank for stop in stops for rank in stop.waiting} | known.in_p2p
     for stop in stops:
         named = tuple(rank for rank in stop.absent if rank not in waiting)
@@ -236,7 +236,7 @@ def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
 
 
 def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
-    """Ranks without a dump, where they are clearly fewer than those with one.
+    """Return ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
     """
@@ -282,7 +282,7 @@ def _describe_stop(stop: _Stop) -> str:
 
 
 def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
-    """The last collective of a rank that did not come."""
+    """Return the last collective of a rank that did not come."""
     key = (stop.group.name, stop.group.ranks)
     entries = known.by_group.get(key, {}).get(rank)
     if not entries:
@@ -306,5 +306,5 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def count_elements(shape: Sequence[int]) -> int:
-    """The number of elements of a tensor, bounded."""
+    """Return the number of elements of a tensor, bounded."""
     return min(prod(shape[:16]), 2**62)

@@ -93,7 +93,7 @@ _Names = Callable[[Iterable[RasMember], Communicator | None], str]
 
 
 def find_culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
-    """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
+    """Return whom the ranks wait for, by two answers of the same job, `first` the older one."""
     names = _make_namer(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators:
@@ -115,7 +115,7 @@ def find_culprits(first: RasSample, second: RasSample, name: Name | None = None)
 
 
 def _list_absent(report: RasReport) -> set[tuple[str, int]]:
-    """The ranks that did not answer, by their communicator's name."""
+    """Return the ranks that did not answer, by their communicator's name."""
     return {
         (communicator.name, missing.member.rank)
         for communicator in report.communicators
@@ -127,7 +127,7 @@ def _list_absent(report: RasReport) -> set[tuple[str, int]]:
 def _find_missing(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
 ) -> RasFinding | None:
-    """Who of those absent is still not there, and who is given up for dead anyway."""
+    """Return who of those absent is still not there, and who is given up for dead anyway."""
     for communicator in _largest_first(report):
         gone = tuple(
             missing.member
@@ -180,7 +180,7 @@ def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
 
 
 def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
-    """The ranks behind others, and ahead of none in any other communicator."""
+    """Return the ranks behind others, and ahead of none in any other communicator."""
     lags = [lag for one in _largest_first(report) if (lag := _measure_lag(one))]
     if not lags:
         return None
@@ -283,7 +283,8 @@ class RankNames(Struct, frozen=True):
     world: int = 0
 
     def rank(self, member: RasMember, communicator: Communicator | None) -> TrackedRank | None:
-        """The rank by which the job itself knows this process; None where it is not known."""
+        """Return the rank by which the job itself knows this process; None where it is not
+        known."""
         same = [rank for rank in self.ranks.values() if rank.pid and rank.pid == member.pid]
         node = self.hosts.get(member.host)
         if len(same) > 1 and node:
@@ -296,7 +297,7 @@ class RankNames(Struct, frozen=True):
         return None
 
     def node(self, member: RasMember, rank: TrackedRank | None) -> NodeName | None:
-        """The node of a process; None where it is not known."""
+        """Return the node of a process; None where it is not known."""
         return (rank.node if rank else None) or self.hosts.get(member.host)
 
     def name(self, member: RasMember, communicator: Communicator | None) -> str:
@@ -346,7 +347,8 @@ class RasInquiry:
             self._thread.start()
 
     def explain(self, progress: RunProgress, trouble: Trouble) -> Trouble | None:
-        """The hang `trouble` of `progress` with a name to it, None where NCCL shows there is none.
+        """Return the hang `trouble` of `progress` with a name to it, None where NCCL shows there is
+        none.
 
         Waits until the two looks are `APART_S` apart, but never longer than half of the silence
         that the policy calls a hang: who asks for a short one gets a less certain answer. Without

@@ -45,7 +45,7 @@ class RasMember(Struct, frozen=True, order=True):
 
     @property
     def process(self) -> tuple[str, int | None, int | None] | None:
-        """What is the same for this GPU's process in every communicator."""
+        """Return what is the same for this GPU's process in every communicator."""
         return (self.host, self.pid, self.cuda_dev) if self.pid is not None else None
 
 
@@ -238,7 +238,7 @@ def _parse_failure(raw: _RawRank) -> RankError | None:
 
 
 def _find_furthest_status(ranks: list[_RawRank]) -> str:
-    """The furthest that any rank is, in NCCL's own order."""
+    """Return the furthest that any rank is, in NCCL's own order."""
     statuses = [rank.status for rank in ranks]
     if any(status.abort_flag for status in statuses):
         return ABORT
@@ -293,7 +293,8 @@ def parse_address(text: str = "") -> Address:
 
 
 def address_of_job(job_id: int) -> Address:
-    """An address for one job's NCCL_RAS_ADDR, so that two jobs on a node do not share the port.
+    """Return an address for one job's NCCL_RAS_ADDR, so that two jobs on a node do not share the
+    port.
 
     NCCL binds it with SO_REUSEPORT: of jobs on one port, any may answer. Below the ephemeral
     ports (ip(7)), and the same wherever it is worked out.

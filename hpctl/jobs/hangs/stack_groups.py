@@ -153,12 +153,12 @@ class StackVerdict(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of the suspects."""
+        """Return the nodes of the suspects."""
         return tuple(sorted({one.node for one in self.suspects if one.node}))
 
 
 def format_lines(dump: NodeStacks) -> Iterator[str]:
-    """What a node says as lines of text that may be mixed with other nodes'."""
+    """Yield what a node says as lines of text that may be mixed with other nodes'."""
     packed = base64.b64encode(zlib.compress(msgspec.json.encode(dump))).decode()
     parts = [packed[at : at + LINE - 100] for at in range(0, len(packed), LINE - 100)]
     for number, part in enumerate(parts):
@@ -166,7 +166,7 @@ def format_lines(dump: NodeStacks) -> Iterator[str]:
 
 
 def parse_lines(text: Iterable[str]) -> list[NodeStacks]:
-    """What nodes said, from lines in any order. What is torn or no such line is left out."""
+    """Return what nodes said, from lines in any order. What is torn or no such line is left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     whole: dict[str, int] = {}
     for fields in (line.split() for line in text):
@@ -187,12 +187,12 @@ def parse_lines(text: Iterable[str]) -> list[NodeStacks]:
 
 
 def is_waiting(frames: Sequence[Frame]) -> bool:
-    """Whether a stack ends in a collective, or in waiting for the GPU to have done one."""
+    """Return whether a stack ends in a collective, or in waiting for the GPU to have done one."""
     return _find_entrance(frames) is not None
 
 
 def _find_entrance(frames: Sequence[Frame]) -> int | None:
-    """Where a stack enters the collective that it waits in; None where it waits in none."""
+    """Return where a stack enters the collective that it waits in; None where it waits in none."""
     found: int | None = None
     for number, frame in enumerate(frames):
         if frame.line == 0:
@@ -214,8 +214,8 @@ _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
 def _make_key(rank: RankStack) -> _Key:
-    """What is the same for stacks that are alike: names of files and functions, without numbers
-    that a compiler or a path puts in; recursion counts once."""
+    """Return what is the same for stacks that are alike: names of files and functions, without
+    numbers that a compiler or a path puts in; recursion counts once."""
     at = _find_entrance(rank.frames)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
@@ -341,7 +341,7 @@ def _describe_verdict(
     silent: Sequence[str],
     errors: Sequence[str],
 ) -> str:
-    """The verdict as a sentence of bounded length."""
+    """Return the verdict as a sentence of bounded length."""
     named = [
         f"rank {one.rank}{f' on {one.node}' if one.node else ''} {one.why[:200]}"
         for one in suspects[:MOST_NAMED]

@@ -67,8 +67,8 @@ _NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' b
 def find_ranks(
     job: str, uid: int | None, node: str, own_step: str
 ) -> dict[tuple[str, int], JobProcess]:
-    """The process of each rank on this node, by its step and number: the first Python of its line
-    of descent, so that neither a shell around it nor its own workers are taken for it."""
+    """Return the process of each rank on this node, by its step and number: the first Python of its
+    line of descent, so that neither a shell around it nor its own workers are taken for it."""
     processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
     mine = [
         one
@@ -97,7 +97,7 @@ def find_ranks(
 
 
 def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
-    """The frames of a process's main thread; or none, and why."""
+    """Return the frames of a process's main thread; or none, and why."""
     program = Path(sys.executable).with_name("py-spy")
     spy = str(program) if program.exists() else shutil.which("py-spy")
     if spy is None:
@@ -122,7 +122,7 @@ def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
 
 
 def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
-    """The main thread's; what it has autograd's threads do for it goes before."""
+    """Return the main thread's; what it has autograd's threads do for it goes before."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
     stack = _read_thread(main)
     inner = next((frame for frame in stack if frame.line), None)
@@ -174,7 +174,7 @@ def _read_wchan(pid: int) -> str:
 
 
 def _dead_children(pid: int) -> tuple[str, ...]:
-    """A rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
+    """Return a rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
     found = []
     try:
         children = (PROC / f"{pid}/task/{pid}/children").read_text().split()
@@ -191,7 +191,7 @@ def _dead_children(pid: int) -> tuple[str, ...]:
 
 
 def _read_flight_dump(process: JobProcess, rank: int) -> str:
-    """The dump of torch's flight recorder, asked for where the job set a pipe for that.
+    """Return the dump of torch's flight recorder, asked for where the job set a pipe for that.
 
     An agent that runs as root reads these paths from the environment of a user's process.
     """
@@ -229,7 +229,7 @@ def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
 def read_node_stacks(
     job: str, uid: int | None, node: str, own_step: str, *, native: bool
 ) -> NodeStacks:
-    """What this node's ranks of the job do now. `uid`: of the job's owner, None: anybody's.
+    """Return what this node's ranks of the job do now. `uid`: of the job's owner, None: anybody's.
     `native`: with the native calls too, and with what NCCL says. Raises nothing."""
     found = find_ranks(job, uid, node, own_step)
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"

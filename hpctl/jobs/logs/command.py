@@ -151,7 +151,7 @@ def log_rules(name: str | None) -> None:
 
 
 def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
-    """All rules that were named. What is wrong with them is a usage error, exit code 2."""
+    """Return all rules that were named. What is wrong with them is a usage error, exit code 2."""
     from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
 
     with as_typed():

@@ -47,7 +47,7 @@ class LineCutter:
         self._returned = False
 
     def cut(self, data: bytes) -> bytes:
-        """The lines that `data` completes, each ended by a newline."""
+        """Return the lines that `data` completes, each ended by a newline."""
         if b"\0" in data:
             data = data.replace(b"\0", b"")
         if self._returned and data:
@@ -71,7 +71,7 @@ class LineCutter:
         return whole
 
     def finish(self) -> bytes:
-        """The unfinished line, for a file that has ended; empty where there is none."""
+        """Return the unfinished line, for a file that has ended; empty where there is none."""
         last, self._carry, self._dropping = self._carry, b"", False
         return last + b"\n" if last else b""
 
@@ -215,7 +215,8 @@ Judge = Callable[[float | None], bool | None]
 
 
 def parse_number(text: bytes | None) -> float | None:
-    """A captured number: `1,234.5`, `1.2E+00`, `nan`, `-inf`, `tensor(nan)`; None for others."""
+    """Return a captured number: `1,234.5`, `1.2E+00`, `nan`, `-inf`, `tensor(nan)`; None for
+    others."""
     if text is None or len(text) > LONGEST_NUMBER:
         return None
     bare = text.strip(_AROUND).removeprefix(b"tensor(").replace(b",", b"")
@@ -356,7 +357,7 @@ class Engine:
         return sorted(found, key=lambda verdict: verdict.line_number)
 
     def look(self, at: float) -> list[RuleVerdict]:
-        """The hangs that are due, everything written up to `at` having been fed."""
+        """Return the hangs that are due, everything written up to `at` having been fed."""
         found = [verdict for w in self.watches if (verdict := w.look(at)) is not None]
         return sorted(found, key=lambda verdict: verdict.at)
 
@@ -380,7 +381,7 @@ class RuleWatch:
 
     @property
     def due(self) -> float | None:
-        """When this rule will call a hang if nothing matches before; None: never."""
+        """Return when this rule will call a hang if nothing matches before; None: never."""
         if self._stopped or self._hanging:
             return None
         if self._last_at is None:
@@ -390,7 +391,7 @@ class RuleWatch:
         return None if wait is None else after + wait
 
     def look(self, at: float) -> RuleVerdict | None:
-        """The hang, once, when it is due."""
+        """Return the hang, once, when it is due."""
         due = self.due
         if due is None or at < due:
             return None
@@ -442,7 +443,7 @@ class RuleWatch:
         return verdicts
 
     def _counts(self, match: Match) -> bool:
-        """Whether this data point makes the rule fire."""
+        """Return whether this data point makes the rule fire."""
         assert self._judge is not None
         value = None
         if self._wants_number and match.captured is not None:
@@ -535,7 +536,7 @@ def replay_file(rules: RuleSet, path: Path) -> Replay:
 
 
 def find_times(block: bytes) -> Iterator[tuple[int, float]]:
-    """The offset and time of every line that carries a time (UTC where it names no zone)."""
+    """Yield the offset and time of every line that carries a time (UTC where it names no zone)."""
     for match in STAMP.matches(block):
         try:
             at = iso_time((match.captured or b"").decode())

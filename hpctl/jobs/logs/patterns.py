@@ -83,7 +83,7 @@ class Pattern:
         self._match: Any = compiled._regexp.Match
 
     def matches(self, block: bytes) -> Iterator[Match]:
-        """The first match of every line that has one. `block` is whole lines, each ended."""
+        """Yield the first match of every line that has one. `block` is whole lines, each ended."""
         match, captures, position, size = self._match, self.captures, 0, len(block)
         while position < size:
             spans = match(_ANYWHERE, block, position, size)

@@ -166,8 +166,8 @@ def parse_rules(text: str, path: str = "<text>") -> RuleSet:
 
 
 def _find_entries(data: Any) -> tuple[Place, list[Any]]:
-    """The list of rules and its place: bare, under `rules`, or under the operator's key, however
-    deep. Raises ValueError where there is none."""
+    """Return the list of rules and its place: bare, under `rules`, or under the operator's key,
+    however deep. Raises ValueError where there is none."""
     place: Place = ()
     for key in ("spec", "runPolicy"):
         if isinstance(data, Mapping) and key in data:
@@ -191,7 +191,7 @@ class NoSuchPreset(HpctlError):
 
 
 def load_preset(name: str) -> RuleSet:
-    """The rules of one preset. Raises NoSuchPreset with the nearest names."""
+    """Return the rules of one preset. Raises NoSuchPreset with the nearest names."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"

@@ -114,11 +114,12 @@ class AllocationQueries:
         return self._reader.nodes(nodes)
 
     def leaves(self) -> Mapping[NodeName, str]:
-        """The leaf switch or block of each node of the cluster. One RPC."""
+        """Return the leaf switch or block of each node of the cluster. One RPC."""
         return self._reader.leaves()
 
     def idle(self, partition: str) -> int:
-        """Nodes of the partition that are idle. One RPC, which fetches the whole node table."""
+        """Return nodes of the partition that are idle. One RPC, which fetches the whole node
+        table."""
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
             raise Unavailable(f"sinfo: {ran.message}")
@@ -156,7 +157,7 @@ class AllocationState:
         self._looked = 0.0
 
     def look(self, max_age_s: float = 0.0) -> Fitness:
-        """The nodes now, or as they were seen so many seconds ago.
+        """Return the nodes now, or as they were seen so many seconds ago.
 
         Waits while slurmctld does not answer: nothing can be launched then. Where a signal ends
         that wait, the answer is the last look, or that there are no nodes. Raises NoSuchJob where
@@ -222,7 +223,7 @@ class AllocationState:
 
     @property
     def other(self) -> str:
-        """Which other run has our job's id by now; empty while the job is this run.
+        """Return which other run has our job's id by now; empty while the job is this run.
 
         A batch script outlives its run where its node was lost: Slurm starts the job again
         elsewhere, and the supervisor that is left must not launch steps in that run.
@@ -258,18 +259,18 @@ class AllocationState:
 
     @property
     def alive(self) -> bool:
-        """Whether steps can still be launched, by the latest look."""
+        """Return whether steps can still be launched, by the latest look."""
         job = self.allocation.job if self.allocation else None
         return job is not None and job.running and not job.completing and not self.other
 
     @property
     def over(self) -> str:
-        """Why not, where they cannot."""
+        """Return why not, where they cannot."""
         return self.other or "Slurm ended the job"
 
     @property
     def recoverable(self) -> bool:
-        """Whether Slurm would take the job back."""
+        """Return whether Slurm would take the job back."""
         return self.allocation is not None and self.allocation.job.recoverable
 
     def left_s(self, now: datetime) -> float | None:
@@ -280,7 +281,7 @@ class AllocationState:
 
     @property
     def whole_s(self) -> float | None:
-        """Seconds that the job's time limit allows altogether; None where it has none."""
+        """Return seconds that the job's time limit allows altogether; None where it has none."""
         job = self.allocation.job if self.allocation else None
         if job is None or job.start is None or job.end is None:
             return None
@@ -292,7 +293,7 @@ class AllocationState:
         return [node for node in nodes if node not in have]
 
     def lost(self, nodes: Sequence[NodeName], fit: Fitness) -> dict[NodeName, str]:
-        """Those that Slurm took out of the job, or that are unfit by now, with why."""
+        """Return those that Slurm took out of the job, or that are unfit by now, with why."""
         gone = dict.fromkeys(self.gone(nodes), "Slurm took it out of the job")
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
 
@@ -301,5 +302,5 @@ class AllocationState:
         self.suspects |= nodes
 
     def hosts(self, nodes: Sequence[NodeName]) -> dict[str, NodeName]:
-        """The addresses of these nodes, as slurmctld has them."""
+        """Return the addresses of these nodes, as slurmctld has them."""
         return {self.addresses.get(node) or str(node): node for node in nodes}

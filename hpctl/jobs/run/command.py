@@ -90,13 +90,13 @@ def run(
 
 
 def _ranks_a_node() -> int:
-    """The batch script's tasks a node are ranks; 0 where it has none."""
+    """Return the batch script's tasks a node are ranks; 0 where it has none."""
     tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
     return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
 def _load_policies(path: Path | None) -> list[PolicyFile]:
-    """The job's policy: what it was submitted with, and the file over it."""
+    """Return the job's policy: what it was submitted with, and the file over it."""
     from hpctl.vocabulary.policy_file import from_json, read_policy
 
     files = []
@@ -113,7 +113,7 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
 
 
 def _load_rules(names: tuple[str, ...]) -> RuleSet | None:
-    """The log rules of presets and files, None without any. Raises HpctlError."""
+    """Return the log rules of presets and files, None without any. Raises HpctlError."""
     from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
     from hpctl.vocabulary.log_presets import PRESETS
 

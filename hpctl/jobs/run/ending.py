@@ -66,7 +66,8 @@ Classify = Callable[..., Trouble]
 
 
 def code_of(evidence: Evidence, policy: RunPolicy) -> int:
-    """The exit code that says why: of the rank at the root, where srun named it, else srun's."""
+    """Return the exit code that says why: of the rank at the root, where srun named it, else
+    srun's."""
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if end is not None and end.code != 0 and evidence.code != 0:
         return end.code
@@ -76,7 +77,7 @@ def code_of(evidence: Evidence, policy: RunPolicy) -> int:
 def judge_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
-    """The trouble that ended the step; None where the run is done."""
+    """Return the trouble that ended the step; None where the run is done."""
     trouble = _find_trouble(evidence, policy, now, classify)
     if trouble is None:
         return None
@@ -138,14 +139,15 @@ def _find_trouble(
 
 
 def _describe_grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
-    """What is known of the job's GPUs, with the nodes on which tasks ended as this one did."""
+    """Return what is known of the job's GPUs, with the nodes on which tasks ended as this one
+    did."""
     nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
     worked = evidence.stepped or evidence.before.path is not None
     return replace(evidence.gpus, nodes=tuple(sorted(nodes)), worked=worked)
 
 
 def is_finished(evidence: Evidence) -> bool:
-    """Whether exit code 0 is believed.
+    """Return whether exit code 0 is believed.
 
     It is, unless there is a complete checkpoint that did not get newer, and nothing else says
     that the program did something: no end mark, no training step. A program that never saved
@@ -168,11 +170,11 @@ def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
 
 
 def _some_ran(evidence: Evidence) -> bool:
-    """Whether the command could be started on some rank at least."""
+    """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
 
 
 def cut_excerpt(tail: Sequence[str]) -> str:
-    """The end of the log, as much as a trouble carries."""
+    """Return the end of the log, as much as a trouble carries."""
     return "\n".join(tail[-TAIL_LINES:])[-EVIDENCE_CHARS:]

@@ -16,8 +16,8 @@ _ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
 def flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What the ranks need in their environment to dump the flight recorder to `PREFIX<rank>` on a
-    timeout. What the user has set stays."""
+    """Return what the ranks need in their environment to dump the flight recorder to `PREFIX<rank>`
+    on a timeout. What the user has set stays."""
     wanted: dict[str, str] = {}
     if not any(name in environ for name in _SIZES):
         wanted |= dict.fromkeys(_SIZES, BUFFER)

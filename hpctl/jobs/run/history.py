@@ -45,7 +45,7 @@ class JobHistory(Struct):
     parents: bool = False
 
     def take_problem(self) -> str:
-        """Why the file cannot be used, once; empty where it can."""
+        """Return why the file cannot be used, once; empty where it can."""
         problem, self.broken = self.broken, ""
         return problem
 
@@ -89,19 +89,19 @@ class JobHistory(Struct):
 
     @property
     def past(self) -> list[PastTrouble]:
-        """The troubles and their treatment, oldest first: what `decide` asks for."""
+        """Return the troubles and their treatment, oldest first: what `decide` asks for."""
         return [
             PastTrouble(r.trouble, r.action) for r in self.records if isinstance(r, TroubleTreated)
         ]
 
     @property
     def attempts(self) -> int:
-        """How many steps were launched for this job."""
+        """Return how many steps were launched for this job."""
         return max((r.attempt for r in self.records if isinstance(r, AttemptStarted)), default=0)
 
     @property
     def last_start(self) -> AttemptStarted | None:
-        """The attempt that was started last."""
+        """Return the attempt that was started last."""
         return next((r for r in reversed(self.records) if isinstance(r, AttemptStarted)), None)
 
     def correct_end(self, restart: int, why: str) -> None:
@@ -136,14 +136,14 @@ REASON_CHARS = 100
 
 
 def format_time(at: datetime) -> str:
-    """A time as the log rules read it."""
+    """Return a time as the log rules read it."""
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
 
 def started_line(
     at: datetime, attempt: int, nodes: Sequence[NodeName], spare: int, resume: str | None
 ) -> str:
-    """The line before a step's own output."""
+    """Return the line before a step's own output."""
     spares = f" and {spare} spare" if spare else ""
     many = "node" if len(nodes) == 1 else "nodes"
     place = f"resuming from {resume}" if resume else "from the beginning"
@@ -169,7 +169,7 @@ def format_duration(seconds: float) -> str:
 
 
 def summarize_attempts(records: Sequence[Record]) -> list[str]:
-    """All attempts of the job, of earlier runs too, as a table."""
+    """Return all attempts of the job, of earlier runs too, as a table."""
     begun = [r for r in records if isinstance(r, AttemptStarted)]
     ends = {r.attempt: r for r in records if isinstance(r, AttemptEnded)}
     rows = [("attempt", "started", "ran", "nodes", "from", "ended")]

@@ -81,7 +81,7 @@ def find_cause(
 
 
 def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
-    """The job's own policy, which says what its exit codes mean."""
+    """Return the job's own policy, which says what its exit codes mean."""
     text = environ.get("HPCTL_POLICY", "")
     try:
         return merge_policies([from_json(json.loads(text))] if text else [])
@@ -90,7 +90,7 @@ def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
 
 
 def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[str, str]) -> Trouble:
-    """The trouble with a node of this job, where the log tells one.
+    """Return the trouble with a node of this job, where the log tells one.
 
     A program knows its host by another name than Slurm does, or by none.
     """
@@ -115,7 +115,8 @@ def _agent_of(
     evidence: ending.Evidence,
     nodes: Sequence[NodeName],
 ) -> NodeName | None:
-    """The node of a rank by srun's tasks, which are torchrun's agents; None where that is open.
+    """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is
+    open.
 
     The first agent to end is the one whose rank failed. A rank that others wait for is not of an
     agent that reports them, so of two nodes it is on the other one.
@@ -142,7 +143,7 @@ def _read_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
 
 
 def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
-    """The hosts that torchrun's reports name for ranks, by their short names."""
+    """Return the hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""
     for line in map(without_label, lines):

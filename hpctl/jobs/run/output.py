@@ -183,8 +183,8 @@ class OutputReader:
             self._report_verdicts(hangs)
 
     def _read_clock(self) -> float:
-        """The rules' clock, to be read with the lock held: a wall clock that is set, or a job that
-        is suspended and we with it, is no silence of the ranks."""
+        """Return the rules' clock, to be read with the lock held: a wall clock that is set, or a
+        job that is suspended and we with it, is no silence of the ranks."""
         now = time.monotonic()
         self._awake += min(now - self._looked, STOPPED_S)
         self._looked = now
@@ -229,7 +229,8 @@ class OutputReader:
 
 
 def _find_path(fd: int) -> Path | None:
-    """The path of a descriptor that is a regular file, None for a pipe, a terminal, /dev/null."""
+    """Return the path of a descriptor that is a regular file, None for a pipe, a terminal,
+    /dev/null."""
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
@@ -285,7 +286,7 @@ class RankProgress:
         """Why nothing can be heard, where that is so."""
 
     def take_problem(self) -> str:
-        """Why nothing can be heard, once; empty where that is not so."""
+        """Return why nothing can be heard, once; empty where that is not so."""
         problem, self.listen_error = self.listen_error, ""
         return problem
 
@@ -352,7 +353,7 @@ class RankProgress:
         return None
 
     def _take_notes(self) -> list[ReceivedNote]:
-        """What came since the last look, from wherever."""
+        """Return what came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
         # Only as many as there are now: the log's thread may add to them meanwhile.
         return received + [self._logged.popleft() for _ in range(len(self._logged))]
@@ -373,11 +374,11 @@ class RankProgress:
 
     @property
     def step(self) -> int | None:
-        """The last training step of this start."""
+        """Return the last training step of this start."""
         return self.progress.step if self.progress else None
 
     def saves(self) -> list[float]:
-        """What saves took that were reported since the last call, in seconds."""
+        """Return what saves took that were reported since the last call, in seconds."""
         saves = self.progress.saves if self.progress else ()
         return [saves.popleft() for _ in range(len(saves))] if saves else []
 

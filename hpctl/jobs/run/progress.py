@@ -50,7 +50,7 @@ class RunPace(Struct):
     """The median silence of the start before this one."""
 
     def renewed(self) -> RunPace:
-        """What the next start of the same run may go by."""
+        """Return what the next start of the same run may go by."""
         return RunPace(
             longest_start=self.longest_start,
             longest_early=self.longest_early,
@@ -60,7 +60,7 @@ class RunPace(Struct):
         )
 
     def median(self) -> float | None:
-        """The run's own median silence between steps, None while too little is known."""
+        """Return the run's own median silence between steps, None while too little is known."""
         return median(self.silences) if len(self.silences) >= FEWEST else None
 
     def stepped(self, silence: float, *, excused: bool) -> None:
@@ -77,14 +77,15 @@ class RunPace(Struct):
             self.phases[phase] = max(self.phases.get(phase, 0.0), seconds)
 
     def start_bound(self, policy: RunPolicy) -> float:
-        """Seconds to the first step that are explained, by an earlier start where there was one."""
+        """Return seconds to the first step that are explained, by an earlier start where there was
+        one."""
         if not self.longest_start:
             return policy.hang_start_s
         own = max(START_FLOOR_S, policy.hang_factor * self.longest_start)
         return min(own, policy.hang_start_s)
 
     def step_bound(self, policy: RunPolicy) -> float:
-        """Seconds without a step that are still explained."""
+        """Return seconds without a step that are still explained."""
         own = self.median()
         if own is None:
             if self.past is None:
@@ -96,11 +97,12 @@ class RunPace(Struct):
         return max(policy.hang_floor_s, policy.hang_factor * own, paused)
 
     def save_bound(self) -> float:
-        """Seconds that a save may take."""
+        """Return seconds that a save may take."""
         return max(SAVE_FLOOR_S, SAVE_FACTOR * self.longest_save)
 
     def phase_bound(self, phase: str, policy: RunPolicy) -> float:
-        """Seconds that a phase without steps may take; the start's where it never ended before."""
+        """Return seconds that a phase without steps may take; the start's where it never ended
+        before."""
         longest = self.phases.get(phase)
         if longest is None:
             return policy.hang_start_s
@@ -172,7 +174,7 @@ class LaggingRanks(Struct, frozen=True):
 
 
 def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks:
-    """Who is behind: by step; else in another phase than most; else never heard.
+    """Return who is behind: by step; else in another phase than most; else never heard.
 
     Only what was reported after `since`, when the run last went back, is compared. A lag that may
     be a report left out by a rank that steps faster than it may report is none.
@@ -194,7 +196,7 @@ def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks
 
 
 def _find_other_phase(fresh: list[TrackedRank]) -> LaggingRanks | None:
-    """Ranks in another phase than most, where few enough are."""
+    """Return ranks in another phase than most, where few enough are."""
     phases = Counter(rank.phase for rank in fresh if rank.phase)
     if len(phases) < 2:
         return None
@@ -210,7 +212,7 @@ def _find_other_phase(fresh: list[TrackedRank]) -> LaggingRanks | None:
 
 
 def format_ranks(ranks: Iterable[TrackedRank]) -> str:
-    """The ranks as text, the first few of many."""
+    """Return the ranks as text, the first few of many."""
     found = sorted(ranks, key=lambda rank: rank.rank)
     text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
     more = len(found) - MOST_NAMED
@@ -279,7 +281,7 @@ class RunProgress:
         self.policy = policy
 
     def wall(self, at: float) -> datetime:
-        """The monotonic seconds as a date."""
+        """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
     def add(self, note: Note, at: float) -> None:
@@ -319,7 +321,8 @@ class RunProgress:
         self.done, self.pace, self._start = False, self.pace.renewed(), at
 
     def trouble(self, now: float) -> Trouble | None:
-        """What is wrong, each thing once; a hang again only after something moved in between."""
+        """Return what is wrong, each thing once; a hang again only after something moved in
+        between."""
         if self._pending:
             return self._pending.popleft()
         hang = self.hang(now)
@@ -362,7 +365,7 @@ class RunProgress:
         return now - self._moved > self.bound(now) / 2
 
     def behind(self) -> LaggingRanks:
-        """The ranks that the others wait for, by their own notes."""
+        """Return the ranks that the others wait for, by their own notes."""
         return find_lagging(self.ranks, self._since)
 
     @property
@@ -372,7 +375,7 @@ class RunProgress:
 
     @property
     def stepped_at(self) -> float:
-        """When a step was last reported; the start where none was yet."""
+        """Return when a step was last reported; the start where none was yet."""
         return self._stepped_at
 
     def alive(self, at: float) -> None:
@@ -381,7 +384,7 @@ class RunProgress:
         self._moved, self._excused = at, True
 
     def bound(self, now: float) -> float:
-        """Seconds of silence, counted from `moved`, that are explained now."""
+        """Return seconds of silence, counted from `moved`, that are explained now."""
         if self.done:
             bound = self.policy.hang_start_s
         elif self._start is not None:
@@ -397,7 +400,7 @@ class RunProgress:
         return bound
 
     def summary(self, now: float) -> str:
-        """A few lines for a person: what each group of ranks last did."""
+        """Return a few lines for a person: what each group of ranks last did."""
         groups: dict[tuple[int | None, str, bool], list[TrackedRank]] = {}
         for rank in self.ranks.values():
             groups.setdefault((rank.step, rank.phase, rank.saving_at is not None), []).append(rank)

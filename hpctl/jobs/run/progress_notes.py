@@ -81,13 +81,14 @@ def parse_note(raw: bytes) -> Note | None:
 
 
 def token_of(raw: bytes) -> bytes:
-    """The secret that a datagram begins with, empty where there is none."""
+    """Return the secret that a datagram begins with, empty where there is none."""
     first, _, _ = raw.partition(b" ")
     return first.removeprefix(b"token=") if first.startswith(b"token=") else b""
 
 
 def in_log(block: bytes) -> list[Note]:
-    """The notes among whole lines of a log. `srun --label` names the rank where they do not."""
+    """Return the notes among whole lines of a log. `srun --label` names the rank where they do
+    not."""
     found = []
     at = block.find(PREFIX)
     while at >= 0:
@@ -216,7 +217,7 @@ class NoteListener:
         self.close()
 
     def take(self) -> list[ReceivedNote]:
-        """What arrived since the last call, in its order."""
+        """Return what arrived since the last call, in its order."""
         with self._lock:
             heard, self._heard = self._heard, deque()
         return list(heard)
@@ -367,7 +368,8 @@ class NoteFileReader:
         self._follower = LogFollower(path, at_end=at_end)
 
     def take(self) -> list[ReceivedNote]:
-        """The new lines' notes. A file that cannot be read now gives none; it may be later."""
+        """Return the new lines' notes. A file that cannot be read now gives none; it may be
+        later."""
         heard: list[ReceivedNote] = []
         for _ in range(MOST_READ):
             try:

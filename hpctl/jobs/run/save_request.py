@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _is_in_step(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
-    """Whether a process is one of the step, on this node, and no helper of hpctl's."""
+    """Return whether a process is one of the step, on this node, and no helper of hpctl's."""
     node = environ.get("SLURMD_NODENAME", "")
     return (
         process.env.get("SLURM_STEP_ID") == step

@@ -67,7 +67,7 @@ def read_output(began: str, fds: Sequence[int]) -> bytes:
 
 
 def _read_end(fd: int, start: int) -> bytes:
-    """The last bytes of a file that come after `start`. Raises OSError."""
+    """Return the last bytes of a file that come after `start`. Raises OSError."""
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         size = os.fstat(file.fileno()).st_size
         # A log that is shorter than it was has been truncated: all of it is this run's.
@@ -77,7 +77,8 @@ def _read_end(fd: int, start: int) -> bytes:
 
 
 def is_cancelled(block: bytes, job: str) -> bool:
-    """Whether Slurm itself ended this run: a person, a requeue, preemption or the time limit."""
+    """Return whether Slurm itself ended this run: a person, a requeue, preemption or the time
+    limit."""
     return any(match[1].decode() == job for match in _CANCELLED.finditer(block))
 
 

@@ -67,37 +67,38 @@ class RunSettings:
 
     @property
     def says_it_saves(self) -> bool:
-        """Whether the job's owner says that the program saves at a signal (--save-signal)."""
+        """Return whether the job's owner says that the program saves at a signal
+        (--save-signal)."""
         return bool(self.environ.get("HPCTL_SAVE_SIGNAL"))
 
     @property
     def ras(self) -> Address:
-        """Where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
+        """Return where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
         text = self.environ.get("NCCL_RAS_ADDR", "")
         return parse_address(text) if text else address_of_job(int(self.job))
 
     @property
     def suspects(self) -> tuple[NodeName, ...]:
-        """Nodes of the allocation that the preflight has found bad."""
+        """Return nodes of the allocation that the preflight has found bad."""
         listed = self.environ.get("HPCTL_SUSPECTS", "")
         return tuple(name for name in map(NodeName, expand_hostlist(listed) if listed else ())
                      if name in self.allocated)  # fmt: skip
 
     @property
     def progress_file(self) -> Path | None:
-        """Where the user has the ranks write their progress to; None: they get a socket."""
+        """Return where the user has the ranks write their progress to; None: they get a socket."""
         kind, _, path = self.environ.get("HPCTL_PROGRESS", "").partition(":")
         return Path(path) if kind == "file" and path else None
 
     @property
     def restart_way(self) -> RestartWay:
-        """How the ranks of this job are restarted first."""
+        """Return how the ranks of this job are restarted first."""
         in_process = self.torch is not None and self.torch.in_process
         return choose_restart(RestartSetup(True, self.torch is not None, in_process))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The patterns of checkpoint files that the job declares."""
+        """Return the patterns of checkpoint files that the job declares."""
         return self.places.files if self.places is not None else ()
 
     def newest_checkpoint(self) -> ResumePoint:
@@ -106,12 +107,12 @@ class RunSettings:
 
     @property
     def resume_places(self) -> ResumePlaces | None:
-        """Where to look for a checkpoint; None for a start from scratch."""
+        """Return where to look for a checkpoint; None for a start from scratch."""
         return None if self.scratch else self.places
 
     @property
     def least(self) -> int:
-        """The smallest step that may be launched."""
+        """Return the smallest step that may be launched."""
         nodes = self.policy.nodes
         return min(self.wanted, nodes[0]) if nodes else self.wanted
 
@@ -123,22 +124,23 @@ class RunSettings:
         return self.tasks_per_node
 
     def flight(self, attempt: int) -> str:
-        """Where the ranks of an attempt dump their flight recorders, as a path's beginning."""
+        """Return where the ranks of an attempt dump their flight recorders, as a path's
+        beginning."""
         return flight_prefix(self.environ, self.history, attempt)
 
     def gpus(self, in_slurm: int) -> GpuGrant:
-        """What the job's environment says of its GPUs. `in_slurm` is the number that a node has by
-        Slurm, 0 where Slurm counts none."""
+        """Return what the job's environment says of its GPUs. `in_slurm` is the number that a node
+        has by Slurm, 0 where Slurm counts none."""
         visible = _visible_devices(self.srun, self.environ)
         return find_gpu_grant(self.environ, visible, in_slurm)
 
     def account(self, attempt: int) -> Path | None:
-        """Where the launcher of an attempt writes what it did."""
+        """Return where the launcher of an attempt writes what it did."""
         return self.history.with_suffix(f".{attempt}.account") if self.history else None
 
     @property
     def done_mark(self) -> Path | None:
-        """The file that says, once it is there, that the run is complete."""
+        """Return the file that says, once it is there, that the run is complete."""
         return self.history.with_suffix(".done") if self.history else None
 
 
@@ -226,7 +228,7 @@ def _visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | Non
 
 
 def _save_signal(environ: Mapping[str, str]) -> int:
-    """The signal at which the program saves; SIGUSR1 where none is given."""
+    """Return the signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
     return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
 
@@ -241,7 +243,7 @@ def _count_spares(given: int | None, environ: Mapping[str, str], policy: RunPoli
 def _choose_size(
     policy: RunPolicy, requested: str, allocated: int, spares: int
 ) -> tuple[RunPolicy, int]:
-    """The policy with its elastic range, and how many nodes a step gets when all is well."""
+    """Return the policy with its elastic range, and how many nodes a step gets when all is well."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", requested) if requested else None
     if requested and match is None:
         raise HpctlError(f"--nodes {requested}: not a number of nodes", "Write --nodes 8, or 6-8.")
@@ -264,7 +266,8 @@ def _choose_size(
 
 
 def _make_job_key(job: str, environ: Mapping[str, str]) -> str:
-    """What tells this job from others in one directory: every cluster counts its jobs from 1."""
+    """Return what tells this job from others in one directory: every cluster counts its jobs from
+    1."""
     cluster = re.sub(r"[^A-Za-z0-9_.-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))
     return f"{cluster}-{job}" if cluster else job
 

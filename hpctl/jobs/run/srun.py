@@ -98,7 +98,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
 
 
 def _split_option(word: str) -> tuple[str, str | None]:
-    """An option's long name and value; None: the next word is the value."""
+    """Return an option's long name and value; None: the next word is the value."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, value if equals or name not in _VALUED else None
@@ -157,7 +157,7 @@ def step_arguments(
 
 
 def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
-    """The same with a command that sees the step's nodes and no others.
+    """Return the same with a command that sees the step's nodes and no others.
 
     srun gives the ranks the allocation's list, spares and lost nodes included, in one variable
     or the other depending on the release, and frameworks take its first entry for rank 0's host.
@@ -230,7 +230,7 @@ def parse_lines(block: bytes) -> Iterator[SrunLine]:
 
 
 def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
-    """The node on which srun reported the end of a rank; None where it reported none."""
+    """Return the node on which srun reported the end of a rank; None where it reported none."""
     for end in ends:
         if any(first <= rank <= last for first, last in end.spans):
             return end.node
@@ -238,7 +238,7 @@ def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
 
 
 def _parse_spans(listed: bytes) -> tuple[tuple[int, int], ...]:
-    """The rows of `[0-3,8]` or `5`."""
+    """Return the rows of `[0-3,8]` or `5`."""
     rows = re.findall(rb"(\d{1,9})(?:-(\d{1,9}))?", listed[:4096])
     return tuple((int(first), int(last or first)) for first, last in rows)
 
@@ -246,7 +246,7 @@ def _parse_spans(listed: bytes) -> tuple[tuple[int, int], ...]:
 def root_end(
     ends: Sequence[TaskEnd], final: Sequence[int], corruption: Sequence[int]
 ) -> TaskEnd | None:
-    """The end that explains the others: one with a code that says something, else the first.
+    """Return the end that explains the others: one with a code that says something, else the first.
 
     Two ranks may end within a millisecond: the one that asks not to be run again, or saw wrong
     data, knows more than the one that lost its peer.
@@ -389,7 +389,7 @@ class StepLauncher:
         self._run_scancel(step, "KILL")
 
     def answering(self, nodes: Sequence[NodeName], seconds: float) -> set[NodeName] | None:
-        """Those of these nodes on which a task starts in so many seconds; None: not known.
+        """Return those of these nodes on which a task starts in so many seconds; None: not known.
 
         A frozen node starts none. One that is only busy giving back its old ranks' memory does.
         """
@@ -408,8 +408,8 @@ class StepLauncher:
             step.process.kill()
 
     def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
-        """Whether slurmctld holds a step back for one of those `before` (process ids of sruns),
-        which have ended: it was away at that moment."""
+        """Return whether slurmctld holds a step back for one of those `before` (process ids of
+        sruns), which have ended: it was away at that moment."""
         return is_blocked(self._list_steps(), step.process.pid, before)
 
     def withdraw_step(self, step: RunningStep) -> None:
@@ -449,11 +449,12 @@ class StepLauncher:
 
 
 def step_of(text: str, pid: int) -> str | None:
-    """The StepId of the srun `pid` in `scontrol -o show step`."""
+    """Return the StepId of the srun `pid` in `scontrol -o show step`."""
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
 def is_blocked(text: str, pid: int, before: Collection[int]) -> bool:
-    """Whether the step of srun `pid` is pending while one of those `before` is still listed."""
+    """Return whether the step of srun `pid` is pending while one of those `before` is still
+    listed."""
     states = {int(match[3]): match[2] for match in _STEP.finditer(text)}
     return states.get(pid) == "PENDING" and any(each in states for each in before)

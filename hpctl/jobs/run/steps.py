@@ -56,7 +56,7 @@ ASK_S = 5.0
 def wrap_command(
     srun: SrunCommand, way: RestartWay, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
-    """The srun command with a launcher before the command, and what its environment needs.
+    """Return the srun command with a launcher before the command, and what its environment needs.
 
     `count`: ranks of a node, 0 for as many as GPUs.
     """
@@ -102,12 +102,12 @@ class AccountReader:
         return ""
 
     def turned(self) -> bool:
-        """Whether new ranks have been started in the step since this was asked last."""
+        """Return whether new ranks have been started in the step since this was asked last."""
         turned, self._turned = self._turned, False
         return turned
 
     def restarts(self) -> list[Trouble]:
-        """The troubles that the launcher has answered with a restart since the last look."""
+        """Return the troubles that the launcher has answered with a restart since the last look."""
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + LOOK_S
@@ -161,7 +161,7 @@ RULE_KINDS = {
 
 
 def rule_trouble(verdict: RuleVerdict) -> Trouble | None:
-    """The trouble that a rule saw; None where the rule only reports a line."""
+    """Return the trouble that a rule saw; None where the rule only reports a line."""
     kind = RULE_KINDS.get(verdict.what)
     if kind is None:
         return None
@@ -210,7 +210,7 @@ class EventQueue:
         self.put = self._queue.put
 
     def next(self, seconds: float) -> Event | None:
-        """The next event, None where there is none for so long."""
+        """Return the next event, None where there is none for so long."""
         try:
             return self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
         except queue.Empty:
@@ -334,8 +334,8 @@ class Steps:
         clear_dumps(self._given.history, self._attempt)
 
     def blocked(self, step: RunningStep) -> bool:
-        """Whether Slurm holds this step back for the last one; if so, it is withdrawn, and the
-        next one will overlap it."""
+        """Return whether Slurm holds this step back for the last one; if so, it is withdrawn, and
+        the next one will overlap it."""
         if self._overlap or not self._earlier:
             return False
         if not self._launcher.blocked(step, self._earlier):
@@ -375,7 +375,7 @@ class Steps:
         return [node for node in step.nodes if node not in heard]
 
     def _find_gone(self, step: RunningStep) -> dict[NodeName, str]:
-        """The silent nodes that do not answer; none where that says nothing of them."""
+        """Return the silent nodes that do not answer; none where that says nothing of them."""
         silent = self._silent(step)
         missing = list(silent)
         for seconds in (PROBE_S, SURE_S):
@@ -391,12 +391,14 @@ class Steps:
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
     def explain_timeout(self, trouble: Trouble) -> Trouble:
-        """The trouble of a step that has ended, with whom its ranks waited for in a collective."""
+        """Return the trouble of a step that has ended, with whom its ranks waited for in a
+        collective."""
         progress = self.ranks.progress
         return self._timeouts.explain(trouble, progress.ranks if progress else {})
 
     def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> Evidence:
-        """All that is known of a step that has ended. `gpus`: a node has so many by Slurm."""
+        """Return all that is known of a step that has ended. `gpus`: a node has so many by
+        Slurm."""
         heard = self._output.settle()
         self.ranks.look()
         mark = self._given.done_mark
@@ -472,7 +474,8 @@ class Steps:
         self._launcher.signal(step, number)
 
     def await_end(self, step: RunningStep, seconds: float) -> int | None:
-        """The step's code, None if it has not ended by then. Signals are passed on meanwhile."""
+        """Return the step's code, None if it has not ended by then. Signals are passed on
+        meanwhile."""
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
             match self._events.next(left):
@@ -494,7 +497,7 @@ class Steps:
     def _build_environment(
         self, attempt: int, resume: ResumePoint, hosts: Mapping[str, NodeName]
     ) -> dict[str, str]:
-        """What the ranks find in their environment."""
+        """Return what the ranks find in their environment."""
         exported = {"HPCTL_ATTEMPT": str(attempt), "HPCTL_RESTART_COUNT": str(attempt - 1)}
         if resume.path is not None:
             exported["HPCTL_RESUME_FROM"] = resume.path
@@ -547,7 +550,8 @@ class _StepListener:
 
 
 def _clear_mark(mark: Path | None) -> Path | None:
-    """The mark's path, with no mark of an earlier attempt there; None where it cannot be had."""
+    """Return the mark's path, with no mark of an earlier attempt there; None where it cannot be
+    had."""
     if mark is None:
         return None
     try:

@@ -86,24 +86,24 @@ class StepTimers:
         self._due["kill"] = min(self._due.get("kill", INFINITE), time.monotonic() + seconds)
 
     def wait_s(self, most: float) -> float:
-        """How long the loop may wait for an event, so that it is not late."""
+        """Return how long the loop may wait for an event, so that it is not late."""
         return max(0.0, min(most, self._due.get("kill", INFINITE) - time.monotonic()))
 
     def due(self, name: str, again_s: float = 0.0) -> bool:
-        """Whether it is time: once, or not again for so many seconds."""
+        """Return whether it is time: once, or not again for so many seconds."""
         if time.monotonic() < self._due.get(name, INFINITE):
             return False
         self._due[name] = time.monotonic() + (again_s or INFINITE)
         return True
 
     def with_progress(self, trouble: Trouble) -> Trouble:
-        """A trouble that names the newest complete checkpoint."""
+        """Return a trouble that names the newest complete checkpoint."""
         if trouble.progress is not None:
             return trouble
         return replace(trouble, progress=self._given.newest_checkpoint().step)
 
     def growth_due(self, trained: int | None) -> bool:
-        """Whether a newer checkpoint is there, looked for now and then. `trained`: the last
+        """Return whether a newer checkpoint is there, looked for now and then. `trained`: the last
         training step that the ranks reported."""
         if not self._trained and trained is not None:
             self._trained = True
@@ -153,7 +153,7 @@ class GrowthRoom(Struct, frozen=True):
 
 
 def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision | None:
-    """What to do at the next checkpoint, None for nothing.
+    """Return what to do at the next checkpoint, None for nothing.
 
     A larger step where the allocation has nodes again; else a requeue where as many as it lost
     are idle outside, which costs Slurm's delay too. Each only where it pays (`grow_gain`).
@@ -453,11 +453,12 @@ class StepSupervisor:
         )
 
     def _is_whole(self, step: RunningStep, fit: Fitness) -> bool:
-        """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
+        """Return whether a launcher is in the step that could restart its ranks: all its nodes
+        live."""
         return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
     def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
-        """What is looked at now and then: the job itself, its time limit, room to grow."""
+        """Return what is looked at now and then: the job itself, its time limit, room to grow."""
         if self.timers.due("create") and self.steps.blocked(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)

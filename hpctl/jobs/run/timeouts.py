@@ -146,7 +146,7 @@ def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
 
 
 def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
-    """The trouble with the node of its rank, and with what the stacks show of that rank."""
+    """Return the trouble with the node of its rank, and with what the stacks show of that rank."""
     if trouble.rank is None:
         return trouble
     suspect = _find_suspect(said.stacks, trouble.rank)
@@ -234,7 +234,7 @@ class TimeoutInquiry:
                 thread.start()
 
     def explain(self, trouble: Trouble, ranks: Mapping[int, TrackedRank]) -> Trouble:
-        """The trouble of a step that has ended, with whom its ranks waited for.
+        """Return the trouble of a step that has ended, with whom its ranks waited for.
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
         """
@@ -270,7 +270,7 @@ class TimeoutInquiry:
 
 
 def _judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
-    """What one answer shows. That nothing moves, the timeout itself has shown."""
+    """Return what one answer shows. That nothing moves, the timeout itself has shown."""
     sample = RasSample(report, 0.0)
     finding = find_culprits(sample, sample, names.name)
     naming = finding.cause not in (HangCause.NOTHING, HangCause.EQUAL, HangCause.MOVING)

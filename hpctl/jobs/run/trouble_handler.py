@@ -198,7 +198,8 @@ def retry_report(
 
 
 def find_offenders(past: Sequence[PastTrouble], policy: RunPolicy, now: datetime) -> set[NodeName]:
-    """Nodes that have proved bad for this job lately: taken last, should Slurm give them again."""
+    """Return nodes that have proved bad for this job lately: taken last, should Slurm give them
+    again."""
     return {
         one.trouble.node
         for one in past

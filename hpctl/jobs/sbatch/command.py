@@ -118,7 +118,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
 
 
 def plan_command_line(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
-    """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
+    """Return the script, None for --wrap, and what is to be submitted. Raises HpctlError."""
     script = _read_script(line)
     cwd = context.read_working_directory()
     asked = hpctl_options(line.own, script.own if script else {}, cwd)
@@ -128,7 +128,7 @@ def plan_command_line(line: CommandLine) -> tuple[options.BatchScript | None, Su
 def _build_context(
     line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
 ) -> SubmitContext:
-    """What the submission depends on: policy files, the controller, the mount table."""
+    """Return what the submission depends on: policy files, the controller, the mount table."""
     effective = EffectiveOptions(line, script, os.environ)
     logs = log_directories(effective, cwd)
     missing = tuple(each for each in logs if not os.path.isdir(each[1]))
@@ -150,7 +150,7 @@ def _build_context(
 
 
 def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
-    """The jobs that this one depends on, and that hpctl may run again."""
+    """Return the jobs that this one depends on, and that hpctl may run again."""
     with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue either
         return context.find_restarted(
             dependency, os.path.join(os.path.dirname(find_sbatch(line)), "squeue")
@@ -159,7 +159,7 @@ def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
 
 
 def _find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
-    """What is there that this job will not resume from, for hpctl knows no format of it."""
+    """Return what is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
@@ -179,7 +179,7 @@ def print_warnings(submission: Submission, *, quiet: bool = False) -> None:
 
 
 def find_sbatch(line: CommandLine) -> str:
-    """The sbatch that is to be used. Raises HpctlError."""
+    """Return the sbatch that is to be used. Raises HpctlError."""
     given = line.own.get("slurm-bin")
     where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
     program = shutil.which("sbatch", path=where or None)
@@ -192,7 +192,7 @@ def find_sbatch(line: CommandLine) -> str:
 
 
 def _read_script(line: CommandLine) -> options.BatchScript | None:
-    """The script, read from its file or from stdin; None for --wrap."""
+    """Return the script, read from its file or from stdin; None for --wrap."""
     if "wrap" in line.given:
         return None  # sbatch itself judges a script next to --wrap
     if line.script is None:
@@ -209,8 +209,8 @@ def _read_script(line: CommandLine) -> options.BatchScript | None:
 
 
 def _find_script(line: CommandLine) -> Path:
-    """Where sbatch finds it: a bare name on PATH, then where --chdir says, then here (search_path
-    in src/common/env.c, and seen on 22.05)."""
+    """Return where sbatch finds it: a bare name on PATH, then where --chdir says, then here
+    (search_path in src/common/env.c, and seen on 22.05)."""
     assert line.script is not None
     if "/" in line.script:
         return Path(line.script)

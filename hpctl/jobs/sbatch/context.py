@@ -62,7 +62,7 @@ _CREATES_DIRECTORIES = (23, 2)
 
 
 def creates_log_directories(sbatch: str) -> bool:
-    """Whether Slurm creates the directories of a job's logs. False where that is unknown."""
+    """Return whether Slurm creates the directories of a job's logs. False where that is unknown."""
     try:
         done = subprocess.run(
             [sbatch, "--version"],
@@ -118,7 +118,7 @@ _LOCAL = re.compile(
 
 
 def explain_local(directory: str, filesystem: str) -> str:
-    """Why a directory is probably not shared between nodes; "" where nothing says so.
+    """Return why a directory is probably not shared between nodes; "" where nothing says so.
 
     `filesystem` is its type on the submitting machine, "" where unknown.
     """
@@ -134,7 +134,7 @@ def explain_local(directory: str, filesystem: str) -> str:
 
 
 def find_filesystem(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system that a directory is or would be on, "" where unknown."""
+    """Return the type of the file system that a directory is or would be on, "" where unknown."""
     try:
         lines = table.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -159,8 +159,8 @@ NAMED = "/etc/hpctl/policies"
 def job_policy(
     options: HpctlOptions, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
-    """The policy that the job brings along (`--policy`, `--log-rules`), read and checked at submit:
-    what goes into its Comment. Raises HpctlError, with the option's place."""
+    """Return the policy that the job brings along (`--policy`, `--log-rules`), read and checked at
+    submit: what goes into its Comment. Raises HpctlError, with the option's place."""
     policy: dict[str, object] = {}
     if options.policy is not None:
         policy |= _policy_file(options.policy, environment, cwd)
@@ -181,7 +181,7 @@ def _policy_file(
 
 
 def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
-    """The file that is meant: a path, or the bare name of a policy of the cluster's.
+    """Return the file that is meant: a path, or the bare name of a policy of the cluster's.
 
     Raises HpctlError for a name that nothing has; a path is not looked at further.
     """
@@ -201,8 +201,8 @@ def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
 
 
 def _resolve_rules(rules: OptionValue, cwd: str) -> str:
-    """A preset's name, or the absolute path of a file of rules; both are read to see that they
-    can be."""
+    """Return a preset's name, or the absolute path of a file of rules; both are read to see that
+    they can be."""
     from hpctl.jobs.logs.rules import load_preset, load_rules
 
     path = Path(cwd, os.path.expanduser(rules.value))

@@ -117,12 +117,12 @@ def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
 
 
 def needs_value(name: str, place: str) -> HpctlError:
-    """The error for an option without its value."""
+    """Return the error for an option without its value."""
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
 def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]:
-    """The options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
+    """Return the options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
     found: dict[str, tuple[OptionValue, ...]] = {}
     try:
         left = shlex.split(rest, comments=True)
@@ -154,7 +154,8 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
 def _option_value(  # noqa: PLR0913 -- the parts of one word that was typed
     name: str, equals: str, value: str, left: list[str], place: str, example: str
 ) -> OptionValue:
-    """An option of hpctl with its value: after `=`, else the next word. Raises HpctlError."""
+    """Return an option of hpctl with its value: after `=`, else the next word. Raises
+    HpctlError."""
     option = HPCTL_OPTIONS[name]
     if option.value and not equals:
         value = left.pop(0) if left else ""
@@ -183,7 +184,7 @@ def _directive_names() -> str:
 
 
 def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> HpctlOptions:
-    """What is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
+    """Return what is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
     given = {**directives, **typed}
 
     def find_last(name: str) -> OptionValue | None:
@@ -263,7 +264,7 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
 
 
 def _fast_value(name: str, given: OptionValue) -> int:
-    """A number of copies, seconds or bytes."""
+    """Return a number of copies, seconds or bytes."""
     if name == "fast-keep":
         return 1
     if name == "fast-replicas":
@@ -288,7 +289,7 @@ def _fast_value(name: str, given: OptionValue) -> int:
 
 
 def size_bytes(text: str) -> int | None:
-    """The bytes of a size as Slurm writes it: 512M, 64G, 1T. None for another text."""
+    """Return the bytes of a size as Slurm writes it: 512M, 64G, 1T. None for another text."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([MGT])B?", text)
     return int(found[1]) << {"M": 20, "G": 30, "T": 40}[found[2]] if found else None
 
@@ -345,7 +346,7 @@ def _save_signal(option: OptionValue) -> SaveSignal:
 
 
 def names_in(table: str) -> tuple[str, ...]:
-    """The names of a table."""
+    """Return the names of a table."""
     return tuple(table.split())
 
 
@@ -482,7 +483,8 @@ class _CommandLineReader:
             self.line.given[name] = ""
 
     def _read_value(self) -> str:
-        """The next word as the value of the option before; sbatch says it where it is missing."""
+        """Return the next word as the value of the option before; sbatch says it where it is
+        missing."""
         if not self.left:
             return ""
         value = self.left.pop(0)
@@ -497,7 +499,8 @@ _KNOWN = (*_TAKE_A_VALUE, *_FLAGS)
 
 
 def _complete_option(typed: str) -> str | None:
-    """The long option that a word means: itself, or the only one that it begins (getopt_long)."""
+    """Return the long option that a word means: itself, or the only one that it begins
+    (getopt_long)."""
     if typed in _KNOWN:
         return typed
     begun = [name for name in _KNOWN if name.startswith(typed)]
@@ -527,12 +530,13 @@ class BatchScript(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """Return all of it."""
         return "".join(self.lines)
 
     @property
     def shell(self) -> str:
-        """The interpreter's name in the `#!` line, seen through env; "" where there is none."""
+        """Return the interpreter's name in the `#!` line, seen through env; "" where there is
+        none."""
         first = self.lines[0] if self.lines else ""
         if not first.startswith("#!"):
             return ""
@@ -542,7 +546,7 @@ class BatchScript(Struct, frozen=True):
         return parts[0] if parts else ""
 
     def with_inserted(self, text: str) -> str:
-        """The script with `text` put in before its first command."""
+        """Return the script with `text` put in before its first command."""
         head = "".join(self.lines[: self.block])
         if head and not head.endswith("\n"):
             head += "\n"
@@ -596,7 +600,7 @@ def _split_words(rest: str) -> list[str]:
 
 
 def make_wrap_script(command: str) -> BatchScript:
-    """The script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
+    """Return the script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
     text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
     lines = tuple(text.splitlines(keepends=True))
     return BatchScript("wrap", lines, block=3, given={}, own={}, het=False, late=())

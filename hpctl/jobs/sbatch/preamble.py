@@ -60,8 +60,8 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 
 
 def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
-    """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
-    itself."""
+    """Return the lines, with a last newline. `resume` is False for a program that finds its
+    checkpoint itself."""
     root = find_base(job.ckpt) if job.ckpt else ""
     sections = _load_sections()
     text = sections["begin"]
@@ -104,7 +104,7 @@ def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True)
 
 
 def _read_end(path: str) -> str:
-    """The EXIT trap: hpctl reads why the script failed, and its exit code is kept.
+    """Return the EXIT trap: hpctl reads why the script failed, and its exit code is kept.
 
     `path`: the assignments of hpctl's own PYTHONHOME and PYTHONPATH.
     """
@@ -126,7 +126,7 @@ def _load_sections() -> dict[str, str]:
 
 
 def _render_exports(job: Registration) -> str:
-    """What the job's processes find in their environment, only where it was asked for."""
+    """Return what the job's processes find in their environment, only where it was asked for."""
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
         "HPCTL_CHECKPOINT_FILES": shlex.quote(encode_compact(list(job.files))) if job.files else "",
@@ -159,14 +159,15 @@ def encode_compact(value: object) -> str:
 
 
 def find_base(directory: str) -> str:
-    """The part before the first component with a placeholder: what must exist on every node."""
+    """Return the part before the first component with a placeholder: what must exist on every
+    node."""
     parts = directory.split("/")
     kept = next((i for i, part in enumerate(parts) if list_placeholders(part)), len(parts))
     return "/".join(parts[:kept]) or "/"
 
 
 def shell_word(directory: str) -> str:
-    """A directory with placeholders as one word of shell."""
+    """Return a directory with placeholders as one word of shell."""
     word, at = "", 0
     for match in _PLACEHOLDER.finditer(directory):
         word += shlex.quote(directory[at : match.start()]) + PLACEHOLDERS[match[1]]
@@ -176,5 +177,5 @@ def shell_word(directory: str) -> str:
 
 
 def list_placeholders(directory: str) -> list[str]:
-    """The names in braces, known or not."""
+    """Return the names in braces, known or not."""
     return _PLACEHOLDER.findall(directory)

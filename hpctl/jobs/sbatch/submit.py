@@ -45,7 +45,7 @@ class Submission(Struct, frozen=True):
 
     @property
     def text(self) -> str | None:
-        """The changed script."""
+        """Return the changed script."""
         return None if self.copy is None else self.copy.text
 
 
@@ -210,14 +210,14 @@ class _Draft:
 
     @property
     def needs_lines(self) -> bool:
-        """Whether something was asked for that only shell lines in the script can do."""
+        """Return whether something was asked for that only shell lines in the script can do."""
         registration = self.registration
         asked = registration.ckpt or registration.preflight or registration.supervised
         return bool(asked or registration.save_signal or registration.spares)
 
     @property
     def registration(self) -> Registration:
-        """What is registered. Every job of `hpctl sbatch` is, also without any field."""
+        """Return what is registered. Every job of `hpctl sbatch` is, also without any field."""
         save = self.hpctl.save_signal
         return Registration(
             ckpt=self.hpctl.checkpoint_dir or "",
@@ -232,7 +232,7 @@ class _Draft:
         )
 
     def build_script(self) -> BatchScript:
-        """The script with the preamble in it."""
+        """Return the script with the preamble in it."""
         text = preamble.render_preamble(
             self.context.runtime, self.registration, resume=self.hpctl.resume
         )
@@ -243,8 +243,8 @@ class _Draft:
         return replace(self.body, lines=lines)
 
     def _with_readable_end(self) -> BatchScript:
-        """The script without the last command's `exec`: after it no shell is left to read why the
-        program ended. A program that gets a signal as the batch shell keeps it."""
+        """Return the script without the last command's `exec`: after it no shell is left to read
+        why the program ended. A program that gets a signal as the batch shell keeps it."""
         signal = self.options.value("signal") or ""
         flags, colon, _ = signal.partition(":")
         to_shell = "B" in flags and bool(colon)
@@ -275,7 +275,8 @@ class _Draft:
     def submission(
         self, line: CommandLine, copy: BatchScript | None, *, registers: bool = False
     ) -> Submission:
-        """What comes out of it all. `registers`: the job is registered without a copy, too."""
+        """Return what comes out of it all. `registers`: the job is registered without a copy,
+        too."""
         added = [*self.before, *self.after]
         registered = self.registration if registers or copy is not None else None
         if registered is not None:
@@ -305,7 +306,7 @@ class _Draft:
 
 
 def declared_warnings(asked: HpctlOptions) -> Iterator[str]:
-    """Where the files that --checkpoint-files declares are not looked for."""
+    """Yield where the files that --checkpoint-files declares are not looked for."""
     if not asked.checkpoint_files:
         return
     if asked.fast:
@@ -322,7 +323,7 @@ def declared_warnings(asked: HpctlOptions) -> Iterator[str]:
 
 
 def recognized_files(declared: tuple[str, ...]) -> str:
-    """What counts as a checkpoint, for the user."""
+    """Return what counts as a checkpoint, for the user."""
     known = (
         "PyTorch files that record their step or epoch, and saves of Lightning, HF Trainer,"
         " Accelerate, DCP, DeepSpeed, Megatron, Composer, torchtune, Orbax and Flax"
@@ -357,7 +358,8 @@ class EffectiveOptions:
         self._environment = environment
 
     def value(self, option: str) -> str | None:
-        """The value of an option (long name) that is obeyed, "" for a flag; None if not given."""
+        """Return the value of an option (long name) that is obeyed, "" for a flag; None if not
+        given."""
         if option in self._line.given:
             return self._line.given[option]
         variable = _VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_"))
@@ -366,7 +368,7 @@ class EffectiveOptions:
         return self._script.given.get(option) if self._script is not None else None
 
     def has(self, option: str) -> bool:
-        """Whether an option (long name) is given anywhere."""
+        """Return whether an option (long name) is given anywhere."""
         return self.value(option) is not None
 
 
@@ -489,18 +491,18 @@ _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
 def is_supervised(script: BatchScript | None) -> bool:
-    """Whether the script starts its program with `hpctl run`."""
+    """Return whether the script starts its program with `hpctl run`."""
     return script is not None and any(_SUPERVISED.search(text) for _, text in list_commands(script))
 
 
 def launches_steps(script: BatchScript | None) -> bool:
-    """Whether the script starts job steps (or something else that does)."""
+    """Return whether the script starts job steps (or something else that does)."""
     return script is not None and any(_LAUNCH.search(text) for _, text in list_commands(script))
 
 
 def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
-    """The lines with commands in them, after the leading comments: number and text, continuations
-    joined, comments left out."""
+    """Yield the lines with commands in them, after the leading comments: number and text,
+    continuations joined, comments left out."""
     held, start = "", 0
     for number, raw in enumerate(script.lines[script.block :], start=script.block + 1):
         text = raw.strip()
@@ -517,7 +519,7 @@ def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
 
 
 def script_warnings(script: BatchScript) -> list[str]:
-    """What the script's own lines would break."""
+    """Return what the script's own lines would break."""
     lines = list(list_commands(script))
     found = [(number, why) for number, text in lines for why in _line_warnings(text, script)]
     return [f"{script.name}:{n}: {why}" for n, why in [*found, *_end_warnings(lines, script)]]
@@ -540,8 +542,8 @@ def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
 
 
 def _exports_all(names: str, script: str) -> bool:
-    """Whether the value of srun --export has ALL in it, or is a variable that the script does not
-    set without."""
+    """Return whether the value of srun --export has ALL in it, or is a variable that the script
+    does not set without."""
     variable = re.fullmatch(r"\$\{?(\w+)\}?", names)
     if variable is None:
         return "ALL" in names.split(",")
@@ -586,13 +588,13 @@ def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
 
 
 def _strip_quoted(text: str) -> str:
-    """A line without what is a word to the shell, or runs apart: that has no say in its exit
+    """Return a line without what is a word to the shell, or runs apart: that has no say in its exit
     code."""
     return _QUOTED.sub("_", _APART.sub("_", text))
 
 
 def _read_literal_host(value: str) -> str:
-    """The host that a value names, "" where it is computed or this very machine."""
+    """Return the host that a value names, "" where it is computed or this very machine."""
     host = value.strip("\"'").partition(":")[0]
     if re.search(r"[$`(]", value) or host in ("", "localhost", "127.0.0.1", "0.0.0.0"):  # noqa: S104
         return ""
@@ -651,7 +653,7 @@ _EXIT_TRAP = re.compile(r"^trap\s+(?!-\s).*\s(?:EXIT|0)\b")
 
 
 def last_exec(script: BatchScript) -> int:
-    """The line of an `exec` of a program that ends the script, 0 where there is none.
+    """Return the line of an `exec` of a program that ends the script, 0 where there is none.
 
     Only at a line's beginning and with all its quotes closed: what is quoted runs elsewhere.
     """
@@ -666,7 +668,7 @@ def last_exec(script: BatchScript) -> int:
 
 
 def _split_words(text: str) -> list[str]:
-    """The words of a command; none where a quote in it is not closed."""
+    """Return the words of a command; none where a quote in it is not closed."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -674,7 +676,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def unread_ends(script: BatchScript) -> list[str]:
-    """What keeps hpctl from reading in the job's log why a run ended."""
+    """Return what keeps hpctl from reading in the job's log why a run ended."""
     found: list[str] = []
     for number, text in list_commands(script):
         where = f"{script.name}:{number}"
@@ -700,7 +702,7 @@ _JOB_ID = re.compile(r"%\d*[AjJ]")
 
 
 def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]]:
-    """The directories of --output and --error: option and path, as far as it can exist.
+    """Return the directories of --output and --error: option and path, as far as it can exist.
 
     A directory with the job's id in its name does not exist before the job does; what other
     patterns stand for is left out.
@@ -722,7 +724,7 @@ def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]
 
 
 def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) -> list[str]:
-    """What the options to sbatch would break."""
+    """Return what the options to sbatch would break."""
     found: list[str] = []
     if options.has("no-requeue"):
         found.append(
@@ -775,7 +777,7 @@ def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> li
 
 
 def _find_exported(name: str, export: str | None, environment: Mapping[str, str]) -> str:
-    """What a variable is in the job's environment; "" where it has none."""
+    """Return what a variable is in the job's environment; "" where it has none."""
     entries = (export or "ALL").split(",")
     values = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{name}=")]
     if {"ALL", name} & set(entries):

@@ -109,7 +109,7 @@ def baseline(config: str, as_json: bool) -> None:
 
 
 def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
-    """The limits by what is on record and by the floors, and the nodes that miss them."""
+    """Return the limits by what is on record and by the floors, and the nodes that miss them."""
     runs = list_measured_nodes(view)
     known = compute_limits(runs, site)
     rows = [

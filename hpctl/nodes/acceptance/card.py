@@ -68,14 +68,14 @@ def parse_card(text: str, machine: str = "") -> GpuCard:
 
 
 def _find_lowest_limit(pattern: re.Pattern[str], gpus: list[str]) -> float:
-    """The lowest of the GPUs' limits, in watts; 0 where one does not tell its own."""
+    """Return the lowest of the GPUs' limits, in watts; 0 where one does not tell its own."""
     found = [pattern.search(gpu) for gpu in gpus]
     limits = [float(match[1]) for match in found if match is not None]
     return min(limits) if limits and len(limits) == len(gpus) else 0.0
 
 
 def _read_product_name(root: Path) -> str:
-    """The product name in the firmware's tables; on a Nitro instance its type."""
+    """Return the product name in the firmware's tables; on a Nitro instance its type."""
     with contextlib.suppress(OSError):
         text = (root / PRODUCT_NAME.lstrip("/")).read_text(errors="replace").strip()
         return make_printable(text)[:MAX_NAME]

@@ -42,7 +42,7 @@ class GpuCard(Struct, frozen=True):
 
     @property
     def capped(self) -> bool:
-        """Whether the power limit is lower than the card's own."""
+        """Return whether the power limit is lower than the card's own."""
         return 0 < self.power_limit_w < self.default_power_limit_w
 
 
@@ -60,12 +60,12 @@ class CardFigure(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def expected(self) -> float:
-        """What hpctl's own program is expected to measure on a healthy card."""
+        """Return what hpctl's own program is expected to measure on a healthy card."""
         return self.healthy * self.share
 
     @property
     def floor(self) -> float:
-        """The least that passes."""
+        """Return the least that passes."""
         return self.expected * FLOOR_SHARE
 
 

@@ -118,7 +118,7 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
 
 
 def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
-    """The tests that were begun, once all of them have ended."""
+    """Return the tests that were begun, once all of them have ended."""
     begun = {NodeName(row.target): RecoveryId(row.answer.split()[1]) for row in view.requests
              if row.ok and len(row.answer.split()) > 1}  # fmt: skip
     while True:
@@ -199,7 +199,7 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
 
 
 def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
-    """The tests of one recovery, oldest first."""
+    """Return the tests of one recovery, oldest first."""
     begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
     for number, i in enumerate(begun, 1):
@@ -243,7 +243,7 @@ def _build_measured_views(rec: NodeRecovery, name: str) -> tuple[MeasuredView, .
 
 
 def _parse_figures(evidence: str) -> dict[str, float]:
-    """The numbers of a finding's JSON; none where a report was cut short."""
+    """Return the numbers of a finding's JSON; none where a report was cut short."""
     try:
         found = json.loads(evidence or "{}")
     except ValueError:
@@ -252,7 +252,7 @@ def _parse_figures(evidence: str) -> dict[str, float]:
 
 
 def tests_view(w: World, wanted: str) -> AcceptancesView:
-    """The tests of a node, of a recovery or with an id; of all where nothing is wanted."""
+    """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
     found = [t for rec in w.state.nodes.values() for t in tests_of(rec)]
     names = {name for t in found for name in (t.node, t.recovery, t.id)}
     if wanted and wanted not in names:

@@ -61,14 +61,14 @@ class CulpritView(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The nodes that the tests name."""
+        """Return the nodes that the tests name."""
         if self.culprits:
             return f"culprit: {', '.join(self.culprits)}"
         return "no culprit: the tests name no node"
 
     @property
     def not_cleared(self) -> list[str]:
-        """The other nodes that may be bad, and how likely, the likeliest first."""
+        """Return the other nodes that may be bad, and how likely, the likeliest first."""
         rest = {n: p for n, p in self.beliefs.items() if p > 0.1 and n not in self.culprits}
         ordered = sorted(rest.items(), key=lambda pair: -pair[1])
         return [f"{node} ({likely:.0%})" for node, likely in ordered]
@@ -219,7 +219,7 @@ class _Tester:
 
 
 def _find_slowest_figure(results: Sequence[AcceptanceResult]) -> float:
-    """The first figure of the first test that has one, of the node where it is the least."""
+    """Return the first figure of the first test that has one, of the node where it is the least."""
     figures: dict[tuple[str, str], list[float]] = {}
     for result in results:
         for name, value in result.figures.items():

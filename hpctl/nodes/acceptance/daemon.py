@@ -34,7 +34,7 @@ def read_results(test: str, node: NodeName, view: View, policy: Policy) -> tuple
 
 
 def refuse_test(node: SlurmNode, view: View) -> str:
-    """Why a node cannot be tested now: a test takes a whole node, and waits for no job."""
+    """Return why a node cannot be tested now: a test takes a whole node, and waits for no job."""
     here = jobs_on([node.name], view.scheduler.jobs)[node.name]
     job = next((j for j in here if j.running or j.completing), None)
     if job is not None:

@@ -82,7 +82,7 @@ def _submit_test_job(c: NodeCase, name: str) -> Next:
 
 
 def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
-    """Whether a step was begun since the node was last drained."""
+    """Return whether a step was begun since the node was last drained."""
     return last_step(since_drain(rec), kind) is not None
 
 
@@ -151,7 +151,7 @@ def _format_failures(failed: list[Finding]) -> str:
 
 
 def _judge_missing_result(c: NodeCase) -> Move | None:
-    """A job that ended, or never began, and no result: what that says of the node."""
+    """Return a job that ended, or never began, and no result: what that says of the node."""
     submitted, job = c.last(StepKind.TEST), c.facts.test
     known, wanted = find_test_job(c.rec), c.policy.acceptance
     if known is None or submitted is None or submitted.resolved is None:
@@ -214,7 +214,8 @@ def _resume_node(c: NodeCase, why: str) -> Next:
 
 
 def _ill_after_all(c: NodeCase) -> str:
-    """Why a node that was to serve must not, as long as its reservation keeps others off it."""
+    """Return why a node that was to serve must not, as long as its reservation keeps others off
+    it."""
     judged, node = c.facts.assessment, c.facts.slurm
     if not c.facts.held:
         return ""
@@ -227,7 +228,7 @@ def _ill_after_all(c: NodeCase) -> str:
 
 
 def _may_run(c: NodeCase) -> bool:
-    """Whether the job of the test is there, or may be: one in doubt is ended by its name."""
+    """Return whether the job of the test is there, or may be: one in doubt is ended by its name."""
     if c.facts.test is not None:
         return c.facts.test.state not in ENDED
     submitted, ended = c.last(StepKind.TEST), c.last(StepKind.END_TEST)

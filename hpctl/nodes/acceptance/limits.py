@@ -96,7 +96,7 @@ class Measured(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The instance type and the card, of which nodes are compared with each other."""
+        """Return the instance type and the card, of which nodes are compared with each other."""
         return strip_ml_prefix(self.instance_type), self.card.name or card_of_type(
             self.instance_type
         )
@@ -123,7 +123,8 @@ class FigureLimit(Struct, frozen=True):
     source: str = ""
 
     def share(self, value: float) -> float:
-        """How good a value is: 1 at the median (without one: at the limit), less is worse."""
+        """Return how good a value is: 1 at the median (without one: at the limit), less is
+        worse."""
         of = self.median or self.limit
         if self.figure.endswith(LOW_IS_GOOD):
             return of / value if value > 0 else 0.0
@@ -185,7 +186,7 @@ class SlowFigure(Struct, frozen=True):
         return f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._explain_power()}"
 
     def _explain_power(self) -> str:
-        """What a lowered power limit has to do with it; empty where none is known."""
+        """Return what a lowered power limit has to do with it; empty where none is known."""
         if not self.card.capped or self.limit.figure not in _LIMITED_BY_POWER:
             return ""
         limits = f"{self.card.power_limit_w:g} W, not {self.card.default_power_limit_w:g} W"
@@ -251,7 +252,7 @@ def _compute_limit(
 
 
 def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
-    """The floor of the site, else that of the card; None where there is none."""
+    """Return the floor of the site, else that of the card; None where there is none."""
     of_type, card, test, figure = place
     names = (of_type, f"ml.{of_type}", card)
     for name in names if of_type else (card,):
@@ -276,7 +277,8 @@ def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
 def find_slow_figures(
     runs: Iterable[Measured], known: Iterable[FigureLimit]
 ) -> tuple[SlowFigure, ...]:
-    """What of a node's runs, oldest first, is not as the limits have it: the surely slow first."""
+    """Return what of a node's runs, oldest first, is not as the limits have it: the surely slow
+    first."""
     values: dict[_Place, list[float]] = defaultdict(list)
     cards: dict[_Place, GpuCard] = {}
     for run in runs:
@@ -313,7 +315,7 @@ def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Mea
 
 
 def _find_card(tests: Iterable[Finding]) -> GpuCard:
-    """The GPUs of the node, by the finding that closes its tests."""
+    """Return the GPUs of the node, by the finding that closes its tests."""
     closing = [f for f in tests if f.check == TEST_SUMMARY]
     try:
         return (
@@ -450,7 +452,7 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
 
 
 def list_measured_nodes(view: View) -> list[Measured]:
-    """What the nodes' newest acceptance tests measured, by recovery, oldest first."""
+    """Return what the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
     return [
         run for rec in tested for run in runs_of(view.instance_type(rec.node), rec.node, rec.tests)
@@ -477,6 +479,6 @@ time."""
 
 
 def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """What the node's agent tells of a test; nothing until it tells all."""
+    """Return what the node's agent tells of a test; nothing until it tells all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

@@ -68,7 +68,7 @@ def _build_measured(node: NodeName, result: AcceptanceResult) -> Measured:
 def decide_verdict(
     nodes: tuple[NodeName, ...], bad: Mapping[NodeName, str], spares: int, restart: int
 ) -> tuple[str, str]:
-    """The line for the shell, and what to tell the user."""
+    """Return the line for the shell, and what to tell the user."""
     if not bad:
         return "go", f"preflight: {len(nodes)} node(s) passed"
     text = f"preflight: {format_bad_nodes(bad)}"

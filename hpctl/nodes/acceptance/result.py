@@ -68,7 +68,7 @@ class AcceptanceResult(Struct, frozen=True, forbid_unknown_fields=True):
     figures: Annotated[dict[FigureName, float], Meta(max_length=MAX_FIGURES)] = {}
 
     def line(self, host: str) -> str:
-        """The contract's line."""
+        """Return the contract's line."""
         return f"{MARK}{host}:{self.status}:{self.remedy}:{self.reason}"
 
 
@@ -101,7 +101,7 @@ class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def to_line(host: str, result: AcceptanceResult) -> dict[str, object]:
-    """A TestLine as what JSON is made of."""
+    """Return a TestLine as what JSON is made of."""
     return {"host": host, "result": msgspec.to_builtins(result)}
 
 
@@ -113,12 +113,12 @@ _decoder = msgspec.json.Decoder(AcceptanceResults)
 
 
 def encode_results(results: AcceptanceResults) -> bytes:
-    """The bytes of a result file."""
+    """Return the bytes of a result file."""
     return msgspec.json.encode(results)
 
 
 def decode_results(raw: bytes) -> AcceptanceResults:
-    """The results of a file. Raises NotResults."""
+    """Return the results of a file. Raises NotResults."""
     if len(raw) > MAX_FILE:
         raise NotResults(f"is over {MAX_FILE} bytes")
     try:
@@ -132,12 +132,13 @@ def decode_results(raw: bytes) -> AcceptanceResults:
 
 
 def one_line(text: str) -> str:
-    """A reason: what a terminal obeys is replaced, and the rest is cut."""
+    """Return a reason: what a terminal obeys is replaced, and the rest is cut."""
     return make_printable(" ".join(text.split()))[:MAX_REASON]
 
 
 def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
-    """What a test says of itself in its last line of the contract; None where it has none."""
+    """Return what a test says of itself in its last line of the contract; None where it has
+    none."""
     lines = list(_LINE.finditer(output))
     if not lines:
         return None
@@ -149,7 +150,8 @@ def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
 
 
 def parse_figures(output: str) -> dict[str, float]:
-    """The figures of the last line of JSON that has some; what is no finite number is left out."""
+    """Return the figures of the last line of JSON that has some; what is no finite number is left
+    out."""
     for line in reversed(output.splitlines()):
         if line.startswith("{") and '"figures"' in line:
             try:
@@ -161,7 +163,7 @@ def parse_figures(output: str) -> dict[str, float]:
 
 
 def bound_figures(found: dict[str, object]) -> dict[str, float]:
-    """The first MAX_FIGURES figures whose names are names and whose values are finite."""
+    """Return the first MAX_FIGURES figures whose names are names and whose values are finite."""
     kept = {
         name: float(value)
         for name, value in found.items()
@@ -226,7 +228,7 @@ class Inbox:
         return before != self._findings
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the newest tests found."""
+        """Return what the newest tests found."""
         return self._findings
 
     def _read(self, names: list[str]) -> tuple[Finding, ...]:
@@ -271,7 +273,7 @@ def read_bounded(path: Path) -> bytes:
 
 
 def findings_of(results: AcceptanceResults) -> tuple[Finding, ...]:
-    """A finding for each test, and the one that closes them."""
+    """Return a finding for each test, and the one that closes them."""
     ended = at_stamp(results.finished) or EARLIEST
     began = at_stamp(results.started) or ended
 

@@ -73,7 +73,7 @@ class Needs(Struct, frozen=True):
     mounts: tuple[_Word, ...] = ()
 
     def missing(self) -> str:
-        """The first that is absent, in words; empty where all is there."""
+        """Return the first that is absent, in words; empty where all is there."""
         for program in self.programs:
             if shutil.which(program) is None:
                 return f"no {program} on PATH"
@@ -98,7 +98,7 @@ class Figure(Struct, frozen=True):
             raise ValueError("match needs exactly one group, around the number")
 
     def read(self, output: str) -> float | None:
-        """The figure in an output; None where it is not there."""
+        """Return the figure in an output; None where it is not there."""
         found = []
         for text in _compile_pattern(self.match).findall(output):
             with contextlib.suppress(ValueError):
@@ -138,7 +138,8 @@ class Test(Struct, frozen=True):
         _compile_pattern(self.failed)
 
     def judged(self, status: int, output: str, complaint: str) -> AcceptanceResult:
-        """What an ended command amounts to. Its own line of the contract goes before the rest."""
+        """Return what an ended command amounts to. Its own line of the contract goes before the
+        rest."""
         figures: dict[str, object] = {**result.parse_figures(output)}
         read = {name: figure.read(output) for name, figure in self.figures.items()}
         figures |= {name: value for name, value in read.items() if value is not None}
@@ -188,7 +189,7 @@ def _compile_pattern(pattern: str) -> "re2._Regexp":
 
 
 def known_tests(site: Path = SITE) -> dict[str, Test]:
-    """All tests by name, hpctl's own first, then the site's by file. Raises HpctlError.
+    """Return all tests by name, hpctl's own first, then the site's by file. Raises HpctlError.
 
     A site's row replaces the one of its name. Its files are root's, as the agent's plugins are.
     """
@@ -211,7 +212,8 @@ def _load_file(path: Path) -> tuple[Test, ...]:
 
 
 def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
-    """The tests of a level, or those of these names. Raises HpctlError for a name that is none."""
+    """Return the tests of a level, or those of these names. Raises HpctlError for a name that is
+    none."""
     for name in names:
         if name not in known:
             hint = f"The tests are {', '.join(known)}."
@@ -252,7 +254,7 @@ def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
 
 
 def write_results(results: AcceptanceResults, spool: Path) -> Path:
-    """The file for the agent, whole or not at all. Raises HpctlError."""
+    """Return the file for the agent, whole or not at all. Raises HpctlError."""
     folder = spool / FOLDER
     try:
         folder.mkdir(mode=0o755, exist_ok=True)
@@ -396,7 +398,8 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
     options: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Found, str]:
-    """What each node said of itself, nothing where it said nothing; and srun's own last words.
+    """Return what each node said of itself, nothing where it said nothing; and srun's own last
+    words.
 
     `options` are further ones of srun. Never raises; it takes `limit_s` and ANSWER_S at most.
     """
@@ -433,12 +436,13 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
 
 
 def passed_on(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that tests on another node need."""
+    """Return the variables that tests on another node need."""
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 
 
 def summarize_failures(results: Sequence[AcceptanceResult]) -> str:
-    """Why a node is bad by its results: the failed tests in one line; empty where none failed."""
+    """Return why a node is bad by its results: the failed tests in one line; empty where none
+    failed."""
     failed = [f"{r.test}: {r.reason or 'failed'}" for r in results if r.status == "Failed"]
     return one_line("; ".join(failed))
 

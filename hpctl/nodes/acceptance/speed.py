@@ -39,7 +39,7 @@ def import_library(name: str) -> Any:
 
 
 def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
-    """How often a second `work` is done, over about so many seconds, after a first time."""
+    """Return how often a second `work` is done, over about so many seconds, after a first time."""
     work()
     wait()
     start, done, spent = time.perf_counter(), 0, 0.0
@@ -86,7 +86,7 @@ def measure_gpus(seconds: float) -> dict[str, float]:
 
 
 def prepare_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
-    """A matrix of one GPU, its product with itself, and room for further products."""
+    """Return a matrix of one GPU, its product with itself, and room for further products."""
     generator = torch.Generator(f"cuda:{one}").manual_seed(1)
     shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
     a = torch.randn(shape, generator=generator, **where)
@@ -161,7 +161,8 @@ def host_memory(torch: Any, one: int) -> Any:
 
 
 def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
-    """The processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not say."""
+    """Return the processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not
+    say."""
     gpu = torch.cuda.get_device_properties(one)
     try:
         address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
@@ -173,7 +174,7 @@ def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[i
 
 
 def measure_group(seconds: float) -> dict[str, float]:
-    """All-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
+    """Return all-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
     torch, dist = import_library("torch"), sys.modules["torch.distributed"]
     env = os.environ
     rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))

@@ -179,7 +179,7 @@ def _jobs_ahead(opened: ChangeOpened | None, w: World) -> tuple[JobAhead, ...]:
 
 
 def plan_lines(view: WindowPlanView) -> list[str]:
-    """The plan of a window for people."""
+    """Return the plan of a window for people."""
     if view.refused:
         return [f"The daemon would refuse now: {view.refused}"]
     lines = [

@@ -103,7 +103,8 @@ def _find_changed(name: str, view: View) -> Change | None:
 
 
 def _was_changed(window: Change) -> bool:
-    """Whether a window has ended because an admin changed its reservation: another follows it."""
+    """Return whether a window has ended because an admin changed its reservation: another follows
+    it."""
     return bool(window.trail) and window.trail[-1].signal == ChangeSignal.CHANGED
 
 
@@ -238,7 +239,8 @@ def find_window_candidates(
 
 
 def _is_held_back(node: NodeName, view: View) -> bool:
-    """Whether another candidate for a node is certain to be held, by the gate `maintenance`."""
+    """Return whether another candidate for a node is certain to be held, by the gate
+    `maintenance`."""
     return node in view.begun and node not in view.state.open_nodes
 
 

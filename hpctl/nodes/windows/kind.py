@@ -18,7 +18,7 @@ def advance_windows(
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
 ) -> Answers:
-    """What each open window does next."""
+    """Return what each open window does next."""
 
     def answer_window(rec: Change) -> RecoveryAnswer:
         return RecoveryAnswer(rec.id, advance_window(rec, view, policy, now))
