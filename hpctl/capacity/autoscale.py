@@ -254,7 +254,7 @@ class _JobsLeft(Struct):
 
 
 def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
-    """One answer for each group of the policy, in its order."""
+    """Return one answer for each group of the policy, in its order."""
     if not policy.enabled:
         return tuple(Hold(name, "off", "autoscale.enabled is false") for name in policy.groups)
     if view.stopped:
@@ -317,7 +317,8 @@ def _decide_group(
 def _scale_up(
     group: ScaledGroup, limits: GroupLimits, left: _JobsLeft, policy: AutoscalePolicy
 ) -> ScaleUp | Hold:
-    """Instances for the jobs that this group can serve; those are taken off the list."""
+    """Return the instances for the jobs that this group can serve; those are removed from the
+    list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
     size, pool = max(group.target, group.alive), left.pools[group.name]
     room, bound = _compute_room(size, limits, left) if not group.late else (0, "late")
@@ -447,7 +448,7 @@ def _check_cooldown(
     policy: AutoscalePolicy,
     now: datetime,
 ) -> Hold | None:
-    """A group does not turn round at once, nor asks again at once what was refused."""
+    """Hold a group that would reverse at once, or repeat at once what was refused."""
     same = Direction.UP if isinstance(answer, ScaleUp) else Direction.DOWN
     for past in mine:
         if past.ended is None or now >= add_seconds(past.ended, policy.cooldown_s):

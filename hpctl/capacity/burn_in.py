@@ -69,7 +69,8 @@ def watch_burn_in(c: ChangeCase) -> Next:
 
 
 def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
-    """Its job has ended: its result may be on its way. A command of the site's may tell none."""
+    """Handle the end of its job: its result may be on its way. A command of the site's may report
+    none."""
     job = c.facts.job
     how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
     if c.facts.results:
@@ -85,7 +86,7 @@ def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
 
 
 def end_burn_in(c: ChangeCase) -> Next:
-    """Its job is canceled by its name: one that was never answered may be there."""
+    """End a burn-in. Its job is canceled by its name: one that was never answered may be there."""
     job, ended = c.facts.job, c.last(StepKind.END_TEST)
     if ended is not None and ended.accepted and (job is None or job.state in ENDED):
         return Move(ChangeSignal.GONE, "its job has ended")

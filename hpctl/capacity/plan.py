@@ -184,7 +184,8 @@ def _count_released(rec: JobRecovery, view: View) -> int:
 
 
 def _count_owed(group: str, view: View) -> int:
-    """Spares that were released to jobs which have not started yet: not to be taken back."""
+    """Return the spares that were released to jobs which have not started yet: not to be taken
+    back."""
     waiting = {
         rid
         for rid in view.state.open_jobs.values()

@@ -107,7 +107,8 @@ def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> Move | None:
 
 
 def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
-    """Ends that may come in any phase, and a run that began, or came back, without our help."""
+    """Detect an end that may come in any phase, and a run that began, or came back, without our
+    help."""
     job = facts.job
     assert job is not None  # _detect_gone_job has answered for a job that is gone
     if job.state == "COMPLETED" and not job.completing:
@@ -474,8 +475,8 @@ def _backing_off(c: _Case) -> Next | None:
 
 
 def _in_queue(job: SlurmJob) -> RequeueInterval:
-    """Return a job that waits for nodes may wait for hours; one that waits for the pass, not
-    long."""
+    """Return how soon to look again: a job that waits for nodes may wait for hours; one that waits
+    for the pass, not long."""
     return (
         RequeueInterval.SOON if job.reason in ("", "None", "BeginTime") else RequeueInterval.SLOWLY
     )

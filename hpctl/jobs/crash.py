@@ -145,7 +145,7 @@ def mask_variable_parts(text: str) -> str:
 
 
 def strip_control(text: str) -> str:
-    """One line without colours and control characters."""
+    """Return one line without colors and control characters."""
     bare = _COLOUR.sub("", text)
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
 
@@ -293,7 +293,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
         code = first.code or code
     elif hit is None or hit.tier is PatternTier.WRAPPER:
         code = root.code if root.code is not None else code
-        # A launcher's exit code says no more than its own text; a signal does.
+        # A launcher's exit code adds nothing to its own text; a signal does.
         hit = _of_code(code) if hit is None or _name_signal(code) else hit
     return _add_location(trouble, hit, lines, root, code)
 

@@ -246,7 +246,8 @@ def list_unreachable(policy: RunPolicy) -> list[str]:
 
 
 def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: datetime) -> int:
-    """Restarts in the window since the job was last stopped, planned ones not counted."""
+    """Return the restarts in the window since the job was last stopped, planned ones not
+    counted."""
     count = 0
     for p in past:
         if p.action in STOPS:
@@ -367,6 +368,6 @@ def _format_span(seconds: float) -> str:
 
 
 def _fold_line(text: str) -> str:
-    """One line that squeue can show."""
+    """Return one line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

@@ -106,8 +106,8 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
 
 
 def _list_excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
-    """Its bad nodes that are under treatment, and those that its policy leaves out; none where the
-    job could not start without them.
+    """Return its bad nodes that are under treatment, and those that its policy leaves out; none
+    where the job could not start without them.
 
     A dynamic node under treatment is left to its drain: once it is deleted, slurmctld 23.02.3 and
     later refuses every change of a job whose ExcNodeList names it, that of its begin time too.

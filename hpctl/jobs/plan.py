@@ -4,17 +4,17 @@ their policy answers: the daemon's half.
 A node's fault comes first. Of the other runs only jobs that registered with hpctl
 (`vocabulary.registration`) are looked at, and those whose node booted under them. Level-triggered
 like all planning: a run that wants something is seen wanting it in every cycle until its attempt
-has been treated. Between a run that went wrong and its recovery stand RUN_GATES, as `gates.GATES`
-stand before a node's; the last speaks for all the others, as there.
+has been treated. Between a run that went wrong and its recovery are RUN_GATES, as `gates.GATES` are
+before a node's; the last one combines all the others, as there.
 
 | what is seen | the trouble |
 |---|---|
-| its supervisor wishes a requeue or a hold | the one that it told |
+| its supervisor wishes a requeue or a hold | the one that it reported |
 | FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | its script's, else by state and exit code |
 | TIMEOUT, with a checkpoint directory | TIME_LIMIT |
 | RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
-| back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
-| RUNNING, wrapped by nobody, and standing still (`jobs.hangs`) | HANG, answered by `hangs` |
+| back in the queue, waiting out Slurm's begin delay | the reported one, or KILLED, or NODE |
+| RUNNING without `hpctl run`, and without progress (`jobs.hangs`) | HANG, answered by `hangs` |
 """
 
 from collections.abc import Collection, Sequence

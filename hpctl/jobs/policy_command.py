@@ -48,7 +48,7 @@ def _format_reason(played: PlayedEvent) -> str:
 
 
 def _format_clock(played: PlayedEvent) -> str:
-    """`1:02:03` since the start."""
+    """Return `1:02:03` since the start."""
     whole = int(played.at_s)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
@@ -80,7 +80,7 @@ class PolicyTestView(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """How the run ends."""
+        """Return how the run ends."""
         if self.held:
             return f"held: {self.held}"
         if self.ended:

@@ -182,7 +182,8 @@ class JobReportHandler:
         return "" if self._has_room() else "the disk is nearly full: reports of jobs are refused"
 
     def _keep_event(self, event: JobReported) -> None:
-        """In the journal where it is news, else in memory; a repeated report, nowhere."""
+        """Keep an event in the journal where it is news, else in memory; a repeated report,
+        nowhere."""
         now, job = time.monotonic(), event.report.job
         last, stored = self._last.pop(job, (None, 0.0))
         if last is None or (event.report, event.uid) != (last.report, last.uid):

@@ -116,8 +116,8 @@ def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy
 
 
 def _find_request(job: SlurmJob, view: View) -> JobReported | None:
-    """Return the newest word of this run, where it is a wish: a later word takes an older wish
-    back."""
+    """Return the newest report of this run, where it is a wish: a later report withdraws an older
+    wish."""
     event = last_report(job.id, job.restarts, view)
     return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 

@@ -201,9 +201,8 @@ def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
 
 
 def restore_lost_drain(c: NodeCase) -> Next | None:
-    """slurmctld died before it had saved our drain, and came back without it: no operator's word.
-
-    Only once for a start of slurmctld: who resumes the node after that wins.
+    """Restore our drain after slurmctld died before it had saved it: no operator lifted it. Only
+    once for a start of slurmctld: an operator who resumes the node after that wins.
     """
     facts, drain = c.facts, c.last(StepKind.DRAIN)
     if facts.booted is None or drain is None or drain.resolved is None:

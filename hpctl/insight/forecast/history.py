@@ -238,7 +238,8 @@ class _NodePast(Struct, frozen=True):
 def _make_forecast(
     model: BreakModel, of: _NodePast, chances: tuple[float, float, float], jobs: int
 ) -> Forecast:
-    """`chances`: to break within a day, a week, a month. `jobs`: those that its breaks moved."""
+    """Return a node's forecast. `chances`: to break within a day, a week, a month. `jobs`: those
+    that its breaks moved."""
     unit, recs, signs = of.unit, of.recs, of.signs
     shares = model.shares(unit, signs)
     total = sum(shares.values())
@@ -368,8 +369,8 @@ def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
 
 
 def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
-    """So many spares are enough for the breaks of one day, with that certainty: the quantile of
-    the Poisson distribution of their sum."""
+    """Return how many spares are enough for the breaks of one day, with that certainty: the
+    quantile of the Poisson distribution of their sum."""
     mean = sum(f.day for f in found)
     part = total = math.exp(-mean)
     count = 0

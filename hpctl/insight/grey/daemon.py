@@ -76,7 +76,7 @@ class PeerWindows:
         return decide.make_findings(self._memory)
 
     def of(self, generation: Generation, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        """`found`, where it was that generation that was judged; else nothing."""
+        """Return `found` where that generation was judged; else nothing."""
         return found if self._generations.get(generation.node) == generation else ()
 
     def _is_renewed(self, node: NodeName, generation: Generation) -> bool:
@@ -143,7 +143,7 @@ class GreyFindings:
 
 
 class GreyFailures:
-    """Compares peers each window on a thread of its own; `look_back` is the loop's."""
+    """The comparison of peers, each window in a separate thread; `look_back` runs in the loop."""
 
     def __init__(
         self,

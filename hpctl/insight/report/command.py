@@ -1,4 +1,4 @@
-"""`hpctl report`: a period of the fleet for whoever pays for it: failures, costs, savings."""
+"""`hpctl report`: failures, costs and savings of the fleet in a period."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def format_cost(total: Total, currency: str) -> str:
-    """`12.5 GPU-hours (31.25 USD)`."""
+    """Return `12.5 GPU-hours (31.25 USD)`."""
     money = f" ({total.cost:,.2f} {currency})" if currency and total.cost is not None else ""
     return f"{total.gpu_hours:,.1f} GPU-hours{money}"
 
 
 def format_published(rates: tuple[Published, ...]) -> str:
-    """`3.79 (Llama 3, arXiv 2407.21783); ...`."""
+    """Return `3.79 (Llama 3, arXiv 2407.21783); ...`."""
     return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
 
@@ -92,7 +92,7 @@ def _format_fault_cost(fault: FaultCostRow) -> str:
 
 
 def _describe_held(held: Mapping[str, int]) -> str:
-    """`3, not treated: drain_budget 2, observing 1`; "" where there are none."""
+    """Return `3, not treated: drain_budget 2, observing 1`; "" where there are none."""
     if not held:
         return ""
     gates = ", ".join(f"{gate} {count}" for gate, count in held.items())

@@ -69,7 +69,7 @@ class Total(Struct, frozen=True):
     cost: float | None = 0.0
 
     def add_hours(self, hours: float, node: CountedNode, nodes: int = 1) -> "Total":
-        """One more: hours of so many nodes of a kind."""
+        """Add one more: hours of so many nodes of a kind."""
         spent = hours * node.gpus * nodes
         known = self.cost is not None and node.price is not None
         cost = self.cost + spent * node.price if known else None  # type: ignore[operator]

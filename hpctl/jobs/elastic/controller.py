@@ -76,7 +76,7 @@ class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
-        """One for each generation that did not end well, oldest first."""
+        """Return one trouble for each generation that did not end well, oldest first."""
         return tuple(t for each in self.generations if (t := trouble_of(each)) is not None)
 
 
@@ -88,21 +88,21 @@ class AccountWriter(Struct):
     _generations: list[GenerationRecord] = field(default_factory=list)
 
     def generation_began(self, generation: int, resumed_from: str, hosts: Sequence[str]) -> None:
-        """Its ranks are being started."""
+        """Note that its ranks are being started."""
         began, whence, nodes = time.time(), resumed_from or None, tuple(hosts)
         fresh = GenerationRecord(generation, began, None, whence, "", (), nodes)
         self._generations = [*self._generations, fresh][-KEEP:]
         self._write("running", None, "")
 
     def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
-        """None of its ranks is left."""
+        """Note that none of its ranks is left."""
         if self._generations:
             self._generations[-1] = msgspec.structs.replace(
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
     def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
-        """The group is over."""
+        """Note that the group is over."""
         self.generation_over(end.why, failures)
         self._write(end.verdict.value, end.code, end.why)
 
@@ -286,7 +286,7 @@ class GroupController:
             self._run_order(self._group.lost(node, text, time.monotonic()))
 
     def _handle_message(self, node: int, message: wire.Message) -> None:
-        """Raises KeyError, TypeError, ValueError for a message that is none of ours."""
+        """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
         if "failed" in message:
             generation = int(message["generation"])
             self._run_order(
@@ -376,7 +376,7 @@ class GroupController:
 
 
 def print_line(text: str) -> None:
-    """One line of the launchers' own in the job's output."""
+    """Print one line of the launchers' own in the job's output."""
     print(make_printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
 
 

@@ -49,7 +49,7 @@ class RankFailure(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """One sentence for a person."""
+        """Return one sentence for a person."""
         error = f"{self.exception}: {self.message}" if self.exception else self.message
         return f"rank {self.rank} on {self.node} ended with {code_text(self.code)}" + (
             f": {error}" if error else ""
@@ -57,7 +57,7 @@ class RankFailure(Struct, frozen=True):
 
 
 def code_text(code: int) -> str:
-    """`exit code 1`, or `signal 9 (SIGKILL)`."""
+    """Return `exit code 1`, or `signal 9 (SIGKILL)`."""
     if code in UNSTARTED:
         return f"exit code {code} ({UNSTARTED[code]})"
     if code <= 128:
@@ -248,7 +248,7 @@ class RankGroup(Struct):
         return sum(count for other, count in self.members.items() if other < node)
 
     def joined(self, node: int, ranks: int) -> Order | None:
-        """A launcher is there."""
+        """Handle a launcher that has come."""
         self.members[node] = ranks
         if self.phase is GroupPhase.GATHERING and len(self.members) == self.nodes:
             self.phase = GroupPhase.PREPARING
@@ -256,12 +256,12 @@ class RankGroup(Struct):
         return None
 
     def started(self) -> None:
-        """The prepared generation was handed to all launchers."""
+        """Record that the prepared generation was handed to all launchers."""
         if self.phase is GroupPhase.PREPARING:
             self.phase = GroupPhase.RUNNING
 
     def finished(self, generation: int, rank: int) -> Order | None:
-        """A rank ended with exit code 0."""
+        """Handle a rank that ended with exit code 0."""
         if generation != self.generation or self.phase is not GroupPhase.RUNNING:
             return None
         self._done.add(rank)
@@ -270,7 +270,7 @@ class RankGroup(Struct):
         return self._end(GroupVerdict.DONE, 0, "all ranks are done")
 
     def failed(self, generation: int, failure: RankFailure) -> Order | None:
-        """A rank ended otherwise."""
+        """Handle a rank that ended otherwise."""
         if generation != self.generation or self.phase not in (
             GroupPhase.RUNNING,
             GroupPhase.STOPPING,
@@ -284,7 +284,7 @@ class RankGroup(Struct):
         return self._stop(f"restart asked for: {why}")
 
     def stopped(self, node: int, generation: int, now: float) -> Order | None:
-        """A launcher has none of its ranks left."""
+        """Handle a launcher that has none of its ranks left."""
         if generation != self.generation or self.phase is not GroupPhase.STOPPING:
             return None
         self._stopped.add(node)
@@ -314,7 +314,7 @@ class RankGroup(Struct):
         return self._end(GroupVerdict.FINAL, code, why)
 
     def leaving(self, why: str) -> Order | None:
-        """The step is being ended from outside; every launcher sees to its own ranks."""
+        """Handle the end of the step from outside; every launcher ends its own ranks."""
         if self.phase is GroupPhase.ENDED:
             return None
         return self._end(GroupVerdict.STOPPED, STOPPED, why)

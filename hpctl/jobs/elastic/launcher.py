@@ -285,7 +285,8 @@ class NodeLauncher:
             await self._leave_group()
 
     async def _follow_orders(self) -> int:
-        """One order at a time: the stop of a generation is over before the next one starts."""
+        """Follow one order at a time: the stop of a generation is over before the next one
+        starts."""
         while True:
             order = await self._orders.get()
             try:
@@ -330,7 +331,7 @@ class NodeLauncher:
         await self._ranks.stop(grace_s)
 
     def _ended(self, local: int, status: int) -> None:
-        """A rank has ended. One that we end ourselves is none of the reasons why."""
+        """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
         rank, code = self._base + local, group.shell_code(status)
         if status == 0:
             self._send({"finished": rank, "generation": self._generation})

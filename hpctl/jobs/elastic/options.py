@@ -114,7 +114,7 @@ def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> L
 
 
 def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
-    """`auto`: as many GPUs as the step has on this node, else one."""
+    """Parse a count of ranks; `auto`: as many as the step has GPUs on this node, else one."""
     if text not in ("auto", "gpu"):
         if not text.isdigit() or int(text) < 1:
             raise HpctlError(f"--nproc-per-node {text} is no number", "Give 1 or more, or auto.")

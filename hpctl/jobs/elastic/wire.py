@@ -46,7 +46,7 @@ class ProtocolError(Exception):
 
 
 async def wait_for(awaited: Awaitable[_T], seconds: float) -> _T:
-    """`asyncio.wait_for` with the builtin TimeoutError, which 3.10's is not."""
+    """Call `asyncio.wait_for` and raise the builtin TimeoutError, which 3.10's is not."""
     try:
         return await asyncio.wait_for(awaited, seconds)
     except asyncio.TimeoutError as error:
@@ -179,7 +179,7 @@ async def _take_first(
 async def _open_connection(
     host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
 ) -> GroupConnection:
-    """Raises ProtocolError, OSError."""
+    """Open a connection. Raise ProtocolError, OSError."""
     reader, writer = await asyncio.open_connection(
         host,
         port,
@@ -208,7 +208,7 @@ class GroupListener:
     """Takes the connections of a step's launchers on the first of its ports that is free."""
 
     def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
-        """Raises OSError where no port is free. `nodes`: how many launchers the step has."""
+        """Raise OSError where no port is free. `nodes`: how many launchers the step has."""
         self._serve, self._unproven = serve, AdmissionPool(secret, nodes)
         self._context = create_server_context(
             secret, _name_controller(run_id), _name_member(run_id)
@@ -288,7 +288,7 @@ async def _wait_for_first_message(connection: socket.socket) -> None:
 
 
 def _bind_port(first: int) -> socket.socket:
-    """Raises OSError where none of the ports is free."""
+    """Bind one of the ports. Raise OSError where none is free."""
     last: OSError | None = None
     for port in range(first, first + PORTS):
         # All addresses: by which of them the other nodes know this one is their matter.

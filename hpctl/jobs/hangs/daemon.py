@@ -6,9 +6,9 @@ it hung.
 
 Stacks are read by the agents of the job's nodes when the daemon asks, and what they say is kept
 with the recovery (docs/adr/0073). The daemon itself may not read them: Slurm lets only a job's
-owner add a step to it, and the daemon is SlurmUser without a capability. An ask goes out with the
-answers to the agents' own words, and comes back as findings of the check `job.stacks`, proved as
-all of theirs.
+owner add a step to it, and the daemon is SlurmUser without a capability. A request is sent with the
+answers to the agents' reports, and its answer comes back as findings of the check `job.stacks`,
+proved as all of theirs.
 """
 
 import logging
@@ -125,7 +125,8 @@ class StackRequests(Protocol):
 
 
 class StackCollector:
-    """Asks, waits on a thread of its own, judges, keeps. `begin` and `done` are for the loop."""
+    """The collector of stacks: asks, waits in a separate thread, judges, keeps. `begin` and `done`
+    are for the loop."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class StackCollector:
         threading.Thread(target=self._wait, args=(due, ask, nodes), daemon=True).start()
 
     def done(self) -> list[tuple[Due, Outcome]]:
-        """What has come of earlier ones since the last time."""
+        """Return what has come of earlier ones since the last time."""
         return [self._done.get() for _ in range(self._done.qsize())]
 
     def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:

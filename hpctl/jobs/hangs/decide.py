@@ -76,7 +76,7 @@ class NodeActivity(Struct, frozen=True):
     whole: bool = False
 
     def get(self, job: JobId) -> Activity | None:
-        """Of one job; None where nothing is known."""
+        """Return what is known of one job; None where nothing is."""
         return self.jobs.get(job) or (Activity() if self.whole else None)
 
 
@@ -128,8 +128,8 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     now: datetime,
     found: bool = False,
 ) -> HangTrack:
-    """One look at one running job. `nodes`: what their agents said since the last look. `found`:
-    the journal says that it hangs."""
+    """Judge one running job in one look. `nodes`: what their agents said since the last look.
+    `found`: the journal says that it hangs."""
     if known is None or known.attempt != job.attempt:
         return HangTrack(job.attempt, now, found)
     passed_s = (now - known.seen).total_seconds()

@@ -271,7 +271,8 @@ def _describe_no_cause(stops: Sequence[_Stop]) -> str:
 
 
 def _describe_stop(stop: _Stop) -> str:
-    """`collective 5 of default_pg (all_reduce of 65536 Float), where rank 0 waits in ...`."""
+    """Return `collective 5 of default_pg (all_reduce of 65536 Float), where rank 0 waits in
+    ...`."""
     first = next(iter(stop.waiting.values()))
     ranks = tuple(stop.waiting)
     many = "waits" if len(ranks) == 1 else "wait"

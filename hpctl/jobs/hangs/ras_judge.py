@@ -258,14 +258,14 @@ def _make_namer(name: Name) -> _Names:
 
 
 def nccl_name(member: RasMember) -> str:
-    """`rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
+    """Return `rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
     place = " of ".join(part for part in (format_device(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
     return f"rank {member.rank} ({place})" if place else f"rank {member.rank}"
 
 
 def format_device(member: RasMember) -> str:
-    """`GPU 1`, as nvidia-smi counts; empty where it is not given."""
+    """Return `GPU 1`, as nvidia-smi counts; empty where it is not given."""
     gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
     return f"GPU {gpu}" if gpu is not None else ""
 
@@ -392,7 +392,8 @@ class RasInquiry:
     def _judge_moving(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding
     ) -> Trouble | None:
-        """No hang, unless the run has not made a step for as long as its start may take."""
+        """Return None, or the hang where the run has not made a step for as long as its start may
+        take."""
         now = time.monotonic()
         if now - progress.stepped_at > progress.policy.hang_start_s:
             why = f"{trouble.why}; {finding.why}, but without steps"

@@ -122,7 +122,7 @@ def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
 
 
 def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
-    """Return the main thread's; what it has autograd's threads do for it goes before."""
+    """Return the frames of the main thread, preceded by what autograd's threads do for it."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
     stack = _read_thread(main)
     inner = next((frame for frame in stack if frame.line), None)

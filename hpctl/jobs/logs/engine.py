@@ -475,7 +475,7 @@ def _find_line_start(block: bytes, match: Match) -> int:
 
 
 def _clean_text(raw: bytes, limit: int) -> str:
-    """Bytes of an untrusted line as text that a terminal cannot be misled by."""
+    """Return the bytes of an untrusted line as text that cannot mislead a terminal."""
     text = raw[:limit].decode(errors="replace")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 

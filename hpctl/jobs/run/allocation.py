@@ -58,7 +58,7 @@ def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with 
     exclude: Collection[NodeName] = (),
     leaves: Mapping[NodeName, str] | None = None,
 ) -> tuple[NodeName, ...]:
-    """`size` nodes, or fewer where there are not so many; the allocation's order.
+    """Return `size` nodes, or fewer where there are not so many; the allocation's order.
 
     Never one of `exclude`. Those of the step `before` come first: their page caches and local
     checkpoints are warm. Those to `avoid` come last: they have been in trouble with this job. Of
@@ -298,7 +298,7 @@ class AllocationState:
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
 
     def suspect(self, nodes: Mapping[NodeName, str]) -> None:
-        """Nodes that showed to be bad, whatever slurmctld still says of them."""
+        """Record nodes that proved bad, whatever slurmctld still reports of them."""
         self.suspects |= nodes
 
     def hosts(self, nodes: Sequence[NodeName]) -> dict[str, NodeName]:

@@ -90,7 +90,7 @@ def run(
 
 
 def _ranks_a_node() -> int:
-    """Return the batch script's tasks a node are ranks; 0 where it has none."""
+    """Return the batch script's tasks a node, which are ranks; 0 where it has none."""
     tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
     return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 

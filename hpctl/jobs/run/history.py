@@ -159,7 +159,7 @@ def log_line(at: datetime, text: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """`3.2 s`, `4 min 10 s`, `2 h 05 min`."""
+    """Return `3.2 s`, `4 min 10 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)

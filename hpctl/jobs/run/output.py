@@ -98,7 +98,7 @@ class OutputListener(Protocol):
         """Take a line of progress."""
 
     def hear_timeout(self) -> None:
-        """A rank reported the timeout of a collective."""
+        """Handle a rank's report that a collective timed out."""
 
 
 class OutputReader:
@@ -127,8 +127,8 @@ class OutputReader:
         threading.Thread(target=self._follow_files, name="output", daemon=True).start()
 
     def begin(self) -> tuple[int, int]:
-        """A new attempt starts: the descriptors for its srun. The old ones' copies are closed
-        with `started`."""
+        """Begin a new attempt and return the descriptors for its srun. The old ones' copies are
+        closed with `started`."""
         with self._lock:
             engine = Engine(self._rules, self._read_clock()) if self._rules else None
             self.heard = StepOutput(engine=engine)
@@ -137,7 +137,7 @@ class OutputReader:
         return sinks[0], sinks[1]
 
     def started(self) -> None:
-        """srun has its own copies of what `begin` gave."""
+        """Note that srun has its own copies of what `begin` gave."""
         for fd in self._ends:
             os.close(fd)
         self._ends = []
@@ -195,7 +195,8 @@ class OutputReader:
             self._listener.hear_verdict(replace(verdict, at=time.time()))
 
     def _poll_files(self) -> bool:
-        """One read of each file; whether that was all there is. What is read is taken in order."""
+        """Read each file once; return whether that was all there is. What is read is taken in
+        order."""
         with self._reading:
             return self._read()
 
@@ -297,7 +298,7 @@ class RankProgress:
             self.progress.configure(policy)
 
     def begin(self, hosts: Mapping[str, NodeName], *, here: bool, file: Path | None = None) -> str:
-        """A new step: the address for its ranks, empty where there is none.
+        """Begin a new step and return the address for its ranks, empty where there is none.
 
         `hosts` are the addresses of its nodes; `here`: all of its ranks run on this one. `file`:
         where the user wants it written to, in place of the socket.
@@ -319,7 +320,7 @@ class RankProgress:
         return self._source.address
 
     def logged(self, note: Note) -> None:
-        """A note stood in the job's log. May be called from any thread."""
+        """Handle a note from the job's log. May be called from any thread."""
         self._logged.append(ReceivedNote(note, time.monotonic()))
 
     def look(self) -> Trouble | None:
@@ -384,11 +385,11 @@ class RankProgress:
 
     @property
     def done(self) -> bool:
-        """The program reported its end."""
+        """Return whether the program reported its end."""
         return self.progress is not None and self.progress.done
 
     def end(self) -> None:
-        """The step is over. What was learnt of its pace is kept."""
+        """End the step. What was learned of its pace is kept."""
         if self.progress is not None:
             self._pace = self.progress.pace.renewed()
         source, self._source = self._source, None

@@ -64,7 +64,8 @@ class RunPace(Struct):
         return median(self.silences) if len(self.silences) >= FEWEST else None
 
     def stepped(self, silence: float, *, excused: bool) -> None:
-        """A new step came after so long; `excused` where a save or another phase lay between."""
+        """Record that a new step came after so many seconds; `excused` where a save or another
+        phase lay between."""
         if len(self.silences) < FEWEST:
             self.longest_early = max(self.longest_early, silence)
         elif not excused:
@@ -72,7 +73,7 @@ class RunPace(Struct):
         self.silences.append(silence)
 
     def left(self, phase: str, seconds: float) -> None:
-        """A phase without a step in it is over."""
+        """Record the end of a phase without a step in it."""
         if phase in self.phases or len(self.phases) < MOST_PHASES:
             self.phases[phase] = max(self.phases.get(phase, 0.0), seconds)
 
@@ -153,14 +154,14 @@ class TrackedRank(Struct):
     """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
 
     def hear(self, note: Note, at: float) -> None:
-        """Who it is; what it did is for `RunProgress`."""
+        """Read from a note which rank it is; what it did is for `RunProgress`."""
         self.at = at
         self.node = note.node or self.node
         self.pid = note.pid or self.pid
         self.gpu = note.gpu or self.gpu
 
     def __str__(self) -> str:
-        """`rank 3 on node-2 (GPU 5)`."""
+        """Return `rank 3 on node-2 (GPU 5)`."""
         node = f" on {self.node}" if self.node else ""
         gpu = f" (GPU {self.gpu})" if self.gpu else ""
         return f"rank {self.rank}{node}{gpu}"
@@ -352,7 +353,8 @@ class RunProgress:
         )
 
     def silence(self, now: float) -> str:
-        """As text: `no step for 62 s since step 50 (its median is 1 s, bound 60 s)`."""
+        """Return the silence as text: `no step for 62 s since step 50 (its median is 1 s, bound 60
+        s)`."""
         own = self.pace.median()
         usual = f"its median is {own:.3g} s, " if own is not None else ""
         since = f" since step {self.step}" if self.step is not None else ""
@@ -447,7 +449,8 @@ class RunProgress:
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
     def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:
-        """So many steps in so many seconds, with the tokens of each where they are reported."""
+        """Return the rate of so many steps in so many seconds, with the tokens of each where they
+        are reported."""
         if (tokens is not None) != self._by_tokens:
             self._slows, self._by_tokens = PastJudge(_SLOW), tokens is not None
         rate = steps * (1.0 if tokens is None else tokens) / silence
@@ -458,7 +461,7 @@ class RunProgress:
             self._queue(TroubleKind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
 
     def _note_loss(self, rank: TrackedRank, loss: float, at: float) -> None:
-        """A loss that is no number is reported of the first rank, until all are again."""
+        """Note a loss that is no number: of the first rank, until all are numbers again."""
         if not math.isfinite(loss):
             if not self._lost:
                 why = f"{rank}: the loss is {loss}"

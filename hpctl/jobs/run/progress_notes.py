@@ -109,7 +109,7 @@ def _add_rank(note: Note, rank: int) -> Note:
 
 
 def _split_fields(text: str) -> dict[str, str]:
-    """Keys and values, still as text."""
+    """Split a note into keys and values, still as text."""
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
         return {name: unquote(value) for name, equals, value in pairs if equals}
@@ -339,7 +339,7 @@ def _drop_without(sock: socket.socket, prefix: bytes) -> None:
 
 
 def _own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
-    """This node's address on the way to the first of the peers whose name resolves."""
+    """Return this node's address on the way to the first of the peers whose name resolves."""
     failure: OSError = OSError("no peer")
     for peer in peers:
         try:

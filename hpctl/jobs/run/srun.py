@@ -61,12 +61,14 @@ class SrunCommand(Struct, frozen=True):
 
     @property
     def lives_on(self) -> bool:
-        """The user wants the step to go on when a rank ends badly: --kill-on-bad-exit=0."""
+        """Return whether the user wants the step to continue when a rank ends badly:
+        --kill-on-bad-exit=0."""
         return self.given.get("kill-on-bad-exit") == "0"
 
     @property
     def multi_prog(self) -> bool:
-        """The command is a file that names several programs: nothing may stand before it."""
+        """Return whether the command is a file that names several programs: nothing may precede
+        it."""
         return "multi-prog" in self.given
 
 
@@ -116,8 +118,8 @@ def _split_option(word: str) -> tuple[str, str | None]:
 def task_layout(
     srun: SrunCommand, environ: Mapping[str, str], allocated: int, wanted: int
 ) -> int | None:
-    """Tasks a node of a step, where the batch script's own options speak of the whole allocation;
-    None: as the user's own options say.
+    """Return the tasks a node of a step, where the batch script's own options speak of the whole
+    allocation; None: as the user's own options say.
 
     `sbatch -N 5 -n 40` with a spare means 40 tasks on 5 nodes: 8 a node, 32 in a step of 4.
     Raises HpctlError where that does not come out even.
@@ -210,7 +212,7 @@ SrunLine = TaskEnd | NotLaunched
 
 
 def parse_lines(block: bytes) -> Iterator[SrunLine]:
-    """srun's lines among whole lines of output, in their order."""
+    """Return srun's lines among whole lines of output, in their order."""
     found: list[tuple[int, SrunLine]] = []
     for match in _TASKS.finditer(block):
         text = match[3].decode("utf-8", "replace").strip()
@@ -418,7 +420,8 @@ class StepLauncher:
             step.process.terminate()
 
     def scontrol(self, *arguments: str) -> Ran:
-        """One command. A requeue of this job ends its run, and with it this process."""
+        """Run one scontrol command. A requeue of this job ends its run, and with it this
+        process."""
         return self.runner.run("scontrol", *arguments)
 
     def notify(self, command: Sequence[str], document: bytes) -> None:

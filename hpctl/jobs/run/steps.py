@@ -126,7 +126,7 @@ class AccountReader:
         return found
 
     def ended(self) -> Trouble | None:
-        """What ended the last generation, where it ended badly."""
+        """Return what ended the last generation, where it ended badly."""
         record = self._read()
         return (
             controller.trouble_of(record.generations[-1]) if record and record.generations else None
@@ -307,7 +307,8 @@ class Steps:
             self._output.started()
 
     def restarted(self) -> list[Trouble]:
-        """What a launcher inside the step has answered with new ranks since the last look."""
+        """Return the troubles that a launcher inside the step has answered with new ranks since the
+        last look."""
         if self._account is None:
             return []
         troubles = self._account.restarts()
@@ -327,7 +328,7 @@ class Steps:
         return refused
 
     def _renew(self) -> None:
-        """What the old ranks reported is void: the new ones may take as long as a first start."""
+        """Discard what the old ranks reported: the new ones may take as long as a first start."""
         self.ranks.renew()
         self._output.renew()
         self._timeouts.renew()
@@ -370,7 +371,7 @@ class Steps:
         return 128 + signal.SIGKILL if code is None else code, lost
 
     def _silent(self, step: RunningStep) -> list[NodeName]:
-        """Its nodes of which srun has not reported that a task ended."""
+        """Return its nodes of which srun has not reported that a task ended."""
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
@@ -463,7 +464,7 @@ class Steps:
         self._launcher.ask_to_save(step, number, report_answer)
 
     def pass_on(self, step: RunningStep, number: int) -> None:
-        """A signal to the supervisor is one to the ranks. Those to end it end the run, too."""
+        """Pass a signal to the supervisor on to the ranks. A signal to end it ends the run, too."""
         if number in ENDING:
             self.asked_to_end = True
         if number == signal.SIGUSR1:

@@ -72,13 +72,13 @@ class StepTimers:
         """From the end of a step to the first training step of the next, as measured last."""
 
     def began(self, step: RunningStep, resume: ResumePoint) -> None:
-        """A step was launched."""
+        """Note that a step was launched."""
         self._saved, self._trained = resume, False
         seconds = {"poll": self.POLL_S, "grow": self.GROW_S, "create": self.CREATED_S}
         self._due = {name: step.began + after for name, after in seconds.items()}
 
     def ended(self) -> None:
-        """It is over."""
+        """Note that it is over."""
         self._ended = time.monotonic()
 
     def kill_by(self, seconds: float) -> None:
@@ -458,7 +458,8 @@ class StepSupervisor:
         return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
     def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
-        """Return what is looked at now and then: the job itself, its time limit, room to grow."""
+        """Check what needs only an occasional look: the job itself, its time limit, room to
+        grow."""
         if self.timers.due("create") and self.steps.blocked(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
@@ -476,7 +477,8 @@ class StepSupervisor:
         return None
 
     def _grow_step(self, step: RunningStep) -> AttemptOutcome | None:
-        """A smaller run has just saved: it may pay to stop here and go on with more nodes."""
+        """Grow a smaller run that has just saved, where it pays to stop here and continue with more
+        nodes."""
         fit = self.allocation.look()
         room = GrowthRoom(
             have=len(step.nodes),
@@ -567,7 +569,7 @@ class StepSupervisor:
             self.write(line)
 
     def _print_problems(self) -> None:
-        """What does not work, and is not needed to go on."""
+        """Print what does not work, and is not needed to continue."""
         for problem in (self.history.take_problem(), self.steps.ranks.take_problem()):
             if problem:
                 self.say(problem)
@@ -578,7 +580,7 @@ class StepSupervisor:
         self.events.put(SignalReceived(number))
 
     def say(self, text: str) -> None:
-        """One line into the job's log."""
+        """Print one line into the job's log."""
         self.write(history.log_line(_utc_now(), text))
 
 

@@ -220,7 +220,8 @@ class TimeoutInquiry:
         self._heard: dict[str, object] = {}
 
     def timed_out(self) -> None:
-        """A rank reported a timeout, and the ranks still live. May be called from any thread."""
+        """Handle a rank's report of a timeout while the ranks still live. May be called from any
+        thread."""
         if self._threads or not self._nodes:
             return
         heard = self._heard

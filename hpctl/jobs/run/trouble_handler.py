@@ -90,14 +90,15 @@ class TroubleHandler:
         return answer
 
     def restarted(self, attempt: int, trouble: Trouble) -> None:
-        """The launcher inside the step has treated this one already."""
+        """Record a trouble that the launcher inside the step has treated already."""
         answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
         self._note_attempt(attempt, trouble, answer)
         self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
 
     def report_unaffected(self, gone: Sequence[NodeName]) -> None:
-        """The allocation lost these nodes, and the step that runs has none of them: a spare, say.
+        """Report that the allocation lost these nodes, and the step that runs has none of them: a
+        spare, say.
 
         The daemon watches a job from the loss of a node until it has a word of its supervisor, and
         requeues it where none comes.

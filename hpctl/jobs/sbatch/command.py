@@ -49,7 +49,7 @@ class Sbatch(click.Command):
         return []
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """hpctl's own options; else files, of which the script is one."""
+        """Complete hpctl's own options; else files, of which the script is one."""
         if incomplete.startswith("-"):
             own = [f"--{name}" for name in (*HPCTL_OPTIONS, "help")]
             return [CompletionItem(name) for name in own if name.startswith(incomplete)]
@@ -221,7 +221,8 @@ def _find_script(line: CommandLine) -> Path:
 
 
 def _find_runtime() -> Runtime:
-    """This interpreter; and PYTHONPATH if hpctl was imported from elsewhere than site-packages."""
+    """Return this interpreter; and PYTHONPATH if hpctl was imported from elsewhere than
+    site-packages."""
     root = str(Path(hpctl.__file__).resolve().parent.parent)
     installed = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
     if root in installed:
@@ -261,8 +262,9 @@ def laid_out(
     directory: Path,
     read: options.BatchScript | None = None,
 ) -> list[str]:
-    """sbatch's arguments, program name excepted; a changed script is written into `directory`, and
-    what was `read` from something that can be read only once (`hpctl sbatch <(...)`).
+    """Return sbatch's arguments, program name excepted; a changed script is written into
+    `directory`, and what was `read` from something that can be read only once (`hpctl sbatch
+    <(...)`).
 
     The copy keeps its name, because Slurm names the job after it.
     """
@@ -292,7 +294,7 @@ def _run_sbatch(command: list[str], line: CommandLine, stdin: str | None = None)
 def _show_submission(
     program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
 ) -> None:
-    """What would be submitted: the script, what is registered, the command."""
+    """Show what would be submitted: the script, what is registered, the command."""
     shown = submission.copy or script
     text = shown.text if shown is not None else ""
     tail = [line.script or "<stdin>", *line.arguments] if script is not None else []

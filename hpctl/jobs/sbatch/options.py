@@ -111,7 +111,7 @@ class HpctlOptions(Struct, frozen=True):
 
 
 def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
-    """`--name` of the option that was probably meant, or ""."""
+    """Return `--name` of the option that was probably meant, or ""."""
     found = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)
     return f"--{found[0]}" if found else ""
 

@@ -171,7 +171,7 @@ class _Draft:
             )
 
     def add_warnings(self) -> None:
-        """Warnings about the options, the script and the checkpoint directory."""
+        """Add warnings about the options, the script and the checkpoint directory."""
         directory = self.hpctl.checkpoint_dir
         self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
         self.warnings += [
@@ -382,7 +382,7 @@ def node_range(text: str) -> tuple[int, int | None] | None:
 
 
 def time_limit_s(text: str) -> float | None:
-    """`--time` in seconds; infinity for no limit, None for what is no time."""
+    """Return `--time` in seconds; infinity for no limit, None for what is no time."""
     if text.strip().upper() in ("UNLIMITED", "INFINITE", "-1"):
         return float("inf")
     found = _TIME.fullmatch(text.strip())
@@ -552,7 +552,7 @@ def _exports_all(names: str, script: str) -> bool:
 
 
 def _place_warnings(text: str) -> Iterator[str]:
-    """A line that names one machine."""
+    """Yield a warning of a line that names one machine."""
     pinned = _RDZV.search(text)
     if pinned and (host := _read_literal_host(pinned["value"])):
         yield (
@@ -602,7 +602,7 @@ def _read_literal_host(value: str) -> str:
 
 
 def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator[tuple[int, str]]:
-    """An ending that turns every failure before it into exit code 0."""
+    """Yield a warning of an ending that turns every failure before it into exit code 0."""
     if not any(_LAUNCH.search(text) or _SUPERVISED.search(text) for _, text in lines):
         return
     number, last = lines[-1]
@@ -772,7 +772,8 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
 
 
 def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
-    """Rules for HyperPod's hung-job agent in the job's environment. `export` is sbatch's."""
+    """Yield warnings of rules for HyperPod's hung-job agent in the job's environment. `export` is
+    sbatch's."""
     return [_HANG_AGENT] if _find_exported(HANG_RULES, export, environment) else []
 
 
@@ -786,7 +787,7 @@ def _find_exported(name: str, export: str | None, environment: Mapping[str, str]
 
 
 def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
-    """Places for checkpoints that other nodes cannot read.
+    """Yield warnings of places for checkpoints that other nodes cannot read.
 
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
     """

@@ -151,7 +151,7 @@ class MeasuredView(Struct, frozen=True):
 
     @property
     def figures_text(self) -> str:
-        """`busbw=412 latency=11`."""
+        """Return `busbw=412 latency=11`."""
         return " ".join(f"{name}={value:g}" for name, value in self.figures.items())
 
 

@@ -190,7 +190,7 @@ class _Tester:
         return results, views
 
     def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
-        """Its figure, why it has none, and whether it was tested at all."""
+        """Test a group and return its figure, why it has none, and whether it was tested at all."""
         from hpctl.nodes.acceptance.run import on_nodes, passed_on, summarize_failures
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()

@@ -87,7 +87,7 @@ def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
 
 
 def _detect_node_loss(c: NodeCase) -> Move | None:
-    """The node failed under its test, whatever the test would have said."""
+    """Detect a node that failed under its test, whatever the test's result would be."""
     judged, node = c.facts.assessment, c.facts.slurm
     if c.facts.heard is not None and c.facts.heard != c.rec.generation:
         return Move(NodeSignal.TEST_FAILED, "it booted during its test")
@@ -99,7 +99,8 @@ def _detect_node_loss(c: NodeCase) -> Move | None:
 
 
 def _detect_takeover(c: NodeCase) -> Move | None:
-    """An operator who resumes the node before we do, or gives it another Reason, wins."""
+    """Detect an operator who resumes the node before we do, or gives it another Reason: they
+    win."""
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
         ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
@@ -112,7 +113,7 @@ def _detect_takeover(c: NodeCase) -> Move | None:
 
 
 def _detect_failure(c: NodeCase) -> Move | None:
-    """The tests that failed, by the word of the node's agent."""
+    """Detect the tests that failed, by the report of the node's agent."""
     failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
     if not failed:
         return None
@@ -151,7 +152,7 @@ def _format_failures(failed: list[Finding]) -> str:
 
 
 def _judge_missing_result(c: NodeCase) -> Move | None:
-    """Return a job that ended, or never began, and no result: what that says of the node."""
+    """Judge the node where a job ended, or never began, without a result."""
     submitted, job = c.last(StepKind.TEST), c.facts.test
     known, wanted = find_test_job(c.rec), c.policy.acceptance
     if known is None or submitted is None or submitted.resolved is None:
@@ -256,7 +257,7 @@ def let_out(c: NodeCase) -> Next:
 
 
 def _repeat_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
-    """A step that must take effect, however long: the phase's deadline calls a person."""
+    """Repeat a step that must take effect, however long: the phase's deadline calls a person."""
     last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED

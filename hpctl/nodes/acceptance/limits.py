@@ -131,7 +131,8 @@ class FigureLimit(Struct, frozen=True):
         return value / of
 
     def verdict(self, values: Iterable[float]) -> FleetVerdict:
-        """Of a node's latest runs, oldest first; `again` asks for one more run."""
+        """Return the verdict on a node's latest runs, oldest first; `again` asks for one more
+        run."""
         runs = list(values)[-RUNS:]
         share, least = self.share(median(runs)), self.share(self.limit)
         sigma = SIGMA_OF_MAD * self.mad / self.median if self.median else 0.0

@@ -87,7 +87,7 @@ class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def failed(self) -> tuple[AcceptanceResult, ...]:
-        """The tests that did not pass and were not skipped."""
+        """Return the tests that did not pass and were not skipped."""
         return tuple(result for result in self.results if result.status == "Failed")
 
 

@@ -157,7 +157,7 @@ class Test(Struct, frozen=True):
         return replace(self.failure(why, output), figures=result.bound_figures(figures))
 
     def failure(self, why: str, output: str = "") -> AcceptanceResult:
-        """The test has failed, with the remedy that its output asks for."""
+        """Return that the test has failed, with the remedy that its output asks for."""
         asked = (
             each.remedy for each in self.remedies if _compile_pattern(each.match).search(output)
         )
@@ -224,7 +224,7 @@ def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) ->
 
 
 def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
-    """One test, to its end or its time-out. Raises nothing."""
+    """Run one test, to its end or its timeout. Raise nothing."""
     if missing := test.needs.missing():
         return AcceptanceResult(test.name, "Skipped", reason=result.one_line(missing))
     if left_s < 1.0:

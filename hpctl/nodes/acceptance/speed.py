@@ -30,7 +30,7 @@ def end_test(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
 
 
 def import_library(name: str) -> Any:
-    """numpy or torch; without it the test is skipped."""
+    """Import numpy or torch; without it the test is skipped."""
     try:
         return __import__(name)
     except ImportError:
@@ -68,7 +68,8 @@ def measure_cpu(seconds: float) -> dict[str, float]:
 
 
 def measure_gpus(seconds: float) -> dict[str, float]:
-    """Of every GPU: GEMM in bfloat16, copies within it, from and to the host, and to the next.
+    """Measure of every GPU: GEMM in bfloat16, copies within it, from and to the host, and to the
+    next.
 
     All GPUs multiply at the same time, as in a job: power and cooling are shared.
     """
