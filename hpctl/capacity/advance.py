@@ -1,4 +1,4 @@
-"""A durable change of the capacity at hand: a group grows, spares are set apart, a node is tested.
+"""A durable change of capacity: a group grows, spares are set apart, a node is tested.
 
 Built like a recovery: every phase change is in TRANSITIONS, an unknown pair raises, every phase
 has a deadline, and a change that has ended never acts again. Nothing here opens one:

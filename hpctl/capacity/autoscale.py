@@ -25,7 +25,7 @@ from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
 
 _Counts = tuple[int, ...]
 _MEMORY, _GRES = 1, 2
-"""Before it stand CPUs and memory, of which zero means that Slurm does not count them."""
+"""CPUs and memory precede it, of which zero means that Slurm does not count them."""
 
 
 class _ScalableNode(Struct):

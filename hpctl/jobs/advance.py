@@ -204,7 +204,7 @@ def _lift_exclusion(c: _Case) -> Next:
 
 
 def _note_preemption(c: _Case) -> Next:
-    """HIT by no fault: another job preempted it, which its Comment is to tell."""
+    """HIT by no fault: another job preempted it, which its Comment is to show."""
     job = c.facts.job
     assert job is not None  # _detect_gone_job has answered for a job that is gone
     if c.rec.note in job.comment:
@@ -214,7 +214,8 @@ def _note_preemption(c: _Case) -> Next:
 
 
 def _advance_hung(c: _Case) -> Next:
-    """HIT by no fault but its own standing still: its stacks first, then what the policy says."""
+    """Advance a job in HIT for no fault but its own lack of progress: its stacks first, then what
+    the policy says."""
     job, killed = c.facts.job, c.last(StepKind.SIGNAL)
     if job is None or not job.running:
         ended = "`hangs: cancel` ended it" if killed else "it ended by itself"

@@ -516,7 +516,7 @@ def _describe_grant(grant: GpuGrant) -> str:
 
 
 def _bound_lines(tail: Sequence[str]) -> list[str]:
-    """Return the last lines that count, one line each, without colours."""
+    """Return the last lines that count, one line each, without colors."""
     kept: list[str] = []
     left = TAIL_BYTES
     for text in reversed(tail[-TAIL_LINES:]):

@@ -118,7 +118,7 @@ def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
 
 
 def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: View) -> bool:
-    """Return whether a job of so many nodes could start without these, as far as Slurm tells what
+    """Return whether a job of so many nodes could start without these, as far as Slurm reports what
     it asks for.
 
     Where it could not, slurmctld would give it Reason BadConstraints and priority 0, and only a

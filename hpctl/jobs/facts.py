@@ -19,7 +19,7 @@ SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
 
 
 PASS_S = 0.5
-"""So long after a second began that turn has come."""
+"""Seconds after a second began at which that turn has come."""
 
 
 def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
@@ -28,9 +28,9 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
     kept = any(n is not None and n.closed and (reason_owner(n.reason) or mark_of(n)) for n in bad)
     job = view.scheduler.jobs.get(rec.attempt.job)
-    # Closed by anybody, it is safe to requeue; a job that runs is disturbed only where we, or
-    # HyperPod's health agent, closed it.
-    # A maintenance reservation keeps jobs off its nodes as well, and hpctl off closing them.
+    # Closed by any user or tool, it is safe to requeue; a job that runs is disturbed only where we,
+    # or HyperPod's health agent, closed it. A maintenance reservation keeps jobs off its nodes as
+    # well, and hpctl off closing them.
     reserved = any(name in view.maintenance for name in rec.bad_nodes)
     ours_to_stop = kept or reserved or job is None or not job.running
     cordoned = ours_to_stop and all(

@@ -23,7 +23,7 @@ class JobProcess(Struct, frozen=True):
 def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
     """Return a process of the job; None for any other, and for one that has ended.
 
-    `uid`: of the job's owner, None: anybody's.
+    `uid`: of the job's owner, None: any user's.
     """
     place = PROC / str(pid)
     try:
@@ -57,7 +57,7 @@ def of_this_cluster(env: Mapping[str, str]) -> bool:
 
     Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`
     adds from outside the job has no name of a cluster from 24.05 on: slurmd's configuration file,
-    which each step's environment has, tells the clusters apart there. An agent is of no cluster,
+    which each step's environment has, distinguishes the clusters there. An agent is of no cluster,
     and its own SLURM_CONF need not be slurmd's.
     """
     here, there = _read_cluster(os.environ), _read_cluster(env)

@@ -23,11 +23,11 @@ from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 GATE: Final = "launch_failed"
 RULE: Final = RuleId("run-launch-failed")
 _SOON_S: Final = 10.0
-"""After the Prolog has failed, so long the other nodes of the job may take to clean up."""
+"""Seconds that the other nodes of the job may take to clean up after the Prolog has failed."""
 _SLOW_S: Final = 60.0
-"""So long after a drain a Prolog that began before it may fail."""
+"""Seconds after a drain in which a Prolog that began before it may fail."""
 _RACE_S: Final = 30.0
-"""So long before hpctl's drain its own Prolog may have failed, by the same fault."""
+"""Seconds before hpctl's drain in which its own Prolog may have failed, by the same fault."""
 _DELAYED: Final = ("BeginTime", "None", "")
 
 

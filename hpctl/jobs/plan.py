@@ -125,8 +125,8 @@ def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
 def _is_treated(case: RunCase, view: View) -> bool:
     """Return whether this attempt, or a later one of the same submission, was treated before.
 
-    Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids come round
-    again, but not within a day of when the former job was last looked after. How long ago that was
+    Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids are
+    reused, but not within a day of when the former job was last treated. How long ago that was
     submitted says nothing: it may have run for weeks. One trouble is one case, however late the
     submit time was set: a node may have kept the requeued job COMPLETING for days.
     """
@@ -226,7 +226,8 @@ def _open_recovery(
 def _delay_restart(
     answer: RunDecision, case: RunCase, policy: Policy, now: datetime
 ) -> RunDecision:
-    """Not so soon that a faulty node is met again before anybody could report its fault."""
+    """Delay the restart so that a faulty node is not met again before its fault could be
+    reported."""
     of_program = case.trouble.kind not in (*NODE_KINDS, TroubleKind.TIME_LIMIT)
     if case.reported is not None or case.queued or not of_program:
         return answer

@@ -97,7 +97,7 @@ def _is_treated(
     """Return whether this attempt, or a later one of the same job, was treated before.
 
     Slurm sets a new submit time when it requeues, so the restart count tells the attempts apart;
-    ids come round again, but not within a day.
+    ids are reused, but not within a day.
     """
     window = policy.job.restart_window_s
     return any(

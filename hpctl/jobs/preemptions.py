@@ -78,8 +78,8 @@ def _decide_preemption(
 
 
 def _is_treated(attempt: Attempt, view: View) -> bool:
-    """Return whether this run was noted, or ended for a reason that is known. Ids come round again,
-    but not within a day."""
+    """Return whether this run was noted, or ended for a reason that is known. Ids are reused, but
+    not within a day."""
     return any(
         rec.attempt.job == attempt.job
         and rec.attempt.restarts == attempt.restarts

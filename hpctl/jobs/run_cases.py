@@ -45,7 +45,7 @@ BOOTED_SIGNATURE: Final = "node booted"
 
 
 _BOOTS_S, _REGISTERS_S = 900.0, 120.0
-"""A boot, and a slurmd's start, are at most so long before the requeue that they cause."""
+"""A boot, and a slurmd's start, are at most this long before the requeue that they cause."""
 
 
 NODE_KINDS: Final = (TroubleKind.NODE, TroubleKind.PREEMPTED)

@@ -3,7 +3,7 @@
 Not a command for people. It writes into DIRECTORY the command to run instead of `sbatch WORDS` or
 `srun WORDS`, its words NUL-terminated, and the files that they name, and exits with 0; or says on
 stderr why not, and exits otherwise. It submits and starts nothing: until the plugin has the whole
-answer it can go on plainly.
+answer it can continue plainly.
 """
 
 import importlib

@@ -55,7 +55,7 @@ class NodeFacts(Struct, frozen=True):
     several might be it. `listed`: the instance that is treated, where the provider lists it.
     `running` and `completing` are the jobs that hold the node.
     `movable` are the running ones whose own job recovery is ready to let them be stopped.
-    `heard` is the generation the agent speaks for.
+    `heard` is the generation that the agent reports on.
     `withdrawn` says why an order by hand, or a removal, is withdrawn. Empty where it is not.
     `correlated` says why its fault is not the node's own: a mass event, or it was unreachable and
     now it answers. Empty where it is.
@@ -191,7 +191,7 @@ def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
     """Return whether a mark that came while we rebooted the node asks for its replacement still.
 
-    Our drain has taken that mark off since, so the node itself does not tell. In mode assist the
+    Our drain has removed that mark since, so the node itself does not show it. In mode assist the
     service acts on its marks.
     """
     if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
@@ -207,7 +207,7 @@ def restore_lost_drain(c: NodeCase) -> Next | None:
     facts, drain = c.facts, c.last(StepKind.DRAIN)
     if facts.booted is None or drain is None or drain.resolved is None:
         return None
-    # slurmctld tells whole seconds.
+    # slurmctld reports whole seconds.
     before = facts.booted - drain.resolved > -timedelta(seconds=1)
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
     if not (before and recent and is_lost(c.rec, facts.slurm)) or drain.attempt >= _limit_closings(
@@ -273,7 +273,7 @@ def detect_takeover(c: NodeCase) -> Move | None:
         # The operator who waits wants to know when the node is back, no matter who has it by then.
         return None
     if c.rec.remedy is Remedy.DELETE and may_be_under_way(c.rec):
-        return None  # A deletion cannot be taken back.
+        return None  # A deletion cannot be undone.
     how = taken_over(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None

@@ -123,7 +123,7 @@ _OURS: Final = {
 
 def _return_node(c: NodeCase) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun, or where an
-    order by hand is taken back or refused."""
+    order by hand is withdrawn or refused."""
     rec, facts, back = c.rec, c.facts, is_returning(c.rec)
     why = facts.correlated or facts.withdrawn or find_refusal(c)
     early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
@@ -469,8 +469,8 @@ def _advance_rejoining(c: NodeCase) -> Next:
 
 
 def _registered_anew(c: NodeCase) -> bool:
-    """Return whether another slurmd speaks for a node that was set DOWN: with ReturnToService 0 or
-    1 slurmctld leaves it so, and only a RESUME ends that."""
+    """Return whether another slurmd has registered for a node that was set DOWN: with
+    ReturnToService 0 or 1 slurmctld leaves it so, and only a RESUME ends that."""
     node, ordered = c.facts.slurm, c.last(ORDERS.get(c.rec.remedy, StepKind.REBOOT))
     if not c.policy.attended or node is None or node.slurmd_start is None or ordered is None:
         return False

@@ -23,8 +23,8 @@ def find_refusal(c: NodeCase) -> str:
     """Return why the service refused an order by hand, or a removal, where the node is as it was;
     "" elsewhere.
 
-    Such a node is given back. After an order in doubt a refusal proves nothing, and a node on
-    which another operation works may be about to go.
+    Such a node is returned to service. After an order in doubt a refusal proves nothing, and a node
+    on which another operation works may be about to go.
     """
     ends = c.policy.attended or c.rec.rule == SCALE_DOWN
     if not ends or c.rec.phase is not NodePhase.VACATED:

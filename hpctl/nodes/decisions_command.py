@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hpctl.vocabulary.slurm_facts import SlurmJob
 
 _ORDERED = frozenset({StepKind.REBOOT, StepKind.REPLACE})
-"""Steps that go on in the cloud once they were accepted."""
+"""Steps that continue in the cloud once they were accepted."""
 
 
 class DecisionView(Struct, frozen=True):

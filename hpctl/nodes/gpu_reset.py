@@ -280,7 +280,7 @@ class Resets:
         self._one = threading.Lock()
 
     def obey(self, credential: str) -> None:
-        """Begin what a credential orders, on a thread; what is no order of ours is logged."""
+        """Begin what a credential orders, on a thread; what is not our order is logged."""
         if credential == self._last:
             return
         mine = Generation(self._settings.node, self._settings.instance, self._settings.boot)

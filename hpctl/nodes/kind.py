@@ -120,7 +120,7 @@ _CHECKED: Final = (NodePhase.VERIFYING, NodePhase.ACCEPTING)
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
-    """Return the facts with what the mass event that `why` tells of means for this one."""
+    """Return the facts with what the mass event that `why` describes means for this one."""
     if why and rec.rule in OWN_HARDWARE:
         return facts
     return replace(facts, correlated=why or passed_by_itself(rec, facts))

@@ -277,7 +277,7 @@ def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> Preview
 
 
 def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> None:
-    """Tell on standard error what becomes of the orders, then how each ended; leave."""
+    """Print to standard error what becomes of the orders, then how each ended; leave."""
     gc.enable()
     if not as_json:
         print_answers(answers, waited=True)

@@ -1,4 +1,4 @@
-"""What the journal tells of each instance's breaks, and the forecasts that follow."""
+"""What the journal shows of each instance's breaks, and the forecasts that follow."""
 
 import math
 from bisect import bisect_right
@@ -80,7 +80,7 @@ def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def read_history(state: State, now: datetime) -> BreakHistory:
-    """Return what the journal of the last RECENT_S tells. A person's orders, what was withdrawn and
+    """Return what the journal of the last RECENT_S shows. A person's orders, what was withdrawn and
     mass events are no breaks of the node's own."""
     start = _convert_to_days(now) - RECENT_S / DAY
     since = (

@@ -37,7 +37,7 @@ class PeerWindows:
     """
 
     def __init__(self) -> None:
-        """Start without samples: after a restart a fault is found again within its windows."""
+        """Begin without samples: after a restart a fault is found again within its windows."""
         self._lock = threading.Lock()
         self._open: dict[NodeName, tuple[Generation, list[float], list[int]]] = {}
         self._memory: decide.Memory = {}

@@ -157,7 +157,7 @@ LEAST_PEERS = 4
 SETTLE = timedelta(seconds=90)
 """After a job's start its nodes load images and data at their own pace."""
 FORGET = timedelta(minutes=10)
-"""A suspicion about which no window could say anything for so long is dropped."""
+"""A suspicion about which no window could say anything for this long is dropped."""
 _TO_SIGMA = 0.6745
 _NORMAL = 0.3
 _SIMILAR = 0.7
@@ -169,7 +169,7 @@ _TINY = 0.01
 
 
 Seen = Mapping[NodeName, Mapping[str, float]]
-"""The means of one window, by node and gauge. What was not heard is not there."""
+"""The means of one window, by node and gauge. What was not reported is not there."""
 
 
 class PeerGroup(Struct, frozen=True):
@@ -271,7 +271,7 @@ _Members = Sequence[tuple[NodeName, Mapping[str, float]]]
 
 
 class _PeerSubset(Struct, frozen=True):
-    """Nodes that are compared with each other, as far as they were heard."""
+    """Nodes that are compared with each other, as far as they reported."""
 
     members: _Members
     working: _Members
@@ -338,7 +338,7 @@ def _find_outliers(
     """Return the members that lie far out on the bad side, unless so many do that it is not
     theirs."""
     offs = [(value - centre) * signal.worse for value, _ in readings]
-    # Those that are not quite so far out tell too whether the cause is shared.
+    # Those that are not quite so far out show too whether the cause is shared.
     bar = max(reach / 2, max(offs) / 4)
     if sum(off >= bar for off in offs) > max(1, signal.crowd * len(readings)):
         return {}
@@ -372,7 +372,7 @@ class _OtherMembers(Struct, frozen=True):
 
 
 def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
-    """Return the middle one of the distances of the first `count` values from a centre."""
+    """Return the middle one of the distances of the first `count` values from a center."""
     half = count // 2
     if count % 2:
         return _nth_distance(ordered, count, centre, half + 1)
@@ -383,7 +383,7 @@ def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
 
 
 def _nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
-    """Return the `nth` smallest distance: the nearest values stand in a row, which bisection
+    """Return the `nth` smallest distance: the nearest values are a contiguous run, which bisection
     finds."""
     first, last = 0, count - nth
     while first < last:

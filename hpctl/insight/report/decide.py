@@ -256,8 +256,8 @@ def _sum_nodes(
 
 
 def _sum_jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
-    """Return the time that jobs stood still, and what plain Slurm's restart would have added to
-    it."""
+    """Return the time in which jobs made no progress, and what plain Slurm's restart would have
+    added to it."""
     idle, saved = Total(), Total()
     for job in jobs:
         cause = p.state.nodes.get(job.cause)

@@ -2,7 +2,7 @@
 
 `python -m hpctl.jobs.elastic -- train.py` starts the ranks of its node with torchrun's own
 environment. When a rank dies, every rank of the group is ended and started again, without a new
-step. docs/run.md tells the rest; this file is what a supervisor needs to start it.
+step. docs/run.md has the rest; this file is what a supervisor needs to start it.
 """
 
 import secrets

@@ -73,7 +73,7 @@ def _format_stack(group: StackGroup, suspects: set[int]) -> list[Text]:
 
 
 class RunningJob(Struct, frozen=True):
-    """A running job, as squeue tells it. `working`: nodes on which a step of it runs, None where
+    """A running job, as squeue reports it. `working`: nodes on which a step of it runs, None where
     it has no step or squeue does not say. `spares`: it keeps nodes idle on purpose."""
 
     id: int

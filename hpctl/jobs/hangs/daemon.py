@@ -103,8 +103,8 @@ class HangWatch:
 
 
 ANSWER_S, LOOK_S = 45.0, 0.25
-"""How long the agents are waited for, which hear of it with their next heartbeat; and how often
-their answers are looked for. In seconds."""
+"""How long the daemon waits for the agents, which learn of it with their next heartbeat; and how
+often their answers are looked for. In seconds."""
 KEPT, VERDICT = 32, 600
 """Dumps that are kept, the newest; characters of a verdict in the journal."""
 

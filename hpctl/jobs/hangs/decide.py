@@ -82,7 +82,7 @@ class NodeActivity(Struct, frozen=True):
 
 def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
     """Return what an agent said since the last look, oldest first: the newest, but the most of what
-    shows work. Names that are none of a job's are passed over."""
+    shows work. Names that are not of a job are ignored."""
     whole = False
     found: dict[JobId, dict[str, float]] = {}
     for gauges in samples:
@@ -137,7 +137,7 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
         return replace(known, seen=now, still=None, idle=None, hang=None)
     if len(mine) < len(job.nodes):
-        # A node that is not heard may be at work: the time counts for nothing.
+        # A node that does not report may be at work: the time counts for nothing.
         still = known.still and add_seconds(known.still, passed_s)
         idle = known.idle and add_seconds(known.idle, passed_s)
         return replace(known, seen=now, still=still, idle=idle)
@@ -187,7 +187,7 @@ def find_standstill(track: HangTrack, policy: HangPolicy, job: JobId) -> Standst
 
 
 def limit_s(track: HangTrack, policy: HangPolicy) -> float:
-    """For how long this run may stand still, in seconds."""
+    """Return for how many seconds this run may make no progress."""
     if track.worked_s < policy.floor_s / 2:
         return policy.floor_s if track.found else policy.start_s
     cap_s = max(policy.cap_s, 1.5 * track.longest_s)

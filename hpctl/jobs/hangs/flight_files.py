@@ -252,7 +252,7 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
 
 
 def _names_of(prefix: str) -> list[str]:
-    """Return the numbers that stand behind a prefix in the names of files. Raises OSError."""
+    """Return the numbers that follow a prefix in the names of files. Raise OSError."""
     folder, _, start = prefix.rpartition("/")
     return [
         name[len(start) :]
@@ -262,7 +262,7 @@ def _names_of(prefix: str) -> list[str]:
 
 
 def _bytes_of(path: str, since: float) -> bytes:
-    """Return the bytes of a plain file of ours. Raises OSError."""
+    """Return the bytes of a plain file of ours. Raise OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:

@@ -5,7 +5,7 @@ process that is behind in one communicator and ahead in another waits itself, an
 Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits for its
 predecessor looks behind.
 
-`Inquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
+`RasInquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
 explained silence is over: at the verdict the two are far enough apart, and nothing waits for them.
 """
 
@@ -33,7 +33,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
 
 APART_S = 30.0
-"""Counts that did not change for so long stand still; in less time a slow step may lie."""
+"""Counts that did not change for this long are at a stop; in less time a slow step may lie."""
 MOST_NAMED = 8
 _GONE = (Absence.DEAD, Absence.UNRESPONSIVE)
 

@@ -65,7 +65,7 @@ _STATES: Final = {
 
 
 class Frame(Struct, frozen=True, array_like=True):
-    """One call, as py-spy tells it. `line` 0: native code. `own`: no library's."""
+    """One call, as py-spy reports it. `line` 0: native code. `own`: no library's."""
 
     function: str
     file: str = ""
@@ -103,9 +103,9 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
 
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
-    """What one node's collector says. `world`: ranks of the job, 0 where nothing tells.
-    `ras`: the beginning of what NCCL's RAS service said. `error`: why it cannot say more. With
-    neither ranks nor an error, no Python process of the job runs there."""
+    """What one node's collector says. `world`: ranks of the job, 0 if unknown. `ras`: the beginning
+    of what NCCL's RAS service said. `error`: why it cannot say more. With neither ranks nor an
+    error, no Python process of the job runs there."""
 
     node: str
     world: int = 0

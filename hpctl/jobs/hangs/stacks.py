@@ -229,7 +229,7 @@ def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
 def read_node_stacks(
     job: str, uid: int | None, node: str, own_step: str, *, native: bool
 ) -> NodeStacks:
-    """Return what this node's ranks of the job do now. `uid`: of the job's owner, None: anybody's.
+    """Return what this node's ranks of the job do now. `uid`: of the job's owner, None: any user's.
     `native`: with the native calls too, and with what NCCL says. Raises nothing."""
     found = find_ranks(job, uid, node, own_step)
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"

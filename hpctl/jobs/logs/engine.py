@@ -33,7 +33,7 @@ from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line that are kept; the rest of a longer one is passed over."""
+"""Bytes of a line that are kept; the rest of a longer one is ignored."""
 
 
 class LineCutter:
@@ -105,7 +105,7 @@ class LogFollower:
     """
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
-        """`at_end` passes over what is there already at the first read."""
+        """Open the log. `at_end` skips what is there already at the first read."""
         self.path = path
         self._at_end = at_end
         self._fd = -1

@@ -265,7 +265,7 @@ class AllocationState:
 
     @property
     def over(self) -> str:
-        """Return why not, where they cannot."""
+        """Return why no step can be launched any longer, where none can."""
         return self.other or "Slurm ended the job"
 
     @property

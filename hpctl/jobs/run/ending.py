@@ -132,7 +132,7 @@ def _find_trouble(
         policy=policy,
         again=evidence.again or _some_ran(evidence),
     )
-    # A rank that aborted itself may have lost others, which its log tells and no launcher.
+    # A rank that aborted itself may have lost others, which its log shows and no launcher.
     if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return replace(account, at=now)
     return trouble

@@ -42,7 +42,8 @@ _RANK: Final = re.compile(r"^ {1,8}rank {1,8}: (\d{1,7}) \(local_rank: \d{1,7}\)
 
 
 def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
-    """Write into the log why the script ended, and tell the daemon. `block` is what it wrote."""
+    """Write into the log why the script ended, and report it to the daemon. `block` is what it
+    wrote."""
     now = datetime.now(UTC)
     trouble = find_cause(code, block, environ, now)
     if trouble is None:
@@ -90,7 +91,7 @@ def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
 
 
 def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[str, str]) -> Trouble:
-    """Return the trouble with a node of this job, where the log tells one.
+    """Return the trouble with a node of this job, where the log names one.
 
     A program knows its host by another name than Slurm does, or by none.
     """

@@ -51,7 +51,7 @@ SETTLE_S = 5.0
 """How long the output's end is read for after srun's end; the rest is left unread."""
 STOPPED_S = 1.0
 """What the time between two looks counts at most for the rules: they are a tenth of a second apart,
-and where it is longer we were slow, or stood still ourselves."""
+and where it is longer we were slow, or stopped ourselves."""
 TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
@@ -148,7 +148,7 @@ class OutputReader:
             self.heard.engine = Engine(self._rules, self._read_clock()) if self._rules else None
 
     def settle(self) -> StepOutput:
-        """Read to the end of what srun left, and return all that was heard."""
+        """Read to the end of what srun left, and return all that was read."""
         limit = time.monotonic() + SETTLE_S
         for pump in self._pumps:
             pump.join(max(0.0, limit - time.monotonic()))
@@ -206,7 +206,7 @@ class OutputReader:
             try:
                 block, all_of_it = follower.read()
             except HpctlError:
-                continue  # a file system that fails now may come back; the job's own end tells
+                continue  # a file system that fails now may come back; the job's own end shows it
             whole = whole and all_of_it
             self._take_block(block)
         return whole
@@ -284,10 +284,10 @@ class RankProgress:
         self.heard = False
         """Whether a step of this run has reported anything: from then on, so does each of them."""
         self.listen_error = ""
-        """Why nothing can be heard, where that is so."""
+        """Why no report can be received, where that is so."""
 
     def take_problem(self) -> str:
-        """Return why nothing can be heard, once; empty where that is not so."""
+        """Return why no report can be received, once; empty where that is not so."""
         problem, self.listen_error = self.listen_error, ""
         return problem
 

@@ -3,7 +3,7 @@
 No clock, no socket: notes and times go in, Troubles come out. Times are seconds of one monotonic
 clock, so that a wall clock which is set does not make a hang. The loss and the throughput are
 judged against the run's own past, by the judges of the log rules. The ranks' side is
-`hpctl.progress`; `progress_notes` hears what they say and parses it.
+`hpctl.progress`; `progress_notes` receives and parses their reports.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class TrackedRank(Struct):
 
     rank: int
     at: float
-    """When it was last heard."""
+    """When it last reported."""
     node: NodeName | None = None
     pid: int | None = None
     gpu: str = ""
@@ -175,7 +175,7 @@ class LaggingRanks(Struct, frozen=True):
 
 
 def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks:
-    """Return who is behind: by step; else in another phase than most; else never heard.
+    """Return who is behind: by step; else in another phase than most; else without any report.
 
     Only what was reported after `since`, when the run last went back, is compared. A lag that may
     be a report left out by a rank that steps faster than it may report is none.
@@ -260,7 +260,7 @@ class RunProgress:
         self.done = False
         """The run reported its end."""
         self._lowest = MOST_RANKS * MOST_RANKS
-        """The lowest rank heard: its loss is taken as the run's."""
+        """The lowest rank that reported: its loss is taken as the run's."""
         self._moved = started
         self.finite_at = began
         """Until when all losses that were reported were finite numbers."""
@@ -286,7 +286,7 @@ class RunProgress:
         return self._began + timedelta(seconds=at - self.started)
 
     def add(self, note: Note, at: float) -> None:
-        """Take in one note, heard at `at`."""
+        """Take in one note, received at `at`."""
         if note.restart:
             self.restarted(at)
             return

@@ -193,7 +193,7 @@ class ReceivedNote(msgspec.Struct, frozen=True):
 
 
 class NoteListener:
-    """Hears notes until it is closed. `address` is what HPCTL_PROGRESS is set to."""
+    """A receiver of notes, until it is closed. `address` is what HPCTL_PROGRESS is set to."""
 
     def __init__(
         self, sock: socket.socket, address: str, *, token: str = "", directory: Path | None = None
@@ -223,7 +223,7 @@ class NoteListener:
         return list(heard)
 
     def close(self) -> None:
-        """Stop listening. What was heard can still be taken."""
+        """Stop listening. What was received can still be read."""
         self._closing.set()
         self._thread.join(timeout=25 * _LOOK)
         self._socket.close()
@@ -233,7 +233,7 @@ class NoteListener:
     def _receive_notes(self) -> None:
         while not self._closing.is_set():
             try:
-                # One byte more than a note may have, to tell a longer one from it.
+                # One byte more than a note may have, to recognize a longer one.
                 raw = self._socket.recv(LONGEST + 1)
             except TimeoutError:
                 continue
@@ -361,7 +361,7 @@ class NoteFileReader:
     """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
-        """`at_end` passes over what is there already at the first `take`."""
+        """Open the file. `at_end` skips what is there already at the first `take`."""
         self.address = f"file:{path}"
         self.dropped = 0
         """Lines that were no note."""

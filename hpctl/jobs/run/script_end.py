@@ -28,7 +28,7 @@ _CANCELLED: Final = re.compile(
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Read, say and tell why the script ended. Always 0."""
+    """Read, print and report why the script ended. Always 0."""
     try:
         code = int(arguments[0])
         block = read_output(environ.get(LOG_START, ""), (1, 2))

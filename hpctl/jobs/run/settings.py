@@ -266,8 +266,8 @@ def _choose_size(
 
 
 def _make_job_key(job: str, environ: Mapping[str, str]) -> str:
-    """Return what tells this job from others in one directory: every cluster counts its jobs from
-    1."""
+    """Return what distinguishes this job from others in one directory: every cluster counts its
+    jobs from 1."""
     cluster = re.sub(r"[^A-Za-z0-9_.-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))
     return f"{cluster}-{job}" if cluster else job
 

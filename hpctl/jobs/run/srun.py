@@ -274,7 +274,7 @@ def _decode_name(raw: bytes) -> NodeName:
 
 
 SCANCEL_S = 15.0
-"""scancel speaks to each node itself and waits 10 s for one that is frozen."""
+"""scancel connects to each node itself and waits 10 s for one that is frozen."""
 
 
 SAVE_S = 30.0

@@ -231,7 +231,7 @@ PROBE_S, SURE_S = 1.5, 6.0
 """How long such a node has to start a task; and how long where several have not."""
 SEVERAL = 3
 DYING_S = 30.0
-"""How long ranks on a node that is there may take to die: much memory is given back slowly."""
+"""How long ranks on a node that is there may take to die: much memory is freed slowly."""
 AGAIN_S = 3.0
 """After which they get another SIGKILL: the first may not have reached a busy node's stepd."""
 SAVE_LOOK_S = 1.0
@@ -239,7 +239,7 @@ WITHDRAW_S = 2.0
 
 
 class Steps:
-    """Starts and ends steps; keeps what was heard of each."""
+    """Starts and ends steps; keeps what was reported of each."""
 
     def __init__(
         self,
@@ -387,7 +387,7 @@ class Steps:
             if len(missing) < SEVERAL:
                 break
         if len(missing) == len(step.nodes):
-            # Not one node was heard: then it is Slurm that does not start anything just now.
+            # Not one node answered: then it is Slurm that does not start anything just now.
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 

@@ -103,7 +103,7 @@ class StepTimers:
         return replace(trouble, progress=self._given.newest_checkpoint().step)
 
     def growth_due(self, trained: int | None) -> bool:
-        """Return whether a newer checkpoint is there, looked for now and then. `trained`: the last
+        """Return whether a newer checkpoint is there, looked for occasionally. `trained`: the last
         training step that the ranks reported."""
         if not self._trained and trained is not None:
             self._trained = True
@@ -426,7 +426,8 @@ class StepSupervisor:
         return self.steps.restart_ranks(step, trouble, save_s)
 
     def _mark_poisoned(self, trouble: Trouble) -> None:
-        """Have what was saved at or after the first step whose loss is no number passed over."""
+        """Exclude from resuming what was saved at or after the first step whose loss is no
+        number."""
         directory = self.given.directory
         progress = self.steps.ranks.progress
         if trouble.kind is not TroubleKind.NAN or trouble.step is None:

@@ -1,4 +1,4 @@
-"""A collective timed out: whom did the ranks wait for?
+"""Find the rank that the others waited for when a collective timed out.
 
 The log of such an end shows who waited, and seldom who was waited for. Three witnesses know more,
 in this order:

@@ -29,7 +29,7 @@ leaves a job that has lost a node to its supervisor (`job.supervisor_grace_s`)."
 
 
 class TroubleHandler:
-    """One job's troubles. Only `wish`, `end` and `leave` wait for anybody."""
+    """One job's troubles. Only `wish`, `end` and `leave` wait."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class TroubleHandler:
         """Report that the allocation lost these nodes, and the step that runs has none of them: a
         spare, say.
 
-        The daemon watches a job from the loss of a node until it has a word of its supervisor, and
-        requeues it where none comes.
+        The daemon watches a job from the loss of a node until its supervisor reports, and requeues
+        it where none comes.
         """
         fresh = [node for node in gone if node not in self._unaffected]
         if not fresh:
@@ -110,7 +110,7 @@ class TroubleHandler:
         why = f"the job lost {fold_hostlist(fresh)}, where no rank of this step runs: it runs on"
         if not self._lost.issuperset(fresh):
             self._say(why)
-        # Where one was trouble before, the daemon may have heard that before it began to watch.
+        # Where one was trouble before, the daemon may have received that before it began to watch.
         self._report(JobReport(self._given.job, self._given.restart, why=why))
 
     def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
@@ -188,7 +188,7 @@ def retry_report(
     sleep: Callable[[float], object] = time.sleep,
     learned: Callable[[DaemonReply], object] = lambda _: None,
 ) -> None:
-    """Tell it again where no head node took it: a word that is lost costs a run that is well."""
+    """Report again where no head node accepted it: a word that is lost costs a run that is well."""
     for pause in (*PAUSES, None):
         reply = say(report)
         if reply is not None and not reply.again:

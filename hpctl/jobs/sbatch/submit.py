@@ -54,8 +54,8 @@ def plan_submission(
 ) -> Submission:
     """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
 
-    Options that hpctl adds stand before the user's, because of two sbatch obeys the later one;
-    those that replace the user's (nodes, comment) stand after.
+    Options that hpctl adds precede the user's, because of two sbatch obeys the later one; those
+    that replace the user's (nodes, comment) follow.
     """
     options = EffectiveOptions(line, script, context.environment)
     refuse_heterogeneous(line, script)
@@ -102,7 +102,7 @@ class _Draft:
         self.spares = hpctl.spares if hpctl.spares is not None else _parse_number(spares)
 
     def requeue(self) -> None:
-        """Requeue and open-mode, unless the user spoke."""
+        """Add requeue and open-mode, unless the user gave them."""
         if not self.options.has("no-requeue") and not self.options.has("requeue"):
             self.before.append("--requeue")
         if not self.options.has("open-mode"):
@@ -704,8 +704,8 @@ _JOB_ID = re.compile(r"%\d*[AjJ]")
 def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]]:
     """Return the directories of --output and --error: option and path, as far as it can exist.
 
-    A directory with the job's id in its name does not exist before the job does; what other
-    patterns stand for is left out.
+    A directory with the job's id in its name does not exist before the job does; other patterns are
+    left out.
     """
     base = os.path.join(cwd, options.value("chdir") or "")
     found: list[tuple[str, str]] = []

@@ -32,7 +32,7 @@ _DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
 
 
 def read_card(driver: Path = DRIVER, root: Path = Path("/")) -> GpuCard:
-    """Return the GPUs of this node; without a name where nvidia-smi does not tell in time.
+    """Return the GPUs of this node; without a name where nvidia-smi does not answer in time.
 
     Never raises: without a card the tests still count, and their figures are judged by the instance
     type.
@@ -68,7 +68,7 @@ def parse_card(text: str, machine: str = "") -> GpuCard:
 
 
 def _find_lowest_limit(pattern: re.Pattern[str], gpus: list[str]) -> float:
-    """Return the lowest of the GPUs' limits, in watts; 0 where one does not tell its own."""
+    """Return the lowest of the GPUs' limits, in watts; 0 where one does not report its own."""
     found = [pattern.search(gpu) for gpu in gpus]
     limits = [float(match[1]) for match in found if match is not None]
     return min(limits) if limits and len(limits) == len(gpus) else 0.0

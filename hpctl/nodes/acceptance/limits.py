@@ -475,11 +475,11 @@ FIGURES_SHOWN: Final = 3
 
 
 PATIENCE_S: Final = 30
-"""At most so long after a refusal what must take effect is asked for again: a second longer each
-time."""
+"""The most seconds after a refusal until what must take effect is ordered again: a second longer
+each time."""
 
 
 def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return what the node's agent tells of a test; nothing until it tells all."""
+    """Return what the node's agent reports of a test; nothing until it has reported all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

@@ -68,7 +68,7 @@ def _build_measured(node: NodeName, result: AcceptanceResult) -> Measured:
 def decide_verdict(
     nodes: tuple[NodeName, ...], bad: Mapping[NodeName, str], spares: int, restart: int
 ) -> tuple[str, str]:
-    """Return the line for the shell, and what to tell the user."""
+    """Return the line for the shell, and the message to the user."""
     if not bad:
         return "go", f"preflight: {len(nodes)} node(s) passed"
     text = f"preflight: {format_bad_nodes(bad)}"
@@ -116,7 +116,7 @@ def requeue_without_nodes(
 
 
 def print_message(text: str) -> None:
-    """Tell the user, in the job's log."""
+    """Print a message to the user in the job's log."""
     print(make_printable(f"hpctl: {text}", lines=True), file=sys.stderr, flush=True)
 
 

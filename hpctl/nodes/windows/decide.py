@@ -52,10 +52,10 @@ OVER: Final = FaultClass(
     source="hpctl maintenance",
 )
 VERIFIED_WITHIN: Final = timedelta(days=1)
-"""So long after a window a node of it is still verified, where something has kept it from that."""
+"""How long after a window a node of it is still verified, where something has kept it from that."""
 LOOK_S: Final = 30.0
 CLOSE_S: Final = 30.0
-"""So long the end of a window waits for its nodes to be closed."""
+"""Seconds that the end of a window waits for its nodes to be closed."""
 
 Window = Case[Change, Reservation | None]
 
