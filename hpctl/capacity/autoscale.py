@@ -96,7 +96,7 @@ class Pool:
         return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
 
     def _compute_share(self, job: Demand) -> tuple[int, _Counts | None]:
-        """On how many nodes it will be, and what it takes of each; None: all of it."""
+        """Return on how many nodes it will be, and what it takes of each; None: all of it."""
         each, total = self._count_resources(job.each), self._count_resources(job.total)
         parts = (
             -(-t // h)
@@ -110,7 +110,8 @@ class Pool:
         return count, tuple(max(e, -(-t // count)) for e, t in zip(each, total, strict=True))
 
     def _find_nodes(self, count: int, need: _Counts | None) -> list[_ScalableNode]:
-        """Up to `count` nodes with room. Nodes only fill up: what had none needs no other look."""
+        """Return up to `count` nodes with room. Nodes only fill up: what had none needs no other
+        look."""
         found: list[_ScalableNode] = []
         at = first = self._from.get(need, 0)
         while at < len(self._nodes) and len(found) < count:

@@ -194,7 +194,7 @@ def _advance_hit(c: _Case) -> Next:
 
 
 def _lift_exclusion(c: _Case) -> Next:
-    """HIT by no fault: an exclusion has outlived its node's treatment."""
+    """Advance a job in HIT for no fault: an exclusion has outlived its node's treatment."""
     job = c.facts.job
     left = set(job.excluded_by_hpctl).intersection(c.rec.lift) if job is not None else set()
     if job is None or job.state != "PENDING" or not left:
@@ -204,7 +204,7 @@ def _lift_exclusion(c: _Case) -> Next:
 
 
 def _note_preemption(c: _Case) -> Next:
-    """HIT by no fault: another job preempted it, which its Comment is to show."""
+    """Advance a job in HIT for no fault: another job preempted it, which its Comment is to show."""
     job = c.facts.job
     assert job is not None  # _detect_gone_job has answered for a job that is gone
     if c.rec.note in job.comment:
@@ -309,7 +309,8 @@ def _advance_stopping(c: _Case) -> Next:
 
 
 def _giving_up(c: _Case) -> Next:
-    """STOPPING a run that is given up, in the queue or alive: no order of Slurm's makes it FAILED.
+    """Advance a run in STOPPING that is given up, in the queue or alive: no order of Slurm's makes
+    it FAILED.
 
     Its dependents and who waits for it take CANCELLED for a failure.
     """
@@ -344,14 +345,14 @@ def _advance_released(c: _Case) -> Next:
 
 
 def _hold_job(c: _Case) -> Next:
-    """RELEASED with a budget spent: held."""
+    """Hold a job in RELEASED whose budget is spent."""
     if _is_accepted(c, StepKind.HOLD):
         return Move(JobSignal.HELD, c.rec.over_budget)
     return _order_step(c, StepKind.HOLD)
 
 
 def _release_job(c: _Case) -> Next:
-    """RELEASED otherwise: started as soon as its last run has cleared."""
+    """Start a job in RELEASED as soon as its last run has cleared."""
     wait_s = _backoff_s(c.rec, c.facts, c.now)
     if _is_accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""

@@ -81,18 +81,19 @@ class ParsedException(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """For a person."""
+        """Return the cause in words for a person."""
         message = f": {self.message[:MESSAGE_CHARS]}" if self.message else ""
         return f"{self.name} in {self.where}{message}"
 
     @property
     def signature(self) -> str:
-        """Return the same for the same error in another run."""
+        """Return a text that is the same for the same error in another run."""
         return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
 
 
 def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
-    """Every traceback that ends in an exception, each rank's lines read apart by their prefix."""
+    """Yield every traceback that ends in an exception, each rank's lines read apart by their
+    prefix."""
     begun: dict[str, int] = {}
     frames: dict[str, list[tuple[str, str]]] = {}
     indented: dict[str, bool] = {}
@@ -586,7 +587,7 @@ def _load_patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
 
 
 def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
-    """For each line that a row matches, the row that says most of it."""
+    """Return for each line that a row matches the row that says most of it."""
     block, starts = bytearray(), []
     for line in lines:
         starts.append(len(block))

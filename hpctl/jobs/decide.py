@@ -309,7 +309,7 @@ def _is_possible(
 
 
 def _count_spare_nodes(means: RestartMeans, leave: _NodeExclusion) -> int:
-    """Healthy nodes of the allocation that are not left out."""
+    """Return how many healthy nodes of the allocation are not left out."""
     if means.names:
         return len(set(means.names) - set(leave.nodes))
     return means.nodes - len(leave.nodes)

@@ -48,7 +48,8 @@ def list_pids() -> list[int]:
 
 
 def _read_cluster(env: Mapping[str, str]) -> str:
-    """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
+    """Return Slurm's name of the cluster: in a batch script's environment and, with its port, in
+    that of a step."""
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
 
 

@@ -270,7 +270,7 @@ def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
 
 
 def _list_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
-    """Every key with its value; a section's keys by their dotted names."""
+    """Return every key with its value; a section's keys by their dotted names."""
     from hpctl.vocabulary.policy_file import (
         BackoffSection,
         PolicyFile,

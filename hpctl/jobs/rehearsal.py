@@ -220,7 +220,7 @@ def _find_means(run: _RehearsedRun, alive: bool | None) -> RestartMeans:
 
 
 def _allocate_again(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
-    """Return a new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
+    """Make a new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
     fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
     size = run.scenario.nodes
     least = size if run.policy.nodes is None else min(size, run.policy.nodes[0])

@@ -104,7 +104,7 @@ class _JobReportEndpoint:
         return job_wire.encode_taken(taken)
 
     async def _handle_report(self, report: JobReport, size: int, uid: int) -> job_wire.JobReportAck:
-        """Taken in; a job that has just begun is waited for, until Slurm was read again."""
+        """Handle a report. A job that has just begun is waited for, until Slurm was read again."""
         if not self._reports.take(uid) or not self._bytes.take(uid, size):
             hint = "The supervisor handles its job itself."
             raise Refusal(429, "too_many", f"too many reports of uid {uid}", hint)
@@ -178,7 +178,7 @@ class JobReportHandler:
 
     @property
     def trouble(self) -> str:
-        """For `hpctl status`."""
+        """Return the trouble for `hpctl status`."""
         return "" if self._has_room() else "the disk is nearly full: reports of jobs are refused"
 
     def _keep_event(self, event: JobReported) -> None:

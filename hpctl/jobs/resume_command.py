@@ -317,7 +317,7 @@ def _find_place(
 
 
 def _start_again(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[Outcome, str]:
-    """Requeue or release a job, and what came of it."""
+    """Requeue or release a job, and return what came of it."""
     if action == "none":
         return Outcome.accepted(), "it waits in the queue, and resumes from there when it starts"
     if action == "release":

@@ -123,7 +123,8 @@ def left_to_others(c: NodeCase) -> Move | None:
 
 
 def note_mark(c: NodeCase) -> Next | None:
-    """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
+    """Note that HyperPod's health agent closed the node in its own name: evidence, and no
+    operator's decision.
 
     Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
     name again; in mode assist the service reads that Reason, so it stays.

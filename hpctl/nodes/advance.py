@@ -341,7 +341,7 @@ def _find_deletion(c: NodeCase) -> Move | None:
 
 
 def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
-    """After an order that the service did not accept."""
+    """Handle an order that the service did not accept."""
     sick, last = c.rec.generation.instance, c.last(kind)
     if answer.code in GONE:
         return c.wait(f"{sick} is gone; its successor is not listed yet")

@@ -135,7 +135,7 @@ def _convert_odds(odds: float) -> float:
 
 
 def _count_failures(node: NodeName, done: Sequence[Round]) -> int:
-    """With how many different groups of partners a node failed."""
+    """Return with how many different groups of partners a node failed."""
     return len({g.nodes for r in done for g in r if node in g.nodes and g.failed})
 
 
@@ -160,7 +160,7 @@ def _pair_nodes(
 
 
 def _split_halves(nodes: Sequence[NodeName], believed: Beliefs) -> tuple[Group, ...]:
-    """Two groups of one size, each with half of what is suspected."""
+    """Return two groups of one size, each with half of what is suspected."""
     sides: tuple[list[NodeName], list[NodeName]] = ([], [])
     mass = [0.0, 0.0]
     for node in sorted(nodes, key=lambda n: -believed[n]):

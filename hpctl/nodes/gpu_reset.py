@@ -91,8 +91,8 @@ class Reset:
         self._root, self._hold = root, hold
 
     def carry_out(self, devices: Sequence[str]) -> tuple[ResettableGpu, ...]:
-        """Reset the GPUs at these PCI addresses, all where none is named; answers those that were
-        reset. Raises NoReset."""
+        """Reset the GPUs at these PCI addresses, all where none is named; return those that were
+        reset. Raises ResetRefused."""
         found = self._gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
@@ -143,7 +143,7 @@ class Reset:
             self._try_smi(off)
 
     def _end_holders(self) -> None:
-        """End the processes that hold a GPU. Raises NoReset where one does not end."""
+        """End the processes that hold a GPU. Raises ResetRefused where one does not end."""
         for number, within_s in zip((signal.SIGTERM, signal.SIGKILL), _END_S, strict=True):
             for pid, name, _ in self._find_holders():
                 log.warning("%s[%d] holds a GPU that is to be reset: %s", name, pid, number.name)
@@ -263,7 +263,8 @@ def _extract_message(answer: ProbeResult) -> str:
 
 
 class Resets:
-    """Takes orders of the daemon's and answers each with one finding. For the sender's thread."""
+    """A handler that takes the daemon's orders and answers each with one finding. For the sender's
+    thread."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ class WatchPorts(Struct, frozen=True):
 
 
 class OrderWatch:
-    """Looks at the recoveries of some nodes until each has ended. Changes nothing."""
+    """A watch of the recoveries of some nodes until each has ended. Changes nothing."""
 
     def __init__(self, nodes: Sequence[NodeName], ports: WatchPorts) -> None:
         """`nodes`: those whose order the daemon has accepted, so that a recovery is open."""

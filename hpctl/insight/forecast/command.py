@@ -124,7 +124,7 @@ class ForecastView(Struct, frozen=True):
 
     @property
     def weight_lines(self) -> list[str]:
-        """Each Weight with its nodes."""
+        """Return each Weight with its nodes."""
         return [f"Weight {weight}: {names}" for weight, names in (self.weights or {}).items()]
 
 

@@ -168,7 +168,7 @@ class BreakModel(Struct, frozen=True):
         return self.shape + seen, self.shape + expected
 
     def shares(self, unit: ForecastInstance, signs: Collection[str] = ()) -> dict[str, float]:
-        """By class: what part of its breaks is expected to be of it, times its indicators."""
+        """Return by class what part of its breaks is expected to be of it, times its indicators."""
         mine, weight = Counter(b.kind for b in unit.breaks), self.priors.own_class
         whole = weight + len(unit.breaks)
         found = {k: (weight * p + mine[k]) / whole for k, p in self.classes.items()}

@@ -159,8 +159,8 @@ def forecast_nodes(
     now: datetime,
     of: Collection[NodeName] | None = None,
 ) -> tuple[Forecast, ...]:
-    """Every one of the nodes, or those `of` them, the worst first. A node that is out of service is
-    taken to be back."""
+    """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
+    of service is taken to be back."""
     past = read_history(state, now)
     signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
     model = _learn_model(past, nodes, signs, _convert_to_days(now))

@@ -80,7 +80,8 @@ class PeerWindows:
         return found if self._generations.get(generation.node) == generation else ()
 
     def _is_renewed(self, node: NodeName, generation: Generation) -> bool:
-        """Another boot or instance: what the former one did is no evidence against it."""
+        """Return whether it is another boot or instance: what the former one did is no evidence
+        against it."""
         return self._generations.get(node, generation) != generation
 
 

@@ -300,7 +300,7 @@ def _split_phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) ->
 
 
 def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
-    """Each stage over all that passed through it, in the order of phases."""
+    """Return each stage over all that passed through it, in the order of phases."""
     found: dict[str, list[float]] = {}
     for one in times:
         for name, seconds in one.items():

@@ -34,7 +34,7 @@ WIDTH, LABEL, ROW = 720, 230, 22
 
 
 def text_of(value: object) -> str:
-    """Text for HTML: escaped, and without what no page shows."""
+    """Return text for HTML: escaped, and without what no page shows."""
     return escape(make_printable(str(value)))
 
 

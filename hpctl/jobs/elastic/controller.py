@@ -174,7 +174,7 @@ def trouble_of(generation: GenerationRecord) -> Trouble | None:
 
 
 class GroupController:
-    """Serves the launchers of one step. `run` returns when the end was sent to them all."""
+    """The server of the launchers of one step. `run` returns when the end was sent to them all."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class GroupController:
             raise HpctlError(str(error)) from error
 
     async def run(self) -> None:
-        """Until the end is sent and every launcher has closed its connection, or 10 s."""
+        """Serve until the end is sent and every launcher has closed its connection, or 10 s."""
         assert self._listener is not None
         beat = asyncio.create_task(self._beat())
         try:

@@ -90,8 +90,8 @@ def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> 
 
 
 def _parse_record(document: Any) -> tuple[str, str, str]:
-    """Exception, message and traceback of torch's format: `message` is a string or a mapping with
-    `message` ("Type: text") and `extraInfo.py_callstack` (error_handler.py, torch 2.13)."""
+    """Parse exception, message and traceback of torch's format: `message` is a string or a mapping
+    with `message` ("Type: text") and `extraInfo.py_callstack` (error_handler.py, torch 2.13)."""
     inner = document.get("message") if isinstance(document, dict) else None
     trace = ""
     if isinstance(inner, dict):
@@ -108,7 +108,8 @@ def _parse_record(document: Any) -> tuple[str, str, str]:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Text that UTF-8 can hold: Python names a file whose name is no UTF-8 with lone surrogates."""
+    """Return text that UTF-8 can hold: Python names a file whose name is no UTF-8 with lone
+    surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -302,13 +303,13 @@ class RankGroup(Struct):
         return self._stop(why) or self._next(now)
 
     def gave_up_waiting(self, why: str) -> Order | None:
-        """Not every launcher came in time."""
+        """Handle that not every launcher came in time."""
         if self.phase is not GroupPhase.GATHERING:
             return None
         return self._end(GroupVerdict.LOST, LOST, why)
 
     def refused(self, why: str, code: int) -> Order | None:
-        """There is no checkpoint that the prepared generation may start from."""
+        """Handle that there is no checkpoint that the prepared generation may start from."""
         if self.phase is not GroupPhase.PREPARING:
             return None
         return self._end(GroupVerdict.FINAL, code, why)

@@ -40,7 +40,7 @@ PLACE_S = 3600
 
 
 def print_line(text: str) -> None:
-    """Into the job's log."""
+    """Print a line into the job's log."""
     print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
 
 
@@ -107,7 +107,7 @@ def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
 
 
 def prepare_start(store: Any, state: Any, began: bool) -> None:
-    """Before the program, each time: what it finds in its environment."""
+    """Prepare, before each start of the program, what it finds in its environment."""
     told = await_agreement(store, state, began)
     if told["error"]:
         if state.rank == 0:
@@ -150,7 +150,7 @@ def run_program(arguments: list[str], gathering: Gathering) -> None:
 
 
 def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
-    """NVIDIA's, for this rank."""
+    """Make NVIDIA's wrapper for this rank."""
     began = not os.environ.get("HPCTL_RESUME_FROM")
     stores: list[Any] = []
 
@@ -185,7 +185,7 @@ def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Until the program has ended on all ranks."""
+    """Run until the program has ended on all ranks."""
     # Else its C++ warns of every quarter of a second in which no rank has failed.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     warnings.filterwarnings("ignore", "logging not initialized")

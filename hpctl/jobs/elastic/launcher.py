@@ -38,15 +38,16 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when the thread that forked it ends; now, where `parent` has ended."""
+    """Have this process killed (SIGKILL) when the thread that forked it ends; now, where `parent`
+    has ended."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def list_descendants(root: int) -> set[int]:
-    """Every living process under `root`, zombies left out. One that forks meanwhile may be missed,
-    so ask again until there is none."""
+    """Return every living process under `root`, zombies left out. One that forks meanwhile may be
+    missed, so ask again until there is none."""
     children = (
         _children_of if Path(f"/proc/{root}/task/{root}/children").exists() else _read_children()
     )
@@ -60,7 +61,8 @@ def list_descendants(root: int) -> set[int]:
 
 
 def _children_of(pid: int) -> set[int]:
-    """From the kernel's own list (CONFIG_PROC_CHILDREN): no need to read every process."""
+    """Return the children by the kernel's own list (CONFIG_PROC_CHILDREN): no need to read every
+    process."""
     found: set[int] = set()
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -85,7 +87,7 @@ def is_alive(pid: int) -> bool:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """State, parent, ...; nothing for a process that has ended."""
+    """Return state, parent, ...; nothing for a process that has ended."""
     try:
         # A name that a process gave itself is cut at 15 bytes, in the middle of a letter perhaps.
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -123,9 +125,10 @@ class RankProcesses:
                     os.kill(pid, number)
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM, `grace_s`, SIGKILL; returns when no rank and nothing they started is left.
+        """Send SIGTERM, wait `grace_s`, send SIGKILL; return when no rank and nothing they started
+        is left.
 
-        Raises WillNotDie after KILL_S.
+        Raise UnkillableProcesses after KILL_S.
         """
         for pid in self._alive:
             _kill_group(pid, signal.SIGTERM)
@@ -176,7 +179,7 @@ class RankProcesses:
         self._alive[process.pid] = (local, process)
 
     def _reap_children(self) -> None:
-        """Every child that has ended: ranks, and orphans that became ours."""
+        """Reap every child that has ended: ranks, and orphans that became ours."""
         while True:
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
@@ -247,7 +250,7 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0
 
 
 class NodeLauncher:
-    """Runs the ranks of one node. `run` returns the exit code."""
+    """The launcher of the ranks of one node. `run` returns the exit code."""
 
     def __init__(
         self, options: LauncherOptions, place: LauncherPlace, environment: Mapping[str, str]
@@ -263,7 +266,8 @@ class NodeLauncher:
         self._ranks = RankProcesses(options.program, self._ended)
 
     async def run(self) -> int:
-        """Until the controller says the end, the step is ended, or the controller is gone."""
+        """Run until the controller reports the end, the step is ended, or the controller is
+        gone."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_end_signal, number)

@@ -205,7 +205,7 @@ Serve = Callable[[GroupConnection, Message], Awaitable[None]]
 
 
 class GroupListener:
-    """Takes the connections of a step's launchers on the first of its ports that is free."""
+    """The listener for a step's launchers on the first of its ports that is free."""
 
     def __init__(self, run_id: str, secret: str, nodes: int, serve: Serve) -> None:
         """Raise OSError where no port is free. `nodes`: how many launchers the step has."""

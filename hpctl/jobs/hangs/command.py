@@ -50,7 +50,7 @@ class StacksView(Struct, frozen=True):
 
     @property
     def ranks_by_stack(self) -> list[RanksView]:
-        """Each group of ranks as its title and the lines of its stack."""
+        """Return each group of ranks as its title and the lines of its stack."""
         suspects = {one.rank for one in self.suspects}
         return [RanksView(_format_ranks(one), _format_stack(one, suspects)) for one in self.groups]
 

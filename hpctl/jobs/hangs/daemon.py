@@ -110,7 +110,7 @@ KEPT, VERDICT = 32, 600
 
 
 class SlurmSource(Protocol):
-    """Holds the last reading of Slurm."""
+    """The last reading of Slurm."""
 
     @property
     def slurm(self) -> SchedulerView:
@@ -118,7 +118,7 @@ class SlurmSource(Protocol):
 
 
 class StackRequests(Protocol):
-    """Takes the stacks that agents are to read."""
+    """A receiver of requests for stacks that agents are to read."""
 
     def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
         """Have the agents of these nodes asked, and no others. Any thread."""

@@ -67,7 +67,8 @@ class BadDump(ValueError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds plain values only. Raises UnpicklingError where a pickle names anything else."""
+    """An unpickler of plain values only. Raises UnpicklingError where a pickle names anything
+    else."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module[:40]}.{name[:40]} is not permitted")

@@ -5,7 +5,7 @@ process that is behind in one communicator and ahead in another waits itself, an
 Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits for its
 predecessor looks behind.
 
-`RasInquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
+`RasInquiry` explains a hang that the ranks' notes show. Its first look is due when half of the
 explained silence is over: at the verdict the two are far enough apart, and nothing waits for them.
 """
 
@@ -271,7 +271,7 @@ def format_device(member: RasMember) -> str:
 
 
 class RankNames(Struct, frozen=True):
-    """Finds the job's own rank and node of a process that NCCL names.
+    """The job's own ranks and nodes of the processes that NCCL names.
 
     `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
     is the number of ranks of the job, 0 if unknown: a communicator of that size numbers its ranks
@@ -316,7 +316,7 @@ LAST_LOOK_S = 12.0
 
 
 class RasInquiry:
-    """Looks at one job's RAS service while its ranks are silent. No method raises."""
+    """The looks at one job's RAS service while its ranks are silent. No method raises."""
 
     def __init__(
         self,

@@ -372,7 +372,7 @@ class _RasConnection:
         self._set_timeout().sendall(command.encode() + b"\n")
 
     def reply(self) -> str:
-        """One line."""
+        """Return one line."""
         while b"\n" not in self._left:
             if len(self._left) > LONGEST_GREETING:
                 raise RasError(f"{self._where} answers without an end of line", _HINT)
@@ -390,7 +390,7 @@ class _RasConnection:
             raise RasError(f"{self._where} answers {reply[:80]!r} to {command}", _HINT)
 
     def rest(self) -> bytes:
-        """Everything until the service closes."""
+        """Return everything until the service closes."""
         chunks, size = [self._left], len(self._left)
         while more := self._set_timeout().recv(_CHUNK):
             chunks.append(more)

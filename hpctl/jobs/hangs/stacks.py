@@ -303,7 +303,8 @@ def _explain_refusal(text: str) -> str:
 
 
 def main() -> None:
-    """On a node: as a task of srun (no arguments), or the agent's (`--job`, `--uid`, `--node`)."""
+    """Read the stacks on a node: as a task of srun (no arguments), or the agent's (`--job`,
+    `--uid`, `--node`)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", default=os.environ.get("SLURM_JOB_ID", ""))
     parser.add_argument("--uid", type=int, default=os.geteuid())

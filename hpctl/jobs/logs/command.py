@@ -98,7 +98,7 @@ class LogsTestView(Struct, frozen=True):
 
     @property
     def span(self) -> str:
-        """From when to when the log is; empty where its lines have no time."""
+        """Return from when to when the log is; empty where its lines have no time."""
         return f", {format_moment(self.first)} to {format_moment(self.last)}" if self.first else ""
 
 

@@ -37,7 +37,7 @@ LONGEST_LINE = 1 << 20
 
 
 class LineCutter:
-    """Holds back the unfinished line at the end, at most LONGEST bytes of it."""
+    """A cutter of lines that keeps the unfinished one at the end, at most LONGEST bytes of it."""
 
     __slots__ = ("_carry", "_dropping", "_returned")
 
@@ -114,7 +114,7 @@ class LogFollower:
         self._lines = LineCutter()
 
     def read(self) -> tuple[bytes, bool]:
-        """Whole lines that are new, and whether that was all that the file holds by now.
+        """Return the whole lines that are new, and whether that was all that the file holds by now.
 
         Raises Unavailable where the file cannot be read, NotALog where it is none. A file that is
         not there gives nothing: it may yet come, and what was open is read to its end.

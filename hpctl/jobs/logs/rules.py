@@ -72,13 +72,13 @@ class LogRule(Struct, frozen=True):
 
     @property
     def points(self) -> int:
-        """Consecutive bad data points that make a verdict."""
+        """Return how many consecutive bad data points make a verdict."""
         default = DEFAULT_POINTS.get(self.judges or "", 1)
         return self.metricEvaluationDataPoints or default
 
     @property
     def higher_is_worse(self) -> bool:
-        """For a baseline: which side of it is bad. Throughput falls, a loss rises."""
+        """Return which side of a baseline is bad. Throughput falls, a loss rises."""
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
     def __post_init__(self) -> None:

@@ -100,7 +100,7 @@ class AllocationQueries:
         self._reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
 
     def allocation(self) -> JobRecord:
-        """Our job. One RPC. Raises NoSuchJob where slurmctld says that there is none."""
+        """Return our job. One RPC. Raise NoSuchJob where slurmctld says that there is none."""
         record = self._reader.job(self._id)
         if record is None:
             raise NoSuchJob(
@@ -110,7 +110,7 @@ class AllocationQueries:
         return record
 
     def states(self, nodes: tuple[NodeName, ...]) -> Mapping[NodeName, SlurmNode]:
-        """These nodes. One RPC for each 200 of them."""
+        """Return these nodes. One RPC for each 200 of them."""
         return self._reader.nodes(nodes)
 
     def leaves(self) -> Mapping[NodeName, str]:
@@ -215,7 +215,7 @@ class AllocationState:
         return True
 
     def _query_job(self) -> JobRecord:
-        """Our job now. The first answer that is this run's own says which run that is."""
+        """Return our job now. The first answer that is this run's own says which run that is."""
         found = self._questions.allocation()
         if self._ours is None and found.job.restarts == self._restart:
             self._ours = found.job.attempt

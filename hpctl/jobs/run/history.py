@@ -154,7 +154,7 @@ def started_line(
 
 
 def log_line(at: datetime, text: str) -> str:
-    """Any other line."""
+    """Return any other line."""
     return f"{LOG_PREFIX}{format_time(at)} {' '.join(text.split())}"
 
 

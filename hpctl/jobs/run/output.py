@@ -81,7 +81,7 @@ class StepOutput(Struct):
 
 
 def without_own(block: bytes) -> bytes:
-    """Whole lines of output without those that hpctl wrote."""
+    """Return whole lines of output without those that hpctl wrote."""
     return _OWN.sub(b"", block) if LOG_PREFIX.encode() in block else block
 
 
@@ -102,7 +102,7 @@ class OutputListener(Protocol):
 
 
 class OutputReader:
-    """Reads along, and passes on what it finds."""
+    """A reader that follows the output, and passes on what it finds."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class OutputReader:
         self._ends = []
 
     def renew(self) -> None:
-        """New ranks in the same step: the log rules begin afresh, as with a new step."""
+        """Begin again for new ranks in the same step: the log rules restart, as with a new step."""
         with self._lock:
             self.heard.engine = Engine(self._rules, self._read_clock()) if self._rules else None
 

@@ -363,7 +363,8 @@ class RunProgress:
         return f"no {self._waiting_for()} for {passed}{since} ({usual}bound {bound})"
 
     def suspect(self, now: float) -> bool:
-        """Half of the explained silence is over: time for a first look from outside."""
+        """Return whether half of the explained silence is over: time for a first look from
+        outside."""
         return now - self._moved > self.bound(now) / 2
 
     def behind(self) -> LaggingRanks:
@@ -449,7 +450,7 @@ class RunProgress:
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
     def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:
-        """Return the rate of so many steps in so many seconds, with the tokens of each where they
+        """Note the rate of so many steps in so many seconds, with the tokens of each where they
         are reported."""
         if (tokens is not None) != self._by_tokens:
             self._slows, self._by_tokens = PastJudge(_SLOW), tokens is not None

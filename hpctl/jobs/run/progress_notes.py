@@ -358,7 +358,8 @@ MOST_READ = 64
 
 
 class NoteFileReader:
-    """Takes notes from a file, through its replacement and truncation; it may not be there yet."""
+    """A reader of notes from a file, through its replacement and truncation; it may not be there
+    yet."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         """Open the file. `at_end` skips what is there already at the first `take`."""

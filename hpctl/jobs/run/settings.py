@@ -218,7 +218,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def _visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
-    """CUDA_VISIBLE_DEVICES as the ranks are started with it; None where nothing sets it."""
+    """Return CUDA_VISIBLE_DEVICES as the ranks are started with it; None where nothing sets it."""
     exported = srun.given.get("export", "").split(",")
     for word in (*srun.command, *exported):
         name, equals, value = word.partition("=")

@@ -303,7 +303,7 @@ class RunningStep(Struct, frozen=True):
 
 
 class StepLauncher:
-    """Starts and ends the steps of one job. Only `start` raises."""
+    """The launcher of the steps of one job. Only `start` raises."""
 
     def __init__(self, job: JobId, bin_dir: Path | None = None) -> None:
         self.job = job
@@ -387,7 +387,7 @@ class StepLauncher:
         threading.Thread(target=run, name="save request", daemon=True).start()
 
     def kill(self, step: RunningStep) -> None:
-        """SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
+        """Send SIGKILL to all ranks, without Slurm's KillWait. Returns at once."""
         self._run_scancel(step, "KILL")
 
     def answering(self, nodes: Sequence[NodeName], seconds: float) -> set[NodeName] | None:

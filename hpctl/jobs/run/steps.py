@@ -72,7 +72,7 @@ def wrap_command(
 
 @dataclass
 class AccountReader:
-    """Reads along in one step's account. Never raises: without one the exit code must do."""
+    """A reader that follows one step's account. Never raises: without one the exit code must do."""
 
     path: Path | None
     secret: str = field(default="", repr=False)
@@ -239,7 +239,7 @@ WITHDRAW_S = 2.0
 
 
 class Steps:
-    """Starts and ends steps; keeps what was reported of each."""
+    """The steps of a run: starts and ends them, and keeps what was reported of each."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class StepTimers:
         return fresh
 
     def time_limit(self, allocation: AllocationState, now: datetime) -> Trouble | None:
-        """The time limit is near: once, and only where a save is worth a requeue."""
+        """Return the trouble of a near time limit: once, and only where a save is worth it."""
         left = allocation.left_s(now)
         if self._limit_reported or self._given.directory is None or left is None:
             return None
@@ -229,7 +229,7 @@ class StepSupervisor:
         self.refusals = 0
 
     def run(self) -> int:
-        """Launch steps until the run is over. The exit code."""
+        """Launch steps until the run is over. Return the exit code."""
         for number in FORWARDED:
             signal.signal(number, self._on_signal)
         answer: RunDecision | None = None
@@ -302,7 +302,7 @@ class StepSupervisor:
             return AttemptOutcome(code if code >= 0 else 128 - code, "ended unsupervised")
 
     def _attend_step(self, step: RunningStep) -> AttemptOutcome:
-        """Until the step is over."""
+        """Attend to the step until it is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
             if (outcome := self._handle_event(step, event)) is not None:
@@ -319,7 +319,7 @@ class StepSupervisor:
                 return outcome
 
     def _handle_event(self, step: RunningStep, event: object) -> AttemptOutcome | None:
-        """Act on one event; the outcome where the step is over by it."""
+        """Act on one event; return the outcome where it ends the step."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
                 return self._ended(step, code, {})
@@ -371,9 +371,9 @@ class StepSupervisor:
     def _uncreated(
         self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
     ) -> AttemptOutcome | None:
-        """Slurm refused to create the step, as it may while it still accounts for the last one, or
-        has just been restarted. That is no trouble of the program's: try again, for a while; then
-        it is the allocation's, and another one is needed."""
+        """Handle that Slurm refused to create the step, as it may while it still accounts for the
+        last one, or has just been restarted. That is no trouble of the program's: try again, for a
+        while; then it is the allocation's, and another one is needed."""
         refused = next((each for each in evidence.failed if each.node is None), None)
         if refused is None or evidence.code == 0 or evidence.ends:
             self.refusals = 0

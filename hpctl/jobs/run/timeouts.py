@@ -188,7 +188,8 @@ def _with_evidence(trouble: Trouble, said: Witnesses) -> Trouble:
 
 
 class TimeoutInquiry:
-    """Asks the witnesses of one step's timeout. No method raises; `timed_out` does not wait."""
+    """The inquiry of the witnesses of one step's timeout. No method raises; `timed_out` does not
+    wait."""
 
     def __init__(
         self,
@@ -214,7 +215,8 @@ class TimeoutInquiry:
         self.renew()
 
     def renew(self) -> None:
-        """New ranks in the same step: what the witnesses said of the old ones is void."""
+        """Begin again for new ranks in the same step: what the witnesses said of the old ones is
+        void."""
         self._began = time.time()
         self._threads: list[threading.Thread] = []
         self._heard: dict[str, object] = {}

@@ -177,7 +177,8 @@ class TroubleHandler:
         threading.Thread(target=work, name="tell", daemon=True).start()
 
     def _send(self, report: JobReport) -> DaemonReply | None:
-        """Never after the last report: the daemon takes a later one for the end of a wish."""
+        """Send a report, never after the last one: the daemon takes a later one for the end of a
+        wish."""
         with self._sending:
             return DaemonReply(ok=False) if self._left else send_report(report)
 

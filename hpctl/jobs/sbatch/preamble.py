@@ -154,7 +154,7 @@ def _in_s3(job: Registration) -> bool:
 
 
 def encode_compact(value: object) -> str:
-    """JSON without spaces."""
+    """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -109,7 +109,7 @@ class _Draft:
             self.before.append("--open-mode=append")
 
     def spare_nodes(self) -> None:
-        """K nodes more, and a job that outlives the loss of one."""
+        """Add the spare nodes, and have the job outlive the loss of one."""
         asked = node_range(self.options.value("nodes") or "")
         if asked is not None and asked[1] is not None:
             # What the job may run on is what it asked of Slurm, unless its policy is narrower.
@@ -143,7 +143,7 @@ class _Draft:
             self.after.append("--no-kill")
 
     def signal(self) -> None:
-        """Return the request to save before the time limit, to the process that can handle it.
+        """Request a save before the time limit, from the process that can handle it.
 
         `hpctl run` gets it in the batch shell and passes it on (B:). Without it the steps get it
         from slurmstepd, because a shell that waits for srun does nothing with a signal; a program
@@ -772,7 +772,7 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
 
 
 def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
-    """Yield warnings of rules for HyperPod's hung-job agent in the job's environment. `export` is
+    """Return warnings of rules for HyperPod's hung-job agent in the job's environment. `export` is
     sbatch's."""
     return [_HANG_AGENT] if _find_exported(HANG_RULES, export, environment) else []
 
@@ -787,7 +787,7 @@ def _find_exported(name: str, export: str | None, environment: Mapping[str, str]
 
 
 def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
-    """Yield warnings of places for checkpoints that other nodes cannot read.
+    """Return warnings of places for checkpoints that other nodes cannot read.
 
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
     """

@@ -80,7 +80,7 @@ class Comparison(Struct, frozen=True, forbid_unknown_fields=True, rename={"their
 
 
 def _read_tables() -> Iterator[dict[str, str]]:
-    """Each row of the file's tables, its cells by column."""
+    """Yield each row of the file's tables, its cells by column."""
     columns: list[str] = []
     for line in (pkgutil.get_data(__package__, "card_figures.md") or b"").decode().splitlines():
         if not line.startswith("|"):

@@ -46,7 +46,7 @@ class AcceptanceGroup(LazyGroup):
     """What is no command is a node: `hpctl acceptance gpu-7` is `hpctl acceptance nodes gpu-7`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Before click looks for a command."""
+        """Parse the arguments before click looks for a command."""
         if args and args[0] not in {*self.table, *ctx.help_option_names}:
             args = ["nodes", *args]
         return super().parse_args(ctx, args)

@@ -146,7 +146,7 @@ def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
 
 
 class _Tester:
-    """Runs the groups of a round side by side."""
+    """The runner of the groups of a round, in parallel."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Tester:
         self._addresses = {name: node.address or str(name) for name, node in known.items()}
 
     def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
-        """Every group's result. Raises Unavailable where no group can be tested at all."""
+        """Return every group's result. Raise Unavailable where no group can be tested at all."""
         with ThreadPoolExecutor(len(asked.groups)) as pool:
             measured = dict(
                 zip(asked.groups, pool.map(self._test_group, asked.groups), strict=True)

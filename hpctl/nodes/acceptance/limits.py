@@ -359,7 +359,7 @@ def _failed_if_slow(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
 
 
 def strip_ml_prefix(instance_type: str) -> str:
-    """EC2's name of a type, without SageMaker's `ml.`."""
+    """Return EC2's name of a type, without SageMaker's `ml.`."""
     return instance_type.removeprefix("ml.")
 
 

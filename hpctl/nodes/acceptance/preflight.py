@@ -121,7 +121,7 @@ def print_message(text: str) -> None:
 
 
 def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Test the nodes of this job; the line for the shell."""
+    """Test the nodes of this job; return the line for the shell."""
     nodes = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
     runner = SlurmRunner()

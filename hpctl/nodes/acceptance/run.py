@@ -448,7 +448,7 @@ def summarize_failures(results: Sequence[AcceptanceResult]) -> str:
 
 
 def format_bad_nodes(nodes: Mapping[NodeName, str]) -> str:
-    """Bad nodes with their reasons, the first four."""
+    """Return bad nodes with their reasons, the first four."""
     named = [f"{node} ({why})" for node, why in list(nodes.items())[:4]]
     more = [f"{len(nodes) - 4} more"] if len(nodes) > 4 else []
     return ", ".join((*named, *more))

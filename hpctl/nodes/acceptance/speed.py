@@ -54,7 +54,7 @@ def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds
 
 
 def measure_cpu(seconds: float) -> dict[str, float]:
-    """GEMM in float64 on all processors that this process may use, and copies by one."""
+    """Measure GEMM in float64 on all processors that this process may use, and copies by one."""
     np = import_library("numpy")
     a = np.random.default_rng(1).random((CPU_EDGE, CPU_EDGE))
     out = np.empty_like(a)
@@ -101,7 +101,7 @@ def synchronize(torch: Any, count: int) -> None:
 
 
 def measure_gemm(torch: Any, count: int, seconds: float) -> float:
-    """TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
+    """Return the TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
     work = [prepare_products(torch, one) for one in range(count)]
     begin = [torch.cuda.Event(enable_timing=True) for _ in work]
     end = [torch.cuda.Event(enable_timing=True) for _ in work]
@@ -129,7 +129,8 @@ def measure_gemm(torch: Any, count: int, seconds: float) -> float:
 
 
 def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
-    """GB a second of one GPU: in its memory, over PCIe both ways, and to the next GPU."""
+    """Return the GB a second of one GPU: in its memory, over PCIe both ways, and to the next
+    GPU."""
     here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
     there, host = torch.empty_like(here), host_memory(torch, one)
 
@@ -149,7 +150,7 @@ def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str
 
 
 def host_memory(torch: Any, one: int) -> Any:
-    """Pinned memory of the NUMA node that a GPU is at.
+    """Return pinned memory of the NUMA node that a GPU is at.
 
     Memory of another node is reached over the link between the processors: that would be measured.
     """
