@@ -6,7 +6,7 @@ have been idle long enough and no job waits for such. A change under way, the co
 group's bounds and the day's budget turn either into a Hold, which says which of them it was.
 
 How many nodes jobs need that may share them is counted by first fit, in the order of their age.
-Slurm places jobs by rules of its own (topology, sockets, weights); this only counts. A job takes a
+Slurm places jobs by its own rules (topology, sockets, weights); this only counts. A job takes a
 node whole where nothing is known of either.
 """
 

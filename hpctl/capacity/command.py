@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class GroupScaleView(Struct, frozen=True):
-    """One group of the configuration. What nobody could say is None.
+    """One group of the configuration. What is unknown is None.
 
     `answer` is what autoscaling answers now: up, down or hold; `rule` the check that holds.
     """

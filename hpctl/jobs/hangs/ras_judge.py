@@ -316,7 +316,7 @@ LAST_LOOK_S = 12.0
 
 
 class RasInquiry:
-    """The looks at one job's RAS service while its ranks are silent. No method raises."""
+    """The inquiry of one job's RAS service while its ranks are silent. No method raises."""
 
     def __init__(
         self,

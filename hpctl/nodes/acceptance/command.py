@@ -157,7 +157,7 @@ class MeasuredView(Struct, frozen=True):
 
 class AcceptanceView(Struct, frozen=True):
     """One acceptance test of a node. `result`: passed, failed, untested, cancelled, or empty while
-    it goes on. `measured`: what the newest of its recovery found."""
+    it runs. `measured`: what the newest of its recovery found."""
 
     id: str
     recovery: str

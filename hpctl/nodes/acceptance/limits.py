@@ -7,8 +7,8 @@ crash leaves nothing behind that the next cycle does not find. The node's agent 
 the exit code of the job is no evidence.
 
 Limits come from the fleet: a figure is compared with the median of the nodes of its type and card,
-each by the median of its own runs. Slow is a failure: one GPU at 90 % of its peers holds back a job
-of a thousand. The margin below the median follows the fleet's own spread (MAD), and stays between
+each by the median of its runs. Slow is a failure: one GPU at 90 % of its peers holds back a job of
+a thousand. The margin below the median follows the fleet's own spread (MAD), and stays between
 LEAST and MOST, half of the 10 % that must be caught. A single run of a noisy test may be wrong:
 what is near the limit is measured again.
 
