@@ -102,7 +102,7 @@ class AdviceView(Struct, frozen=True):
 
     @property
     def format_names(self) -> str:
-        """The formats of the checkpoints, in parentheses."""
+        """Return the formats of the checkpoints, in parentheses."""
         return f" ({', '.join(self.formats)})" if self.formats else ""
 
     @property
@@ -112,17 +112,17 @@ class AdviceView(Struct, frozen=True):
 
     @property
     def mtbf(self) -> str:
-        """The mean time between failures of the job."""
+        """Return the mean time between failures of the job."""
         return format_duration(self.mtbf_s)
 
     @property
     def best(self) -> str:
-        """The interval that loses the least time."""
+        """Return the interval that loses the least time."""
         return _format_interval(self.interval_s, self.interval_steps, self.ratio)
 
     @property
     def now(self) -> str:
-        """The interval that the job has now; empty where it is not known."""
+        """Return the interval that the job has now; empty where it is not known."""
         if self.now_s is None or self.now_ratio is None:
             return ""
         return _format_interval(self.now_s, self.now_steps, self.now_ratio)
@@ -207,7 +207,7 @@ class FailureHistory(Struct, frozen=True):
 
 
 def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
-    """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
+    """Return the advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
     directory, nodes, registered = _resolve_target(asked, config)
     saves = _measure_saves(directory, asked.newest, registered.files)
@@ -250,7 +250,7 @@ def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceVi
 
 
 def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Registration]:
-    """The directory, how many nodes the job has, and how it was registered."""
+    """Return the directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
             raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
@@ -263,7 +263,7 @@ def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Regis
 
 
 def find_directory(job: str, config: str) -> tuple[str, Registration]:
-    """Where a job's checkpoints are, and how it was registered. Raises HpctlError."""
+    """Return where a job's checkpoints are, and how it was registered. Raises HpctlError."""
     registered = read_comment(_find_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
@@ -353,7 +353,7 @@ def _choose_restart_cost(asked: AdviceRequest, history: FailureHistory) -> tuple
 def _describe_failures(
     asked: AdviceRequest, known: FailureRate, history: FailureHistory
 ) -> dict[str, Any]:
-    """The view's fields about failures. Nothing of them counts where the MTBF was given."""
+    """Return the view's fields about failures. Nothing of them counts where the MTBF was given."""
     given = asked.mtbf_s is not None
     seen = not given and history.since is not None
     return {

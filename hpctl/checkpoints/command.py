@@ -51,7 +51,7 @@ class StorageOptions(Struct, frozen=True):
 
 
 def _add_search_options(command: F) -> F:
-    """The options of whatever looks at checkpoints."""
+    """Return the options of whatever looks at checkpoints."""
     for option in (
         click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
         click.option("--region", help="The bucket's AWS region."),
@@ -138,7 +138,7 @@ def ls(
 
 
 def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
-    """The steps that the job's nodes hold. What keeps it from asking them goes to stderr."""
+    """Return the steps that the job's nodes hold. What keeps it from asking them goes to stderr."""
     from contextlib import closing
 
     from hpctl.checkpoints.fast import spec as specs
@@ -438,7 +438,7 @@ class MarkView(Struct, frozen=True):
 
     @classmethod
     def of(cls, placed: PlacedMark | None) -> "MarkView | None":
-        """What a checkpoint's mark says."""
+        """Return what a checkpoint's mark says."""
         if placed is None:
             return None
         return cls(placed.mark.by, placed.mark.at, placed.mark.why, placed.path)
@@ -480,7 +480,7 @@ class LastView(Struct, frozen=True):
 
     @classmethod
     def of(cls, result: search.Search) -> "LastView":
-        """A whole search."""
+        """Return a whole search."""
         found = row_view(result.found) if result.found else None
         return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
 
@@ -541,7 +541,7 @@ def show_progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 def row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
-    """The same in one line."""
+    """Return the same in one line."""
     text = _row_text(each, deep=deep)
     return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
 

@@ -71,7 +71,7 @@ def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
 def _read_container(
     path: Path, file: OpenFile, deep: bool
 ) -> tuple[bool, torch_files.SavedNumbers]:
-    """Whether the container is proved, and what it records."""
+    """Return whether the container is proved, and what it records."""
     nothing = torch_files.SavedNumbers()
     head = file.read(0, min(8, file.size))
     if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):

@@ -67,12 +67,12 @@ class FileSet(Struct, frozen=True):
     files: tuple[FoundFile, ...]
 
     def of(self, pattern: int) -> list[FoundFile]:
-        """The files of one pattern."""
+        """Return the files of one pattern."""
         return [file for file in self.files if file.pattern == pattern]
 
     def place(self, root: Path) -> Path:
-        """What a program is told to resume from: the file, else the directory that holds the files
-        and no other step's, else the first file."""
+        """Return what a program is told to resume from: the file, else the directory that holds the
+        files and no other step's, else the first file."""
         first = self.files[0].path
         if not self.files[1:]:
             return first
@@ -113,7 +113,7 @@ class _FileSetCollector:
 
     @cached_property
     def starts(self) -> list[NotedStart]:
-        """The starts of the job, read where there is a set."""
+        """Return the starts of the job, read where there is a set."""
         return read_starts(self.root)
 
     def add(self, patterns: Sequence[FilePattern]) -> None:
@@ -133,7 +133,7 @@ class _FileSetCollector:
 
 
 def _group_files(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
-    """The files by step, the oldest step first."""
+    """Return the files by step, the oldest step first."""
     found: dict[int | None, list[FoundFile]] = {}
     left = [MAX_ENTRIES]
     for number, pattern in enumerate(patterns):
@@ -200,7 +200,7 @@ def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]
 
 
 def _read_recorded_step(files: FileSet) -> int | None:
-    """The step that a file without one in its name records; None where none does."""
+    """Return the step that a file without one in its name records; None where none does."""
     for file in files.files:
         try:
             step = read_content(file.path, deep=False).step
@@ -212,7 +212,7 @@ def _read_recorded_step(files: FileSet) -> int | None:
 
 
 def _describe_missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
-    """Which files are missing by the step before; "" where none is."""
+    """Return which files are missing by the step before; "" where none is."""
     for number, pattern in enumerate(patterns):
         count, wanted = len(files.of(number)), len(older.of(number))
         if count < wanted:
@@ -233,14 +233,14 @@ class _Proof(Struct, frozen=True):
     newer: FileSet | None
 
     def claim(self) -> Claim:
-        """The claim that `prove` proves."""
+        """Return the claim that `prove` proves."""
         files = self.files
         step = _read_recorded_step(files) if files.step is None else files.step
         return Claim(step, None, self.prove, digests=False)
 
     def can_be_compared_with(self) -> bool:
-        """Whether newer sets need as many files as this one, by what its names and the starts
-        show."""
+        """Return whether newer sets need as many files as this one, by what its names and the
+        starts show."""
         if self.older is not None:
             return not _describe_missing(self.files, self.patterns, self.older)
         count = self._count_ranks()
@@ -284,7 +284,7 @@ class _Proof(Struct, frozen=True):
         return content
 
     def _size_before(self, file: FoundFile) -> int:
-        """The size of the same file of the step before, 0 where there is none."""
+        """Return the size of the same file of the step before, 0 where there is none."""
         for other in self.older.files if self.older else ():
             if (other.pattern, other.role) == (file.pattern, file.role):
                 try:
@@ -299,7 +299,7 @@ class _Proof(Struct, frozen=True):
             raise NotWhole(f"its files are of steps {known[0]} and {known[-1]}: saved over")
 
     def _are_all_ranks_there(self, recorded: list[int | None]) -> bool:
-        """Whether each rank of the run has its files, False where that is not known.
+        """Return whether each rank of the run has its files, False where that is not known.
 
         Raises NotWhole where some have none, and nothing shows that they do not save.
         """
@@ -314,15 +314,16 @@ class _Proof(Struct, frozen=True):
         return count == expected
 
     def _count_ranks(self) -> int:
-        """How many ranks have files, by the pattern that has the fewest; 0 where no name tells."""
+        """Return how many ranks have files, by the pattern that has the fewest; 0 where no name
+        tells."""
         return min(map(len, self._rank_numbers()), default=0)
 
     def _is_of_first_rank(self) -> bool:
-        """Whether no rank but rank 0 has files: it may save for all."""
+        """Return whether no rank but rank 0 has files: it may save for all."""
         return all(numbers == {0} for numbers in self._rank_numbers())
 
     def _rank_numbers(self) -> list[set[int]]:
-        """The ranks that have files, for each place of the patterns that names a rank."""
+        """Return the ranks that have files, for each place of the patterns that names a rank."""
         return [
             numbers
             for number, pattern in enumerate(self.patterns)
@@ -331,7 +332,7 @@ class _Proof(Struct, frozen=True):
         ]
 
     def _count_tasks(self, files: FileSet) -> int:
-        """How many tasks the start has that wrote a set; 0 where that is unknown."""
+        """Return how many tasks the start has that wrote a set; 0 where that is unknown."""
         tasks = {start.tasks for start in self.starts}
         if tasks == {0} or not tasks:
             return 0
@@ -340,7 +341,7 @@ class _Proof(Struct, frozen=True):
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
     def _is_followed(self) -> bool:
-        """Whether the start that wrote this set went on to save the one after it."""
+        """Return whether the start that wrote this set went on to save the one after it."""
         if self.newer is None:
             return False
         first_ns, last_ns = _find_time_span(self.files.files)
@@ -350,7 +351,7 @@ class _Proof(Struct, frozen=True):
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
 
     def _was_so_before(self, expected: int) -> bool:
-        """Whether the set before has no more files, of a run of as many ranks."""
+        """Return whether the set before has no more files, of a run of as many ranks."""
         if self.older is None:
             return False
         recorded = read_content(self.older.files[0].path, deep=False).ranks
@@ -376,7 +377,7 @@ _Numbers = tuple[str, str, set[int]]
 
 
 def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
-    """What stands for a rank or a part in the names of files."""
+    """Return what stands for a rank or a part in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
         literal = pattern.before[number] if number < len(pattern.before) else ""
@@ -390,7 +391,7 @@ def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator
 
 
 def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
-    """Which rank or part is missing where wildcards matched their numbers; "" for none."""
+    """Return which rank or part is missing where wildcards matched their numbers; "" for none."""
     for before, after, numbers in _parse_numbers(pattern, files):
         expected = range(min(*numbers, 1), max(numbers))
         gap = next((each for each in expected if each not in numbers), None)
@@ -400,13 +401,14 @@ def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
 
 
 def _find_time_span(files: Sequence[FoundFile]) -> tuple[int, int]:
-    """When the first and the last of files were written, in ns since the epoch. Raises OSError."""
+    """Return when the first and the last of files were written, in ns since the epoch. Raises
+    OSError."""
     times = [file.path.stat().st_mtime_ns for file in files]
     return min(times), max(times)
 
 
 def is_part_of_set(path: Path) -> bool:
-    """Whether a file of torch.save is one rank's of several, by its name.
+    """Return whether a file of torch.save is one rank's of several, by its name.
 
     Composer's rank 0 saves everything, under a name like that.
     """

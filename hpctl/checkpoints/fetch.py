@@ -54,7 +54,7 @@ def fetch_checkpoint(
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompleteCheckpoint | PassedOver:
-    """A copy of a checkpoint of an object store as `into/<its name>`, or why there is none.
+    """Return a copy of a checkpoint of an object store as `into/<its name>`, or why there is none.
 
     `progress(bytes, of_bytes)` is called from several threads. Raises nothing that the storage
     does: a copy that failed leaves an older checkpoint as the best one.
@@ -192,7 +192,7 @@ def _make_temporary(into: Path) -> Iterator[Path]:
 
 
 def find_free_name(path: Path) -> Path:
-    """A free name beside a checkpoint that is in the way."""
+    """Return a free name beside a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
     return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

@@ -81,7 +81,7 @@ class ObjectInfo(Protocol):
 
     @property
     def key(self) -> str:
-        """The whole key, from the bucket's root."""
+        """Return the whole key, from the bucket's root."""
 
     @property
     def size(self) -> int:
@@ -89,7 +89,8 @@ class ObjectInfo(Protocol):
 
     @property
     def modified_ns(self) -> int:
-        """When it was put there. S3 rounds to seconds, and takes a multipart upload's begin."""
+        """Return when it was put there. S3 rounds to seconds, and takes a multipart upload's
+        begin."""
 
     @property
     def etag(self) -> str:
@@ -112,18 +113,19 @@ class Objects(Protocol):
         """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
 
     def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
-        """At most `length` bytes of that very version, and the file time that the uploader
+        """Return at most `length` bytes of that very version, and the file time that the uploader
         noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
 
     def noted_ns(self, listed: ObjectInfo) -> int | None:
         """That file time alone."""
 
     def part_bytes(self, listed: ObjectInfo) -> int:
-        """How long the stretches are whose digests the store keeps: all of them but the last.
-        At least 1."""
+        """Return how long the stretches are whose digests the store keeps: all of them but the
+        last. At least 1."""
 
     def matches(self, listed: ObjectInfo, digests: Sequence[bytes]) -> bool | None:
-        """Whether the stretches' MD5 digests are those of the store; None: it does not say."""
+        """Return whether the stretches' MD5 digests are those of the store; None: it does not
+        say."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class ObjectSnapshot:
         return found
 
     def names(self, key: str) -> frozenset[str] | None:
-        """What lies directly below a key; None where nothing does."""
+        """Return what lies directly below a key; None where nothing does."""
         below = self._below.get(key)
         return None if below is None else frozenset(below)
 
@@ -164,17 +166,17 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
+        """Return the last part of the key."""
         return self.key.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The name's ending, with its dot."""
+        """Return the name's ending, with its dot."""
         return PurePosixPath(self.name).suffix
 
     @property
     def parent(self) -> Remote:
-        """The key without its last part. The bucket's root is its own parent."""
+        """Return the key without its last part. The bucket's root is its own parent."""
         return Remote(self.objects, _split_key(self.key)[0])
 
     def taken(self) -> Remote:
@@ -200,13 +202,14 @@ class Remote:
         return Remote(self.objects, self.key, ObjectSnapshot(listed))
 
     def names(self) -> frozenset[str] | None:
-        """What lies directly below, None for a single object. Raises as taken."""
+        """Return what lies directly below, None for a single object. Raises as taken."""
         snapshot = self._snapshot()
         names = snapshot.names(self.key)
         return frozenset() if names is None and self.key not in snapshot.listed else names
 
     def below(self, name: str) -> frozenset[str] | None:
-        """What lies directly below a sub-directory, None where nothing does. Raises as taken."""
+        """Return what lies directly below a sub-directory, None where nothing does. Raises as
+        taken."""
         return self._snapshot().names(_join_key(self.key, name))
 
     def children(self) -> list[Remote]:
@@ -223,19 +226,21 @@ class Remote:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether there is an object, or something below it. A request without a snapshot."""
+        """Return whether there is an object, or something below it. A request without a
+        snapshot."""
         key = _join_key(self.key, name)
         if self.snapshot is not None:
             return key in self.snapshot.listed or self.snapshot.names(key) is not None
         return any(o.key.rstrip("/") == key for o in self.objects.list(key, recursive=False))
 
     def find(self, name: str) -> ObjectInfo | None:
-        """What the snapshot says of an object, by its name below here, "" for this one itself."""
+        """Return what the snapshot says of an object, by its name below here, "" for this one
+        itself."""
         key = _join_key(self.key, name) if name else self.key
         return self._snapshot().listed.get(key)
 
     def files(self) -> list[tuple[str, ObjectInfo]]:
-        """All objects at any depth, by their names below here. Raises as taken."""
+        """Return all objects at any depth, by their names below here. Raises as taken."""
         inside = f"{self.key}/" if self.key else ""
         listed = self._snapshot().listed.items()
         return sorted(
@@ -244,7 +249,7 @@ class Remote:
         )
 
     def fresh(self) -> Remote:
-        """The same key, about which nothing is known."""
+        """Return the same key, about which nothing is known."""
         return Remote(self.objects, self.key)
 
     def _snapshot(self) -> ObjectSnapshot:
@@ -266,7 +271,7 @@ class RemoteFile:
 
     @property
     def modified_ns(self) -> int:
-        """When the file was written: as the uploader noted it, else when it was uploaded."""
+        """Return when the file was written: as the uploader noted it, else when it was uploaded."""
         if not self._asked:
             self._noted_ns, self._asked = self._objects.noted_ns(self._listed), True
         return self._listed.modified_ns if self._noted_ns is None else self._noted_ns
@@ -279,7 +284,7 @@ class RemoteFile:
             self._block, self._at = self._fetch_bytes(offset, length), offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
+        """Return exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
         if self._at <= offset and offset + length <= self._end:
             return self._block[offset - self._at : offset - self._at + length]
         if offset + length > self.size:
@@ -324,7 +329,7 @@ class OpenFile(Protocol):
 
     @property
     def name(self) -> str:
-        """The name within its checkpoint."""
+        """Return the name within its checkpoint."""
 
     @property
     def size(self) -> int:
@@ -332,10 +337,10 @@ class OpenFile(Protocol):
 
     @property
     def modified_ns(self) -> int:
-        """When it was last written, in ns since the epoch."""
+        """Return when it was last written, in ns since the epoch."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+        """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
 
     def ahead(self, offset: int, length: int) -> None:
         """A hint that these bytes are wanted next, where each read is a request of its own."""
@@ -353,7 +358,7 @@ class LocalFile(Struct, frozen=True):
         """Nothing: the kernel reads ahead by itself."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+        """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
         parts = []
         while length > 0:
             part = os.pread(self.descriptor, length, offset)
@@ -395,7 +400,7 @@ def open_file(root: Place, name: str) -> Iterator[OpenFile]:
 
 
 def read_small_file(root: Place, name: str, limit: int) -> bytes:
-    """The whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
+    """Return the whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
     with open_file(root, name) as file:
         if file.size > limit:
             raise NotWhole(f"{file.name} has {file.size} bytes; at most {limit} are read")
@@ -425,7 +430,7 @@ def json_object(raw: bytes, name: str) -> dict[str, object]:
 
 
 def size_of(root: Place, name: str) -> int:
-    """A file's size, without opening it. Raises NotWhole, OSError."""
+    """Return a file's size, without opening it. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         listed = root.find(name)
         if listed is None:
@@ -442,13 +447,14 @@ def size_of(root: Place, name: str) -> int:
 
 
 def modified_ns(root: Place, name: str) -> int:
-    """When a file was last written, asked of the server by opening it. Raises as open_file."""
+    """Return when a file was last written, asked of the server by opening it. Raises as
+    open_file."""
     with open_file(root, name) as file:
         return file.modified_ns
 
 
 def exists(root: Place, name: str) -> bool:
-    """Whether something of that name is there. Raises OSError."""
+    """Return whether something of that name is there. Raises OSError."""
     if isinstance(root, Remote):
         return root.has(name)
     _refuse_impossible(name)
@@ -466,12 +472,12 @@ def need_last(root: Place, name: str) -> None:
 
 
 def saved_over(name: str, since: str) -> NotWhole:
-    """A file that is written before another is newer than that one."""
+    """Return a file that is written before another is newer than that one."""
     return NotWhole(f"{name} is newer than {since}: saved over, or copied without its times")
 
 
 def names_in(root: Place) -> frozenset[str] | None:
-    """The entries of a directory; None for a file. Raises NotWhole, OSError."""
+    """Return the entries of a directory; None for a file. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         return root.names()
     names: set[str] = set()
@@ -487,7 +493,7 @@ def names_in(root: Place) -> frozenset[str] | None:
 
 
 def directory_names(root: Place, name: str) -> frozenset[str] | None:
-    """The entries of a sub-directory, or None where there is none. Raises NotWhole, OSError."""
+    """Return the entries of a sub-directory, or None where there is none. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         return root.below(name)
     _refuse_impossible(name)
@@ -509,7 +515,8 @@ def _refuse_impossible(name: str) -> None:
 
 
 def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
-    """The work's results in the items' order; what the first that fails raises, goes through.
+    """Return the work's results in the items' order; what the first that fails raises, goes
+    through.
 
     One after the other on a file system, whose answers mostly come from memory; up to THREADS
     at once where each of them waits for a request.
@@ -534,7 +541,7 @@ class Listing(Struct, frozen=True):
     """How many ranks there were, where somebody says so: not every format records it."""
 
     def has(self, name: str) -> bool:
-        """Whether the listing shows this name."""
+        """Return whether the listing shows this name."""
         return self.names is not None and name in self.names
 
 
@@ -581,7 +588,8 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
 
 
 def step_in(name: str) -> int | None:
-    """The step that a name speaks of: `iter_0000100`, `epoch=1-step=500.ckpt`, `global_step7`.
+    """Return the step that a name speaks of: `iter_0000100`, `epoch=1-step=500.ckpt`,
+    `global_step7`.
 
     Used for the order of candidates where no file records it, never for a proof.
     """
@@ -634,8 +642,8 @@ it, so a path given out now could be gone when the job opens it."""
 
 
 def foreign_owner(path: Place) -> int | None:
-    """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
-    and in a directory where several may write any of them may claim the newest step."""
+    """Return the uid of an owner that has no business here: to load a checkpoint is to run its
+    pickles, and in a directory where several may write any of them may claim the newest step."""
     if isinstance(path, Remote):
         return None
     with contextlib.suppress(FileNotFoundError):

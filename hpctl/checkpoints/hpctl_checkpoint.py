@@ -114,7 +114,7 @@ class Save:
             self._find_part(rank).unlink()
 
     def path(self, name: Name) -> Path:
-        """Where to write `name`, a file or a directory of files of this rank alone."""
+        """Return where to write `name`, a file or a directory of files of this rank alone."""
         inside = PurePosixPath(name)
         first = inside.parts[0] if inside.parts else ""
         if inside.is_absolute() or ".." in inside.parts or first in ("", NAME):
@@ -170,7 +170,7 @@ class Save:
         return self.temporary / f".part-{rank:05d}.json"
 
     def _gather_entries(self, step: int, wait_s: float) -> list[dict[str, Any]]:
-        """The files of all ranks, once each has said that its own are on stable storage."""
+        """Return the files of all ranks, once each has said that its own are on stable storage."""
         end = time.monotonic() + wait_s
         files: dict[str, dict[str, Any]] = {}
         for rank in range(self._ranks):
@@ -218,7 +218,8 @@ def publish(temporary: Path, final: Path) -> bool:
 
 
 def _is_before_mark(final: Path) -> bool:
-    """Whether a checkpoint is from before a start, or a mark, in a directory that has marks."""
+    """Return whether a checkpoint is from before a start, or a mark, in a directory that has
+    marks."""
     try:
         marks = [final.parent / MARKS / name for name in os.listdir(final.parent / MARKS)]
         if not marks:
@@ -234,7 +235,7 @@ def _is_before_mark(final: Path) -> bool:
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """The bytes of `manifest.json`: the document with its checksum, as indented JSON."""
+    """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
     whole = dict(document, checksum=checksum(document))
     return json.dumps(whole, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -270,7 +271,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def entry(name: str, path: Path) -> dict[str, Any]:
-    """The manifest's entry for a file, which is synced and read once."""
+    """Return the manifest's entry for a file, which is synced and read once."""
     sha, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -281,7 +282,7 @@ def entry(name: str, path: Path) -> dict[str, Any]:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Whether a checkpoint that is there holds, to the byte, what its manifest says."""
+    """Return whether a checkpoint that is there holds, to the byte, what its manifest says."""
     try:
         document = json.loads((directory / NAME).read_bytes())
         recorded = document.pop("checksum")

@@ -42,7 +42,7 @@ class MarkedView(Struct, frozen=True):
 
     @property
     def effect(self) -> str:
-        """What the mark does from now on."""
+        """Return what the mark does from now on."""
         named = ", ".join(self.checkpoints)
         if self.poisoned:
             return f"no run resumes from {named}; nothing is deleted"

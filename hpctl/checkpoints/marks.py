@@ -64,14 +64,14 @@ class PlacedMark(Struct, frozen=True):
     until_ns: int | None
 
     def covers(self, step: int, written_ns: int) -> bool:
-        """Whether a checkpoint of this step, written then, is meant."""
+        """Return whether a checkpoint of this step, written then, is meant."""
         since_ns = self.mark.since_ns
         if not self.names(step) or (since_ns is not None and written_ns < since_ns):
             return False
         return self.until_ns is None or written_ns <= self.until_ns
 
     def names(self, step: int) -> bool:
-        """Whether the step is in the range."""
+        """Return whether the step is in the range."""
         last = self.mark.last
         return self.mark.first <= step and (last is None or step <= last)
 
@@ -90,7 +90,7 @@ class Marks(Struct, frozen=True):
     flaws: tuple[str, ...] = ()
 
     def may_cover(self, step: int | None) -> bool:
-        """Whether a mark names the step, whenever it was written."""
+        """Return whether a mark names the step, whenever it was written."""
         return step is not None and any(each.names(step) for each in self.placed)
 
     def find(self, step: int | None, written_ns: int) -> PlacedMark | None:
@@ -150,7 +150,8 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
 
 
 def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
-    """Whose marks count, and their names in order. Raises OSError, and what says why none do."""
+    """Return whose marks count, and their names in order. Raises OSError, and what says why none
+    do."""
     place = directory / MARKS
     status = os.lstat(place)
     owners = _trusted_owners(directory)
@@ -171,7 +172,8 @@ def _describe_error(error: Exception) -> str:
 
 
 def _trusted_owners(directory: Path) -> set[int]:
-    """Whose marks count: as for checkpoints, the user's own, root's and the directory's owner's."""
+    """Return whose marks count: as for checkpoints, the user's own, root's and the directory's
+    owner's."""
     return {0, os.geteuid(), directory.stat().st_uid}
 
 

@@ -32,12 +32,12 @@ class FilePattern(Struct, frozen=True):
 
     @property
     def has_step(self) -> bool:
-        """Whether the names say the step."""
+        """Return whether the names say the step."""
         return STEP in self.text
 
     @property
     def is_one_file(self) -> bool:
-        """Whether the pattern can match one file of a step only."""
+        """Return whether the pattern can match one file of a step only."""
         return not re.search(r"[*?\[]", self.text)
 
 

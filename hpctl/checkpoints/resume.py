@@ -50,7 +50,7 @@ class ResumePlaces(Struct, frozen=True):
 
     @property
     def is_one_directory(self) -> bool:
-        """Whether there is nothing to look at but the directory."""
+        """Return whether there is nothing to look at but the directory."""
         return not self.tiers and self.fast is None
 
 
@@ -222,8 +222,8 @@ def _look_in(places: ResumePlaces) -> Search:
 
 
 def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
-    """What is there now. A directory that cannot be read is not judged, never "none". `files` are
-    the patterns of --checkpoint-files."""
+    """Return what is there now. A directory that cannot be read is not judged, never "none".
+    `files` are the patterns of --checkpoint-files."""
     from hpctl.checkpoints.search import last_complete
 
     if directory is None:
@@ -237,8 +237,8 @@ def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> Resu
 def find_compared_point(
     resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()
 ) -> ResumePoint:
-    """What a step's own saves are compared with: its resume point, or, where that lies in another
-    tier, what is in its directory."""
+    """Return what a step's own saves are compared with: its resume point, or, where that lies in
+    another tier, what is in its directory."""
     if resume.path is None or directory is None or Path(resume.path).parent == directory:
         return resume
     return find_newest_point(directory, files)

@@ -66,7 +66,7 @@ _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def read_records(raw: bytes) -> Iterable[Record]:
-    """The records of a file's bytes; lines that are none are passed over."""
+    """Return the records of a file's bytes; lines that are none are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:
             yield _DECODER.decode(line)

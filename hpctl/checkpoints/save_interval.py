@@ -41,7 +41,7 @@ class FailureRate(Struct, frozen=True):
 
     @property
     def few(self) -> bool:
-        """Whether the published rate still matters."""
+        """Return whether the published rate still matters."""
         return self.failures < FEW
 
 
@@ -79,7 +79,7 @@ def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
 
 
 def find_median(values: Iterable[float]) -> float | None:
-    """The middle one, None of none."""
+    """Return the middle one, None of none."""
     found = list(values)
     return statistics.median(found) if found else None
 
@@ -109,7 +109,8 @@ class MeasuredSaves(Struct, frozen=True):
 
     @property
     def save_s(self) -> float | None:
-        """A save's usual length: at least this, for the first file took time before its end, too.
+        """Return a save's usual length: at least this, for the first file took time before its end,
+        too.
 
         None where each checkpoint is a single file, whose times say nothing.
         """
@@ -117,12 +118,12 @@ class MeasuredSaves(Struct, frozen=True):
 
     @property
     def apart_s(self) -> float | None:
-        """The usual time from the end of one save to the end of the next."""
+        """Return the usual time from the end of one save to the end of the next."""
         return find_median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pair_saves())
 
     @property
     def step_s(self) -> float | None:
-        """The usual time of one training step, its part of the saves included."""
+        """Return the usual time of one training step, its part of the saves included."""
         return find_median(
             (new.last_ns - old.last_ns) / 1e9 / (new.step - old.step)
             for new, old in self._pair_saves()

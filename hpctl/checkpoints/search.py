@@ -147,8 +147,8 @@ DECLARED = "declared"
 def survey_place(
     place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
 ) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
-    """What claims to be a checkpoint among the immediate children, newest step first, and the
-    others. Raises OSError where the place itself cannot be read: that is never "nothing".
+    """Return what claims to be a checkpoint among the immediate children, newest step first, and
+    the others. Raises OSError where the place itself cannot be read: that is never "nothing".
 
     The place may also be one of NVRx's local checkpoints itself, or hold several. `declared` are
     patterns of files below it that no format recognizes; they count in a directory, not in S3.
@@ -195,23 +195,24 @@ def _declared_sets(
 
 
 def _with_patterns(passed: list[PassedOver]) -> list[PassedOver]:
-    """Each directory that no format recognizes, with the pattern of their names."""
+    """Return each directory that no format recognizes, with the pattern of their names."""
     patterns = suggest_patterns(each.path.name for each in passed if each.holds)
     return [replace(each, patterns=patterns) if each.holds else each for each in passed]
 
 
 def is_beside_checkpoints(name: str) -> bool:
-    """Whether it is what a program keeps beside its checkpoints, by its name: a log, say."""
+    """Return whether it is what a program keeps beside its checkpoints, by its name: a log, say."""
     return _NOT_CHECKPOINTS.fullmatch(name) is not None
 
 
 def has_temporary_name(name: str) -> bool:
-    """Whether its writer still means to rename it."""
+    """Return whether its writer still means to rename it."""
     return TEMPORARY in name or orbax.TEMPORARY in name
 
 
 def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
-    """Which format a directory or file is of and what it claims, or why it is passed over."""
+    """Return which format a directory or file is of and what it claims, or why it is passed
+    over."""
     if has_temporary_name(path.name):
         return PassedOver(path, "still under its temporary name", claimed=False)
     if not path.name.isprintable():
@@ -266,7 +267,7 @@ def prove_candidate(
 
 
 def storage_error(error: OSError) -> str:
-    """An error of the storage, for a person."""
+    """Return an error of the storage, for a person."""
     what = error.strerror or error
     if error.errno == errno.ESTALE:
         what = f"{what}: replaced or removed by another node; not whole as far as can be seen"
@@ -306,7 +307,7 @@ def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate |
 
 
 def _describe_unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
-    """What no format recognizes: still being written, the program's own, or others'."""
+    """Return what no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
         count, one, many = (files, "file", "files")
@@ -326,7 +327,7 @@ def _reject_place(path: Place, defect: NotWhole, name: str | None) -> PassedOver
 
 
 def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
-    """A `best` of the same step may have less in it than the one beside it."""
+    """Return a `best` of the same step may have less in it than the one beside it."""
     step, name = candidate.claim.step, candidate.path.name
     return (-1 if step is None else step), "best" not in name.lower(), name
 
@@ -356,19 +357,19 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
 
 
 def _is_known_file(name: str) -> bool:
-    """Whether a format may know a file of that name."""
+    """Return whether a format may know a file of that name."""
     return name.endswith(torch_files.SUFFIXES) or flax_file.NAME.fullmatch(name) is not None
 
 
 def _names_another(child: Place, names: set[str]) -> bool:
-    """Whether it is a link to one of these beside it: `latest`, which a save replaces."""
+    """Return whether it is a link to one of these beside it: `latest`, which a save replaces."""
     with contextlib.suppress(OSError):
         return isinstance(child, Path) and os.readlink(child) in names - {child.name}
     return False
 
 
 def _scan_entries(place: Place) -> Iterator[tuple[Place, bool]]:
-    """What lies directly below, each with whether it is a file."""
+    """Return what lies directly below, each with whether it is a file."""
     if isinstance(place, Remote):
         yield from ((child, child.snapshot is not None) for child in place.children())
         return
@@ -434,7 +435,7 @@ class Search(Struct, frozen=True):
 
     @property
     def skip(self) -> str:
-        """The batches to leave out in a run from `found`, `20:22`; "" for none."""
+        """Return the batches to leave out in a run from `found`, `20:22`; "" for none."""
         return self.marks.skip_from(self.found.step) if self.found is not None else ""
 
     @property
@@ -449,7 +450,8 @@ class Search(Struct, frozen=True):
 
     @property
     def caution(self) -> str:
-        """What to know of a file that is saved over in place, and how it is mended; "" else."""
+        """Return what to know of a file that is saved over in place, and how it is mended; ""
+        else."""
         found = self.found
         if found is None or found.format != "torch-save" or step_in(found.path.name) is not None:
             return ""
@@ -484,7 +486,8 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     declared: Sequence[FilePattern] = (),
     most: int | None = None,
 ) -> Search:
-    """The newest whole checkpoint among the immediate children of a place, or of several tiers.
+    """Return the newest whole checkpoint among the immediate children of a place, or of several
+    tiers.
 
     Of two of the same step the one in the earlier tier is taken: name the nearest first. `nodes`
     is how many the job has: on more than one, what lies in a local tier is passed over.
@@ -611,8 +614,8 @@ def list_checkpoints(
     world_size: int | None = None,
     declared: Sequence[FilePattern] = (),
 ) -> list[CompleteCheckpoint | PassedOver]:
-    """All of them, newest first, each proved or with its defect, and with its mark. Raises as
-    last_complete."""
+    """Return all of them, newest first, each proved or with its defect, and with its mark. Raises
+    as last_complete."""
     candidates, passed = survey_place(directory, world_size, declared)
     marked = find_marked(candidates, read_marks([directory]))
     rows: list[CompleteCheckpoint | PassedOver] = []
@@ -634,7 +637,7 @@ def judge_checkpoint(
 def judge_with_mark(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> CompleteCheckpoint | PassedOver:
-    """The same, with the mark that lies beside it; an object in S3 has none."""
+    """Return the same, with the mark that lies beside it; an object in S3 has none."""
     candidate = claim_place(path, world_size)
     if isinstance(candidate, PassedOver):
         return candidate

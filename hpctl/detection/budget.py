@@ -73,7 +73,7 @@ class Budget:
         self.memory_mb = 0.0
 
     def shed(self, level: int) -> bool:
-        """Whether checks of that level are not to run now."""
+        """Return whether checks of that level are not to run now."""
         return level in self._levels[: self._shed]
 
     def look(self, now: float) -> None:
@@ -97,7 +97,7 @@ class Budget:
             self._shed, self._calm = self._shed - 1, 0
 
     def observations(self, left_out: Collection[str]) -> list[Observation]:
-        """What to report of itself: which checks it left out, and why."""
+        """Return what to report of itself: which checks it left out, and why."""
         if not self._shed:
             return []
         used = f"{self.cpu_percent:.2f} % of a core, {self.memory_mb:.0f} MB"

@@ -76,12 +76,12 @@ Judged = Iterable[Observation]
 
 
 def make_failure(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
-    """What speaks against the node."""
+    """Return what speaks against the node."""
     return Observation(code, device, Verdict.FAIL, detail, evidence)
 
 
 def make_warning(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
-    """What is worth watching."""
+    """Return what is worth watching."""
     return Observation(code, device, Verdict.WARN, detail, evidence)
 
 
@@ -125,11 +125,12 @@ class CheckedMachine(Struct, frozen=True):
     monotonic: Callable[[], float] = time.monotonic
 
     def path(self, path: str) -> Path:
-        """An absolute path of the machine, under `root`."""
+        """Return an absolute path of the machine, under `root`."""
         return self.root / path.lstrip("/")
 
     def text(self, path: str) -> str:
-        """A small file, stripped. Raises CannotTell, and NotHere where there is no such file."""
+        """Return a small file, stripped. Raises CannotTell, and NotHere where there is no such
+        file."""
         try:
             return self.path(path).read_text(errors="replace").strip()
         except FileNotFoundError as error:
@@ -146,14 +147,14 @@ LIB_RM_VERSION_MISMATCH = 18
 
 
 def latest_sweep(machine: CheckedMachine) -> Snapshot:
-    """The newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
+    """Return the newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
     if machine.nvml is None:
         raise NotHere("no NVML on this machine")
     return machine.nvml()
 
 
 def sweep_with_gpus(machine: CheckedMachine) -> Snapshot:
-    """The newest sweep of a machine with GPUs.
+    """Return the newest sweep of a machine with GPUs.
 
     Raises NotHere where there is no driver or no GPU, CannotTell where NVML failed.
     """
@@ -164,7 +165,8 @@ def sweep_with_gpus(machine: CheckedMachine) -> Snapshot:
 
 
 def list_gpus(machine: CheckedMachine) -> tuple[GpuState, ...]:
-    """The GPUs that NVML lists, perhaps none. Raises NotHere without a driver, CannotTell."""
+    """Return the GPUs that NVML lists, perhaps none. Raises NotHere without a driver,
+    CannotTell."""
     return _raise_on_error(latest_sweep(machine)).gpus
 
 
@@ -178,12 +180,12 @@ def _raise_on_error(snapshot: Snapshot) -> Snapshot:
 
 
 def describe_error(error: NvmlError) -> str:
-    """An NVML error as people read it."""
+    """Return an NVML error as people read it."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
 
 def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, GpuState]]:
-    """Each GPU of this sweep with itself in the earlier one; those that are in both.
+    """Return each GPU of this sweep with itself in the earlier one; those that are in both.
 
     By UUID, else by PCI address: an index may change when a GPU drops out.
     """
@@ -204,5 +206,6 @@ def count_growth(now: int | None, then: int | None) -> int:
 
 
 def is_busy(gpu: GpuState, percent: float) -> bool:
-    """Whether kernels run on it for at least so much of the time; an unknown load is not busy."""
+    """Return whether kernels run on it for at least so much of the time; an unknown load is not
+    busy."""
     return gpu.utilization is not None and gpu.utilization >= percent

@@ -51,7 +51,7 @@ def run_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> list[Che
 
 
 def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
-    """What this boot's kernel log says, folded, and how many records were lost."""
+    """Return what this boot's kernel log says, folded, and how many records were lost."""
     try:
         findings, lost = _read_log(path, accept_user)
     except Unavailable as error:

@@ -53,7 +53,8 @@ class Checks:
         )
 
     def _wait_for_sweep(self) -> Snapshot:
-        """The newest sweep; only the first look of all waits for one. On the runner's thread."""
+        """Return the newest sweep; only the first look of all waits for one. On the runner's
+        thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
 
@@ -82,7 +83,7 @@ class Checks:
         self._nvml.events()
 
     def findings(self) -> list[Finding]:
-        """All that the checks have to report now. From any thread."""
+        """Return all that the checks have to report now. From any thread."""
         return self._runner.findings()
 
     def gauges(self) -> dict[str, float]:
@@ -90,7 +91,7 @@ class Checks:
         return self._runner.gauges()
 
     def metrics(self, findings: Iterable[Finding]) -> bytes:
-        """All that Prometheus is told. From any thread."""
+        """Return all that Prometheus is told. From any thread."""
         return render_samples(
             (
                 *samples_of(self._runner.samples(), findings, self._runner.gauges()),
@@ -101,7 +102,8 @@ class Checks:
         )
 
     def _child_bytes(self) -> float | None:
-        """The resident memory of NVML's child, NVIDIA's library included; None without a child."""
+        """Return the resident memory of NVML's child, NVIDIA's library included; None without a
+        child."""
         pid = self._nvml.child_pid()
         try:
             return None if pid is None else resident_mb(pid) * 1e6

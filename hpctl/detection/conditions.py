@@ -71,7 +71,8 @@ class Conditions:
         return self._list_names() != before
 
     def could_not_tell(self, why: str, at: datetime) -> bool:
-        """A run that found nothing out: what was known stays known. True when this is new."""
+        """Return a run that found nothing out: what was known stays known. True when this is
+        new."""
         self._keep_up(at)
         old = self._unknown
         self._unknown = Finding(
@@ -110,7 +111,7 @@ class Conditions:
             self._unknown = _backdate_finding(self._unknown, back)
 
     def findings(self) -> list[Finding]:
-        """What is to be reported now."""
+        """Return what is to be reported now."""
         known = [thing.finding for thing in self._things.values() if thing.finding is not None]
         return known if self._unknown is None else [*known, self._unknown]
 
@@ -173,5 +174,5 @@ def _count_again(finding: Finding, seen: Observation, at: datetime) -> Finding:
 
 
 def _clean_text(text: str, limit: int) -> str:
-    """What a report can carry: the name of a file or device need not be UTF-8."""
+    """Return what a report can carry: the name of a file or device need not be UTF-8."""
     return text[:limit].encode("utf-8", "replace").decode()

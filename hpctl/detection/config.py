@@ -75,7 +75,7 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
 def apply_config(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> list[tuple[CheckSpec, dict[str, float]]]:
-    """The enabled checks with their times and the site's limits."""
+    """Return the enabled checks with their times and the site's limits."""
     chosen = []
     for spec in specs:
         mine = config.checks.get(spec.name, CheckConfig())
@@ -89,7 +89,7 @@ def apply_config(
 def _find_unknown(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every check and limit that is named and does not exist."""
+    """Return every check and limit that is named and does not exist."""
     from hpctl.toolkit.yaml_files import suggest_word
 
     known = {spec.name: spec for spec in specs}

@@ -107,7 +107,7 @@ def _library_in(place: DriverPlace) -> Path | None:
 
 
 def _is_trusted(path: Path) -> bool:
-    """Whether a file is there and can only be root's; what is refused is logged once."""
+    """Return whether a file is there and can only be root's; what is refused is logged once."""
     try:
         target = path.resolve(strict=True)
         trouble = (

@@ -103,7 +103,7 @@ class FindingStore:
         return name not in self._earlier
 
     def all(self) -> tuple[Finding, ...]:
-        """Every finding, earliest first."""
+        """Return every finding, earliest first."""
         merged = dict(self._earlier)
         for name, new in self._seen.items():
             old = merged.get(name)
@@ -113,7 +113,8 @@ class FindingStore:
         return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
 
     def _with_job(self, finding: Finding) -> Finding:
-        """A sighting under the job that it belongs to; room is made for a job that is new."""
+        """Return a sighting under the job that it belongs to; room is made for a job that is
+        new."""
         name = make_finding_key(finding)
         jobs = self._jobs.get(_strip_job(name))
         if jobs is None:
@@ -181,7 +182,7 @@ class FindingStore:
 
 
 def _strip_job(name: Key) -> Key:
-    """A key without its job."""
+    """Return a key without its job."""
     return (*name[:-1], "")
 
 

@@ -60,5 +60,6 @@ SHAPES: Mapping[str, InstanceShape] = {
 
 
 def shape_of(instance_type: str) -> InstanceShape:
-    """The shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not here."""
+    """Return the shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not
+    here."""
     return SHAPES.get(instance_type.removeprefix("ml."), InstanceShape())

@@ -85,8 +85,8 @@ def format_record(text: str, seq: int, priority: int = 4) -> bytes:
 
 
 def _read_boot_time(now: float) -> float:
-    """When this machine booted: the kernel's stamps and CLOCK_MONOTONIC both count from there
-    without suspended time."""
+    """Return when this machine booted: the kernel's stamps and CLOCK_MONOTONIC both count from
+    there without suspended time."""
     return now - time.monotonic()
 
 
@@ -123,7 +123,7 @@ class KernelDevice:
         return self._fd
 
     def read(self) -> list[Record]:
-        """The records that wait, at most BATCH. Raises Unavailable."""
+        """Return the records that wait, at most BATCH. Raises Unavailable."""
         records: list[Record] = []
         now = time.time()
         booted = _read_boot_time(now)
@@ -223,7 +223,7 @@ class KernelFile:
         return None if self._changes is None else self._changes.fileno()
 
     def read(self) -> list[Record]:
-        """The records that were added, at most BATCH. Raises Unavailable."""
+        """Return the records that were added, at most BATCH. Raises Unavailable."""
         if self._changes is not None and not self._records:
             self._changes.drain()
         while not self._records and self._read_piece():
@@ -287,7 +287,8 @@ KernelLog = KernelDevice | KernelFile
 
 
 def open_log(path: Path) -> KernelLog:
-    """The kernel's log at `path`: a character device or a regular file. Raises Unavailable."""
+    """Return the kernel's log at `path`: a character device or a regular file. Raises
+    Unavailable."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
             return KernelFile(path)

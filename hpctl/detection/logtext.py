@@ -105,7 +105,7 @@ class LogText:
                 yield entry
 
     def _read_line(self) -> bytes:
-        """The next line; of one that is too long its beginning."""
+        """Return the next line; of one that is too long its beginning."""
         line = self._stream.readline(MAX_LINE)
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -158,14 +158,14 @@ class LogText:
             yield self._from_fields(decoded, decoded["MESSAGE"], number)
 
     def _read_binary(self) -> bytes:
-        """A field of any bytes: its length in 8 of them, itself, a newline."""
+        """Return a field of any bytes: its length in 8 of them, itself, a newline."""
         data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
         self.lines += data.count(b"\n")
         self._read_line()
         return data
 
     def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
-        """The journal's fields, or dmesg's own: who wrote it, when, and what."""
+        """Return the journal's fields, or dmesg's own: who wrote it, when, and what."""
         if "msg" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
             at = _time_since_boot(fields.get("time"))
@@ -181,7 +181,7 @@ class LogText:
 
 
 def _split_line(text: str) -> tuple[int, datetime | None, str]:
-    """A line of text: the facility, when, and the message."""
+    """Return a line of text: the facility, when, and the message."""
     facility = 0
     if (pri := _PRI.match(text)) is not None:
         facility, text = int(pri[1]) >> 3, text[pri.end() :]
@@ -199,7 +199,7 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
 
 
 def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
-    """When a line was logged, whether syslog wrote that, and the rest of the line."""
+    """Return when a line was logged, whether syslog wrote that, and the rest of the line."""
     at, syslog = None, False
     if (stamp := _UPTIME.match(text)) is not None:
         at = _time_since_boot(float(stamp[1])) if stamp[1] else None
@@ -216,7 +216,8 @@ def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
 
 
 def _strip_prefix(text: str) -> str:
-    """The message without the kernel's own time and caller, which syslog leaves before it."""
+    """Return the message without the kernel's own time and caller, which syslog leaves before
+    it."""
     for prefix in (_UPTIME, _CALLER):
         if (match := prefix.match(text)) is not None:
             text = text[match.end() :]
@@ -225,7 +226,7 @@ def _strip_prefix(text: str) -> str:
 
 
 def _read_text(value: object) -> str:
-    """A message of the journal's JSON: a list of bytes where it is no valid text."""
+    """Return a message of the journal's JSON: a list of bytes where it is no valid text."""
     if isinstance(value, list):
         return bytes(b & 0xFF for b in value if isinstance(b, int)).decode("utf-8", "replace")
     return value if isinstance(value, str) else ""

@@ -21,7 +21,7 @@ CONTROLLER_3D = "0x0302"
 
 
 def pci_gpus(root: Path) -> tuple[str, ...]:
-    """The PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
+    """Return the PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
     return tuple(d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu(d))
 
 
@@ -46,7 +46,7 @@ def boot_age_s(machine: CheckedMachine) -> float:
 
 
 def note_upgrade(spool: Path) -> bool:
-    """Whether another version of the agent ran here last. Leaves this version's name behind.
+    """Return whether another version of the agent ran here last. Leaves this version's name behind.
 
     A first start is no upgrade. A spool that cannot be written makes no upgrade either: the
     grace would begin anew with every restart.
@@ -66,7 +66,7 @@ def note_upgrade(spool: Path) -> bool:
 
 
 def build_machine(root: Path, configured: Expected) -> CheckedMachine:
-    """The machine to check: what the settings leave open comes from its instance type.
+    """Return the machine to check: what the settings leave open comes from its instance type.
 
     A Nitro instance has its type as the product name in its firmware's tables.
     """

@@ -71,7 +71,8 @@ def list_series() -> dict[str, tuple[str, str]]:
 
 
 def render_samples(samples: Iterable[Sample]) -> bytes:
-    """The text format (https://prometheus.io/docs/instrumenting/exposition_formats), version 0.0.4.
+    """Return the text format (https://prometheus.io/docs/instrumenting/exposition_formats), version
+    0.0.4.
 
     Values of labels are cut at MOST_LABEL; of two samples with the same labels the first stays.
     """
@@ -97,7 +98,8 @@ def _escape_label(text: object) -> str:
 def samples_of(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
-    """What the checks saw last, by their names, what they report, and what peers are compared by.
+    """Return what the checks saw last, by their names, what they report, and what peers are
+    compared by.
 
     A check that is none of hpctl's own is `other`: its name is whatever somebody chose.
     """
@@ -192,7 +194,7 @@ class Endpoint(threading.Thread):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return where it listens."""
         return int(self._socket.getsockname()[1])
 
     def stop(self) -> None:

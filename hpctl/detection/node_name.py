@@ -75,7 +75,7 @@ def _find_name(munge_socket: Path | None, kept: Path) -> NodeName:
 
 
 def _find_origin(munge_socket: Path | None) -> IPv4Address:
-    """The address that munged gives this node's credentials. Raises Unavailable."""
+    """Return the address that munged gives this node's credentials. Raises Unavailable."""
     try:
         return munge.decode_credential(
             munge.encode_credential(b"", munge_socket), munge_socket
@@ -110,8 +110,8 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
 
 
 def _find_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
-    """The nodes of `scontrol show node` with this address. Host names are looked up one by one
-    only where no address fits."""
+    """Return the nodes of `scontrol show node` with this address. Host names are looked up one by
+    one only where no address fits."""
     nodes = _NODE.findall(text)
     plain = [NodeName(name) for name, address in nodes if address == str(origin)]
     return plain or [NodeName(name) for name, host in nodes if origin in _resolve_host(host)]
@@ -125,7 +125,7 @@ def _resolve_host(host: str) -> frozenset[IPv4Address]:
 
 
 def _short_host_name() -> str:
-    """The short host name; none that scontrol would take for an option or a hostlist."""
+    """Return the short host name; none that scontrol would take for an option or a hostlist."""
     name = socket.gethostname().partition(".")[0]
     return name if re.fullmatch(r"\w[\w-]*", name) else ""
 

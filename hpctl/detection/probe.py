@@ -62,7 +62,7 @@ class Probes:
         self._looked = False
 
     def wait_s(self, usual_s: float) -> float:
-        """How long to wait: `usual_s`, but for the first look the whole deadline.
+        """Return how long to wait: `usual_s`, but for the first look the whole deadline.
 
         A look that comes again can leave a child to the next one; who looks once wants to know.
         """
@@ -92,11 +92,12 @@ class Probes:
             self._still_out(key)
 
     def out(self) -> int:
-        """How many children have not ended."""
+        """Return how many children have not ended."""
         return sum(self._still_out(key) for key in list(self._out))
 
     def _still_out(self, key: str) -> bool:
-        """Whether the key's last child lives; one that has ended since is reaped, unheard."""
+        """Return whether the key's last child lives; one that has ended since is reaped,
+        unheard."""
         child = self._out.get(key)
         if child is None:
             return False

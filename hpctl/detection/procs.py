@@ -43,7 +43,8 @@ class Scan:
         self._behind = 0
 
     def tasks(self, machine: CheckedMachine) -> Iterator[ProcTask]:
-        """The leaders of all thread groups, at most MOST. Raises CannotTell without a /proc."""
+        """Return the leaders of all thread groups, at most MOST. Raises CannotTell without a
+        /proc."""
         if self._scans % _REFRESH == 0:
             self._kernel.clear()
         self._scans += 1
@@ -64,7 +65,7 @@ class Scan:
                 yield task
 
     def a_step_runs(self, machine: CheckedMachine) -> bool:
-        """Whether Slurm runs a job here. Raises CannotTell."""
+        """Return whether Slurm runs a job here. Raises CannotTell."""
         proc = machine.path("/proc")
         named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")
         return any(is_slurmstepd(proc / str(pid)) for pid in named)
@@ -81,7 +82,7 @@ class Scan:
 
 
 def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterator[ProcTask]:
-    """The threads of one process, `most` at most; none once it has ended."""
+    """Return the threads of one process, `most` at most; none once it has ended."""
     folder = str(machine.path(f"/proc/{leader.pid}/task"))
     try:
         names = os.listdir(folder)
@@ -95,7 +96,8 @@ def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterat
 
 
 def stat_fields(path: str) -> tuple[str, list[str]] | None:
-    """The name and the fields from the state on of a `stat` file; None once the task has ended."""
+    """Return the name and the fields from the state on of a `stat` file; None once the task has
+    ended."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -39,7 +39,8 @@ class RdmaDevice(Struct, frozen=True):
 
 
 def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """Every RDMA device, by name. Raises NotHere where the kernel has no RDMA, CannotTell."""
+    """Return every RDMA device, by name. Raises NotHere where the kernel has no RDMA,
+    CannotTell."""
     folder = str(machine.path(CLASS))
     try:
         names = sorted(os.listdir(folder))[:MOST_DEVICES]
@@ -59,7 +60,8 @@ def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
 
 
 def efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """The EFA devices that have a driver. Raises NotHere where there are none, CannotTell."""
+    """Return the EFA devices that have a driver. Raises NotHere where there are none,
+    CannotTell."""
     found = tuple(device for device in list_devices(machine) if device.efa)
     if not found:
         raise NotHere("no EFA device")
@@ -67,7 +69,7 @@ def efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
 
 
 def other_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """The InfiniBand and RoCE devices. Raises NotHere where there are none, CannotTell."""
+    """Return the InfiniBand and RoCE devices. Raises NotHere where there are none, CannotTell."""
     found = tuple(device for device in list_devices(machine) if not device.efa)
     if not found:
         raise NotHere("no InfiniBand or RoCE device")
@@ -75,12 +77,14 @@ def other_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
 
 
 def efa_functions(machine: CheckedMachine) -> int | None:
-    """How many EFA functions the PCI bus has, with a driver or not; None if it cannot be read."""
+    """Return how many EFA functions the PCI bus has, with a driver or not; None if it cannot be
+    read."""
     return pci_functions(machine, EFA)
 
 
 def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | None:
-    """How many of Amazon's PCI functions have such a device id; None if it cannot be read."""
+    """Return how many of Amazon's PCI functions have such a device id; None if it cannot be
+    read."""
     folder = str(machine.path(PCI))
     try:
         names = os.listdir(folder)
@@ -94,7 +98,8 @@ def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | Non
 
 
 def is_efa(folder: str, inode: int) -> bool:
-    """Whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its identity."""
+    """Return whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its
+    identity."""
     try:
         return _is_efa(folder, inode)
     except OSError:
@@ -130,17 +135,17 @@ class Port(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The device, and the port where it is not the only one there can be: `mlx5_0/2`."""
+        """Return the device, and the port where it is not the only one there can be: `mlx5_0/2`."""
         return self.device if self.number == "1" else f"{self.device}/{self.number}"
 
     @property
     def active(self) -> bool:
-        """Whether it can carry traffic."""
+        """Return whether it can carry traffic."""
         return self.state == "ACTIVE"
 
 
 def list_ports(found: Sequence[RdmaDevice]) -> tuple[Port, ...]:
-    """The ports of these devices whose state could be read."""
+    """Return the ports of these devices whose state could be read."""
     seen = []
     for device in found:
         try:

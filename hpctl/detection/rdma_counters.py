@@ -51,7 +51,7 @@ class CounterReading(Struct, frozen=True):
 
 
 def count_rise(now: CounterReading | None, then: CounterReading | None, name: str) -> int | None:
-    """How much a counter grew between two readings of one incarnation of a device.
+    """Return how much a counter grew between two readings of one incarnation of a device.
 
     None where nothing is known: not supported, not read, another incarnation, or reset.
     """
@@ -132,7 +132,8 @@ class CounterFiles:
         self._kept: dict[str, _FollowedFolder] = {}
 
     def read(self, folder: str) -> CounterReading | None:
-        """All counters of one folder; None where the folder is gone or too many are followed."""
+        """Return all counters of one folder; None where the folder is gone or too many are
+        followed."""
         try:
             inode = os.stat(folder).st_ino
         except OSError:
@@ -169,7 +170,7 @@ class CounterFiles:
 
     @property
     def open_files(self) -> int:
-        """How many descriptors are kept now."""
+        """Return how many descriptors are kept now."""
         return self._open
 
     def _open_folder(self, folder: str, inode: int) -> _FollowedFolder:
@@ -249,7 +250,7 @@ class SweepHistory:
         self._last: CounterSweep | None = None
 
     def past(self, now: float) -> tuple[CounterSweep, ...]:
-        """What is kept and not older than the longest span, oldest first."""
+        """Return what is kept and not older than the longest span, oldest first."""
         kept = {sweep.at: sweep for two in self._spans.values() for sweep in two}
         if self._last is not None:
             kept[self._last.at] = self._last

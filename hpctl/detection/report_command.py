@@ -26,7 +26,7 @@ class _Name(ParsedArgument):
     name = "name"
 
     def read(self, value: Any) -> str:
-        """The name on the wire, where dashes are dots as in every other check's."""
+        """Return the name on the wire, where dashes are dots as in every other check's."""
         text = str(value)
         if not _NAME.fullmatch(text):
             rule = "a check's name has small letters, digits, _ . and -, a letter first"
@@ -126,7 +126,7 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
 
 
 def _ask_agent(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:
-    """The agent's answer, or None after a warning; strict raises HpctlError instead."""
+    """Return the agent's answer, or None after a warning; strict raises HpctlError instead."""
 
     try:
         return ask_agent(socket, request)

@@ -100,7 +100,7 @@ class LoadedCheck(Struct, frozen=True):
 
 
 def load_check(spec: CheckSpec, limits: Limits | None = None) -> LoadedCheck:
-    """The check of a row of the table, with a site's limits over its own."""
+    """Return the check of a row of the table, with a site's limits over its own."""
     its = FUNCTIONS[spec.name]
     defaults = {name: limit.value for name, limit in spec.limits.items()}
     return LoadedCheck(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
@@ -185,21 +185,22 @@ class CheckRunner(threading.Thread):
                     slot.conditions, slot.before = Conditions(slot.check.spec), None
 
     def findings(self) -> list[Finding]:
-        """All that the checks have to report now, themselves included. From any thread."""
+        """Return all that the checks have to report now, themselves included. From any thread."""
         with self._lock:
             self._own.saw(self._about_itself(), datetime.now(UTC))
             found = [f for slot in self._slots for f in slot.conditions.findings()]
             return [*found, *self._own.findings()]
 
     def gauges(self) -> dict[str, float]:
-        """The newest numbers of all checks, but none that are old. From any thread."""
+        """Return the newest numbers of all checks, but none that are old. From any thread."""
         if self._find_hanging_check():
             return {}
         with self._lock:
             return {name: value for s in self._slots for name, value in s.gauges.items()}
 
     def samples(self) -> dict[str, Any]:
-        """What each check saw last, by its name; nothing where one hangs. From any thread."""
+        """Return what each check saw last, by its name; nothing where one hangs. From any
+        thread."""
         if self._find_hanging_check():
             return {}
         with self._lock:
@@ -213,7 +214,7 @@ class CheckRunner(threading.Thread):
         return observations
 
     def _find_hanging_check(self) -> str:
-        """The check that does not return, if one does not."""
+        """Return the check that does not return, if one does not."""
         busy = self._busy
         stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
         return busy[0] if busy is not None and stuck else ""

@@ -106,10 +106,10 @@ class AgentKnowledge(Protocol):
     """What an agent knows at the moment."""
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
-        """The findings, with a version that grows whenever something new is among them."""
+        """Return the findings, with a version that grows whenever something new is among them."""
 
     def gauges(self) -> Mapping[str, float]:
-        """The numbers that are in reports and heartbeats alike."""
+        """Return the numbers that are in reports and heartbeats alike."""
 
 
 class HeadOrders(Protocol):
@@ -210,7 +210,7 @@ class Sender(threading.Thread):
         return reply
 
     def _is_held(self, findings: tuple[Finding, ...]) -> bool:
-        """Whether the head node knows all this, or all but some repeats that can wait."""
+        """Return whether the head node knows all this, or all but some repeats that can wait."""
         if self._held is None or findings == self._held:
             return self._held is not None
         peace = self._settings.heartbeat_s * REPEATS_EVERY
@@ -418,7 +418,7 @@ class HeadClient:
     def _verify_reply(
         self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None
     ) -> Reply:
-        """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
+        """Return a reply that counts; to be asked to try again costs nothing, whoever does. Raises
         Unproved, MungeUnavailable."""
         if reply.answer is not Delivery.RETRY:
             check_proof(proof, body, self._munge_socket, secret)
@@ -435,7 +435,7 @@ class HeadClient:
         return _make_connection(head, None, self._answer_s)
 
     def _open_session(self, text: bytes, head: Head, asked_at: float) -> _HeadSession | None:
-        """The session that an answer grants; None is no trouble, credentials do as well."""
+        """Return the session that an answer grants; None is no trouble, credentials do as well."""
         try:
             granted = wire.decode_ack(text).session
             if granted is None:
@@ -491,7 +491,7 @@ def _make_reply(status: int, text: bytes) -> Reply:
 
 
 def _parse_ack(text: bytes) -> wire.Ack:
-    """What an answer asks for: nothing, nearly always."""
+    """Return what an answer asks for: nothing, nearly always."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
             return wire.decode_ack(text)

@@ -18,12 +18,12 @@ class SendPace:
         self._news = True
 
     def due(self, now: float) -> bool:
-        """Whether to wake the sender now. True at most once for what was new."""
+        """Return whether to wake the sender now. True at most once for what was new."""
         if not self._news or not self._wakes.take(now):
             return False
         self._news = False
         return True
 
     def wait_s(self, now: float) -> float | None:
-        """How long until news that had to wait are due; None where there are none."""
+        """Return how long until news that had to wait are due; None where there are none."""
         return self._wakes.wait_s(now) if self._news else None

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def kept_elsewhere(check: str) -> bool:
-    """Whether findings of that check are not to be recalled from the agent's spool."""
+    """Return whether findings of that check are not to be recalled from the agent's spool."""
     return is_outside_check(check) or check.startswith(TEST)
 
 
@@ -69,10 +69,10 @@ class TestResults(Protocol):
         """Make the folder. Raises OSError."""
 
     def look(self) -> bool:
-        """Whether there are new results."""
+        """Return whether there are new results."""
 
     def findings(self) -> tuple[Finding, ...]:
-        """The results as findings."""
+        """Return the results as findings."""
 
 
 Hold = Callable[[], AbstractContextManager[None]]
@@ -276,15 +276,16 @@ class NodeAgent:
         self._sender.wake()
 
     def gauges(self) -> Mapping[str, float]:
-        """The numbers that are in reports and heartbeats alike. From any thread."""
+        """Return the numbers that are in reports and heartbeats alike. From any thread."""
         return self._checks.gauges()
 
     def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
-        """When the loop last turned, and all findings. From any thread."""
+        """Return when the loop last turned, and all findings. From any thread."""
         return self._turned, self.snapshot()[1]
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
-        """All findings, with a version that grows whenever one comes or goes. From any thread."""
+        """Return all findings, with a version that grows whenever one comes or goes. From any
+        thread."""
         with self._lock:
             version, logged = self._version, self._findings.all()
         # What the kernel reports comes first: it is the harder evidence where not all fits.

@@ -52,7 +52,8 @@ class AgentSettings(Struct, frozen=True):
 
 
 def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
-    """The EC2 instance id. Where there is none, the node's name stands for it: no cloud, no id."""
+    """Return the EC2 instance id. Where there is none, the node's name stands for it: no cloud, no
+    id."""
     try:
         tag = asset_tag.read_text().strip()
     except OSError:
@@ -61,7 +62,8 @@ def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceI
 
 
 def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
-    """The kernel's boot id. Raises HpctlError: without it a new fault looks like an old one."""
+    """Return the kernel's boot id. Raises HpctlError: without it a new fault looks like an old
+    one."""
     try:
         boot = path.read_text().strip()
     except OSError as error:

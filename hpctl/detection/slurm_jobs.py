@@ -57,7 +57,7 @@ _STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
 
 
 def job_of_cgroup(path: str) -> str:
-    """The job id in a control group's path, or nothing."""
+    """Return the job id in a control group's path, or nothing."""
     match = _CGROUP.search(path)
     return match["job"] if match else ""
 
@@ -122,7 +122,7 @@ class ProcessJobs:
         self._looks = TokenBucket(LOOKS_A_SECOND, LOOKS_A_SECOND)
 
     def of(self, pid: int, at: datetime) -> str:
-        """The job of the process that had this number at that time; empty where unknown."""
+        """Return the job of the process that had this number at that time; empty where unknown."""
         now = time.monotonic()
         answer = self._known.get(pid)
         if answer is None or answer.until < now:
@@ -145,7 +145,7 @@ class ProcessJobs:
             return _JobAnswer("", 0.0, until)
 
     def holder(self, pid: int) -> str:
-        """The job that a process is in now; empty for none. Looks at once. Raises OSError.
+        """Return the job that a process is in now; empty for none. Looks at once. Raises OSError.
 
         A user's own slice may have groups of any name below it.
         """
@@ -166,13 +166,13 @@ class ProcessJobs:
         return ""
 
     def _read_start_time(self, pid: int) -> float:
-        """When a process began, in seconds of the wall clock."""
+        """Return when a process began, in seconds of the wall clock."""
         ticks = int(self._read_stat(pid)[1][19])
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + ticks / os.sysconf("SC_CLK_TCK")
 
     def _read_stat(self, pid: int) -> tuple[str, list[str]]:
-        """A process's name, and its fields from the third (`state`) on: see proc(5)."""
+        """Return a process's name, and its fields from the third (`state`) on: see proc(5)."""
         text = (self._proc / str(pid) / "stat").read_text(errors="replace")
         # The name stands in brackets and may hold any character, brackets too.
         name, _, rest = text.partition("(")[2].rpartition(")")

@@ -92,7 +92,7 @@ class LineText(Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """What found the line, and the code that it found."""
+        """Return what found the line, and the code that it found."""
         return f"{self.view.check.removeprefix('kernel.')} {self.view.code}".strip()
 
 
@@ -115,7 +115,7 @@ class TriageText(Struct, frozen=True):
 
     @property
     def rest(self) -> str:
-        """How many lines others wrote."""
+        """Return how many lines others wrote."""
         return f", {self.others} not the kernel's" if self.others else ""
 
 
@@ -186,7 +186,7 @@ class _TriageReader:
         self._boots: list[tuple[int, int, FindingStore]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
-        """The lines that mean something, in their order."""
+        """Return the lines that mean something, in their order."""
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
@@ -232,12 +232,13 @@ class _TriageReader:
 
 
 def _make_kernel_judge() -> KernelJudge:
-    """The agent's own judge of lines, which asks no /proc whose process one names."""
+    """Return the agent's own judge of lines, which asks no /proc whose process one names."""
     return KernelJudge(lambda _pid, _at: "")
 
 
 def _find_complaint(record: Record) -> list[Finding]:
-    """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
+    """Return a word of failure in whatever line: who reads a log wants to see it, no agent keeps
+    it."""
     text = record.text[:LONGEST]
     if of_a_process(text):
         return []
@@ -246,7 +247,7 @@ def _find_complaint(record: Record) -> list[Finding]:
 
 
 def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
-    """What one finding amounts to by itself; None where the catalogue has no row for it."""
+    """Return what one finding amounts to by itself; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
     if (judged := _judge_kind(kind, finding.count, finding.clears)) is None:
         return None
@@ -293,7 +294,7 @@ def _load_rules() -> Rules:
 
 @lru_cache(256)
 def _name_source(check: str, fault: FaultClass) -> str:
-    """Who prints the line, and whose the treatment is."""
+    """Return who prints the line, and whose the treatment is."""
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"

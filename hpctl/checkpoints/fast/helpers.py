@@ -238,7 +238,7 @@ def _is_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
 
 
 def load_given_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
-    """The job's Spec, None where it has no fast saves. Raises HpctlError."""
+    """Return the job's Spec, None where it has no fast saves. Raises HpctlError."""
     path = environ.get(specs.ENVIRONMENT)
     return specs.read_spec(Path(path)) if path else None
 
@@ -300,8 +300,8 @@ class Helper:
         self._asked_at, self._asked = time.monotonic(), True
 
     def _over(self) -> bool:
-        """Whether the job ends. SIGTERM may also be its signal to save, and it goes on: who leads
-        asks Slurm, one question for all nodes, and tells the others of the end."""
+        """Return whether the job ends. SIGTERM may also be its signal to save, and it goes on: who
+        leads asks Slurm, one question for all nodes, and tells the others of the end."""
         if self._node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
             return True
         if self._asked and self.leads():
@@ -319,7 +319,7 @@ class Helper:
         return False
 
     def leads(self, what: str = "ping") -> bool:
-        """Whether no host before this one answers. The first that does hears `what`."""
+        """Return whether no host before this one answers. The first that does hears `what`."""
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
         return not any(self._peers.each(what, [host], by=self._host) for host in before)
 
@@ -383,7 +383,7 @@ class Helper:
             time.sleep(0.2 if left else 0.0)
 
     def _say_bye(self, host: str, over: bool) -> bool:
-        """Whether it has heard that, or no helper is there that could."""
+        """Return whether it has heard that, or no helper is there that could."""
         try:
             self._peers.ask(host, "bye", over=over)
         except NobodyListens:
@@ -402,7 +402,7 @@ class Helper:
 
 
 def runs_on(spec: FastSaveSpec) -> bool | None:
-    """Whether Slurm shows this start of the job as running; None where it does not answer.
+    """Return whether Slurm shows this start of the job as running; None where it does not answer.
 
     It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
     """
@@ -414,7 +414,8 @@ def runs_on(spec: FastSaveSpec) -> bool | None:
 
 
 def ended_for_good(spec: FastSaveSpec) -> bool:
-    """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
+    """Return whether Slurm says that the job ended by itself, or was cancelled, and does not start
+    again.
 
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
     requeued has no end and one restart more, and one that runs has the end of its time limit.
@@ -505,15 +506,15 @@ def refuse_start(spec: FastSaveSpec, host: str, why: str) -> None:
 
 
 def _describe_error(error: HpctlError | OSError) -> str:
-    """An error in words, without its number."""
+    """Return an error in words, without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return f"{error} {getattr(error, 'hint', '')}".strip()
 
 
 def main() -> int:
-    """The exit code is never the job's: 1 for a start that ends it. A helper that is off ends
-    with 0, for it is not to be started again."""
+    """Return the exit code is never the job's: 1 for a start that ends it. A helper that is off
+    ends with 0, for it is not to be started again."""
     if sys.argv[1] == "start":
         return _print_start(os.environ)
     try:

@@ -68,7 +68,8 @@ class Clocks:
         kept.append((answered - asked, theirs - (asked + answered) // 2))
 
     def ahead_ns(self, host: str) -> int:
-        """What is within the measure's error is no change: a step would be judged again for it."""
+        """Return what is within the measure's error is no change: a step would be judged again for
+        it."""
         round_trip, apart = min(self._samples[host])
         if abs(apart - self._ahead.get(host, 0)) > CLOCKS_NS + round_trip // 2:
             self._ahead[host] = apart
@@ -163,7 +164,7 @@ class Leader:
             self._found |= {host: mine} if mine is not None else {}
 
     def _poll_node(self, host: str) -> bool:
-        """Whether the node answers. Its connection may be one to a helper that is gone."""
+        """Return whether the node answers. Its connection may be one to a helper that is gone."""
         for _ in range(2):
             asked = time.time_ns()
             ping = self._peers.each("ping", [host]).get(host)
@@ -178,7 +179,7 @@ class Leader:
         return host in self._found
 
     def _prove_steps(self, ahead: dict[str, int]) -> bool:
-        """Whether every step that changed could be judged."""
+        """Return whether every step that changed could be judged."""
         whole = unite_inventories(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
@@ -280,7 +281,7 @@ class Leader:
 
     @property
     def answering(self) -> frozenset[str]:
-        """Who answered at the last look."""
+        """Return who answered at the last look."""
         return frozenset(self._found)
 
     def flush_now(self) -> None:
@@ -288,8 +289,9 @@ class Leader:
         self._flush_at = min(self._flush_at, time.monotonic())
 
     def end(self, limit_s: float, gone: Callable[[Sequence[str]], Sequence[str]]) -> bool:
-        """The last flush, of what the nodes hold now: one that is under way is given up. Whether
-        nothing is left on them that is to be kept. `gone`: which of the silent nodes are."""
+        """Return the last flush, of what the nodes hold now: one that is under way is given up.
+        Whether nothing is left on them that is to be kept. `gone`: which of the silent nodes
+        are."""
         deadline = time.monotonic() + limit_s
         self._halt.set()
         if self._flushing is not None:
@@ -326,8 +328,8 @@ class Leader:
         return False
 
     def _flushed_before(self, row: SavedStep) -> bool:
-        """Whether it is in the shared directory. What an earlier run left there under its name is
-        not it; what the program itself saves there may be."""
+        """Return whether it is in the shared directory. What an earlier run left there under its
+        name is not it; what the program itself saves there may be."""
         place = Path(self._spec.shared) / row.name
         if not isinstance(search.judge_checkpoint(place), CompleteCheckpoint):
             return False
@@ -418,7 +420,7 @@ def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
 
 
 def _find_flush_directory(spec: FastSaveSpec) -> Path:
-    """Where steps lie until they are proved."""
+    """Return where steps lie until they are proved."""
     return Path(spec.shared) / META / f"flush-{spec.job}"
 
 
@@ -443,7 +445,8 @@ def _write_pointer(row: SavedStep, directory: Path) -> None:
 def find_holders(
     row: SavedStep, found: dict[str, dict[str, Any]]
 ) -> dict[SavedFile, list[tuple[str, str]]]:
-    """Who holds each file of a step: the node, and "" for its saves or the origin of its copy."""
+    """Return who holds each file of a step: the node, and "" for its saves or the origin of its
+    copy."""
     held: dict[SavedFile, list[tuple[str, str]]] = {file: [] for file in row.files}
     named: dict[str, list[SavedFile]] = {}
     for file in row.files:
@@ -478,7 +481,7 @@ class HeldStep(Struct, frozen=True):
 
     @property
     def copies(self) -> int:
-        """How many nodes hold each file, the least of all."""
+        """Return how many nodes hold each file, the least of all."""
         return min((len({host for host, _ in where}) for where in self.held.values()), default=0)
 
     @property
@@ -493,7 +496,7 @@ Found: TypeAlias = dict[str, dict[str, Any]]
 def list_held_steps(
     peers: PeerConnections, hosts: Sequence[str], wait_s: float
 ) -> tuple[list[HeldStep], Found]:
-    """The ledger's steps, newest first, and what each host answered that did."""
+    """Return the ledger's steps, newest first, and what each host answered that did."""
     deadline = time.monotonic() + wait_s
     found: Found = {}
     while True:
@@ -524,7 +527,8 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests a
     *,
     scratch: bool = False,
 ) -> Search:
-    """The better of `others` (the shared directory and further tiers) and the nodes' own saves.
+    """Return the better of `others` (the shared directory and further tiers) and the nodes' own
+    saves.
 
     Where the latter is newer it is gathered on every host, and its path is the same on each. What
     lies there and is newer than the answer is set aside, where the job starts with it. `gone`:
@@ -568,7 +572,7 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests a
 def _leave_out_marked(
     steps: Sequence[HeldStep], marks: Marks, say: Callable[[str], None]
 ) -> list[HeldStep]:
-    """The steps that no mark has passed over; says which are."""
+    """Return the steps that no mark has passed over; says which are."""
     left = []
     for held in steps:
         row = held.row
@@ -588,8 +592,8 @@ def _gather_step(
     epoch: int,
     say: Callable[[str], None],
 ) -> bool:
-    """Whether a step was put on every host; tried twice, for a helper that has ended starts again
-    within moments, and an older step costs more."""
+    """Return whether a step was put on every host; tried twice, for a helper that has ended starts
+    again within moments, and an older step costs more."""
     if _assemble_step(peers, held, hosts, epoch, say):
         return True
     steps, answered = list_held_steps(peers, hosts, HELPERS_S)
@@ -660,9 +664,9 @@ def _adopt_step(
 
 
 def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
-    """The step once each host has its predecessor's share, so that partners copy what has moved;
-    None where each is given all of it. A node that wrote nothing was a spare: which of the nodes
-    the ranks run on next is not known here."""
+    """Return the step once each host has its predecessor's share, so that partners copy what has
+    moved; None where each is given all of it. A node that wrote nothing was a spare: which of the
+    nodes the ranks run on next is not known here."""
     wrote = {file.origin for file in row.files if _OWN.search(file.path)}
     if row.format != "deepspeed" or len(hosts) != len(row.hosts) or wrote != set(row.hosts):
         return None
@@ -674,5 +678,6 @@ def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
 
 
 def next_seen_time(row: SavedStep) -> float:
-    """The time, and after a row's in any case: the later one of a step is what nodes keep."""
+    """Return the time, and after a row's in any case: the later one of a step is what nodes
+    keep."""
     return max(time.time(), row.seen_s + 1e-3)

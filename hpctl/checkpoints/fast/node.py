@@ -114,7 +114,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_this_process(cls, spec: FastSaveSpec, host: str) -> LockHolder:
-        """The process that calls."""
+        """Return the process that calls."""
         pid, parent = os.getpid(), os.getppid()
         return cls(
             job=spec.job,
@@ -206,7 +206,7 @@ class NodeSaves:
         os.pwrite(lock, msgspec.json.encode(self._holder), 0)
 
     def _is_left_over(self, holder: LockHolder) -> bool:
-        """Whether a helper of an earlier start of this job on this node still runs."""
+        """Return whether a helper of an earlier start of this job on this node still runs."""
         same_place = (holder.job, holder.host, holder.boot) == (
             self.spec.job,
             self.host,
@@ -215,7 +215,7 @@ class NodeSaves:
         return same_place and holder.start != self._holder.start
 
     def _describe_conflict(self, holder: LockHolder | None) -> str:
-        """Why the directory cannot be locked."""
+        """Return why the directory cannot be locked."""
         if holder is None:
             return f"another helper uses {self.root}"
         if holder.job != self.spec.job:
@@ -262,7 +262,7 @@ class NodeSaves:
         self._touched = object()
 
     def look(self) -> bool:
-        """Whether the saves or the copies have changed since the last look."""
+        """Return whether the saves or the copies have changed since the last look."""
         seen = self._touched, self.live(), self.others()
         if seen == self._seen:
             return False
@@ -271,8 +271,8 @@ class NodeSaves:
         return True
 
     def live(self) -> dict[str, list[File]]:
-        """The files of each step that lies here: a directory, or a file that may be a checkpoint by
-        itself. Raises OSError."""
+        """Return the files of each step that lies here: a directory, or a file that may be a
+        checkpoint by itself. Raises OSError."""
         found, count = {}, 0
         for name in self._names():
             files = _list_files(self.root, name)
@@ -283,7 +283,7 @@ class NodeSaves:
         return {name: files for name, files in found.items() if files}
 
     def _names(self) -> list[str]:
-        """What may be a step by its name and kind, in order."""
+        """Return what may be a step by its name and kind, in order."""
         with os.scandir(self.root) as entries:
             names = [
                 entry.name
@@ -317,7 +317,7 @@ class NodeSaves:
         return found
 
     def _read_copy(self, step: str, origin: str) -> dict[SavedFile, int]:
-        """The files of a whole copy with their digests; none where there is no such copy."""
+        """Return the files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
             mark = self.copies / _check_name(origin) / f"{_check_name(step)}.json"
             status = mark.stat()
@@ -356,7 +356,7 @@ class NodeSaves:
         return {**mine, **start, "now": time.time_ns(), "version": version}
 
     def _read(self, request: dict[str, Any]) -> Answer:
-        """Some bytes of a file that is as it was listed."""
+        """Return some bytes of a file that is as it was listed."""
         with self.open(str(request["step"]), str(request["path"])) as file:
             status = os.fstat(file.fileno())
             if [status.st_size, status.st_mtime_ns, status.st_ino] != request["tag"]:
@@ -366,7 +366,7 @@ class NodeSaves:
         return FileBody(raw)
 
     def _handle_get(self, request: dict[str, Any]) -> Answer:
-        """A whole file, this node's own or a copy."""
+        """Return a whole file, this node's own or a copy."""
         wanted = msgspec.convert(request["file"], SavedFile)
         step, origin = str(request["step"]), str(request.get("origin") or "")
         file = self.open(step, wanted.path, origin)
@@ -392,7 +392,7 @@ class NodeSaves:
                 raise _changed_meanwhile(file.path or step)
 
     def _handle_row(self, request: dict[str, Any]) -> Answer:
-        """The leader has proved a step."""
+        """Return the leader has proved a step."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
             known = self.rows.get(_check_name(row.name), row)
@@ -491,9 +491,9 @@ class NodeSaves:
         return {"running": running, "errors": task.errors if task else []}
 
     def _handle_bye(self, request: dict[str, Any]) -> Answer:
-        """The leader needs this node no more. Where two helpers lead at the end, for one of them
-        was silent for a while, the first may release the nodes before the second has flushed: what
-        the first says of the job's end stays true."""
+        """Return the leader needs this node no more. Where two helpers lead at the end, for one of
+        them was silent for a while, the first may release the nodes before the second has flushed:
+        what the first says of the job's end stays true."""
         self.over = self.over or request.get("over") is True
         self.released.set()
         return {}
@@ -518,7 +518,7 @@ class NodeSaves:
         task.thread.start()
 
     def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
-        """A file of a step, this node's own or of a copy. Raises OSError, ValueError."""
+        """Return a file of a step, this node's own or of a copy. Raises OSError, ValueError."""
         below = self.copies / _check_name(origin) if origin else self.root
         name = below / _check_name(step) / _parse_path(path)
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -529,7 +529,7 @@ class NodeSaves:
         return open(handle, "rb")
 
     def _digest(self, step: str, file: SavedFile, origin: str) -> int | None:
-        """A copy's, None for this node's own file."""
+        """Return a copy's, None for this node's own file."""
         return self._read_copy(step, origin).get(file) if origin else None
 
     def copy(self, row: SavedStep, origin: str, peer: PeerConnection) -> None:
@@ -643,7 +643,7 @@ class NodeSaves:
             self.drop([rows[0].name])
 
     def holds(self, row: SavedStep, origin: str) -> bool:
-        """Whether a whole copy of that node's files of the step lies here."""
+        """Return whether a whole copy of that node's files of the step lies here."""
         return tuple(self._read_copy(row.name, origin)) == row.of(origin)
 
     def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
@@ -701,7 +701,7 @@ class NodeSaves:
         return digest
 
     def peer(self, host: str) -> PeerConnection:
-        """A new connection to a helper. Raises PeerError."""
+        """Return a new connection to a helper. Raises PeerError."""
         return PeerConnection(self.spec, host)
 
     def set_aside(self, above: int | None, name: str | None) -> None:
@@ -760,7 +760,7 @@ def _try_lock(file: int) -> bool:
 
 
 def _find_lock_holder(lock: int) -> LockHolder | None:
-    """Who has locked an open lock file; None where it says nothing, or something else."""
+    """Return who has locked an open lock file; None where it says nothing, or something else."""
     try:
         return msgspec.json.decode(os.pread(lock, 4096, 0), type=LockHolder)
     except (OSError, msgspec.MsgspecError):
@@ -777,7 +777,7 @@ def _end_left_over(holder: LockHolder) -> None:
 
 
 def _start_of(pid: int) -> str:
-    """When the kernel started a process, "" where there is none: with its id, what it is."""
+    """Return when the kernel started a process, "" where there is none: with its id, what it is."""
     try:
         stat_line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -793,7 +793,7 @@ def _boot_id() -> str:
 
 
 def _digest_of(spec: FastSaveSpec) -> str:
-    """What tells one start of a job from another."""
+    """Return what tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 
 
@@ -809,7 +809,7 @@ def _is_step_name(name: str) -> bool:
 
 
 def _list_files(root: Path, name: str) -> list[File]:
-    """The files of a step, a directory or a single file; none where it is not there."""
+    """Return the files of a step, a directory or a single file; none where it is not there."""
     with suppress(FileNotFoundError):
         status = os.lstat(root / name)
         if stat.S_ISDIR(status.st_mode):
@@ -854,15 +854,15 @@ def _at_most(step: int | None, above: int | None) -> bool:
 
 
 def _check_name(name: str) -> str:
-    """A step's or a host's name: one part of a path. Raises ValueError."""
+    """Return a step's or a host's name: one part of a path. Raises ValueError."""
     if not name or "/" in name or name.startswith(".") or not name.isprintable():
         raise ValueError(f"no name: {name!r:.80}")
     return name
 
 
 def _parse_path(path: str) -> PurePosixPath:
-    """A path within a step, "" for a step that is a single file. Raises ValueError where it leads
-    out of it."""
+    """Return a path within a step, "" for a step that is a single file. Raises ValueError where it
+    leads out of it."""
     found = PurePosixPath(path)
     if found.is_absolute() or ".." in found.parts or not path.isprintable():
         raise ValueError(f"no path within a step: {path!r:.80}")

@@ -234,7 +234,7 @@ class PeerConnection:
             return self._ask(what, given)
 
     def read(self, what: str, **given: Any) -> bytes:
-        """The bytes that it sends. Raises PeerError."""
+        """Return the bytes that it sends. Raises PeerError."""
         content = bytearray()
         self.receive_file(content.extend, lambda _: None, what, **given)
         return bytes(content)

@@ -50,7 +50,7 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
     restarts: int = 0
 
     def partners(self, host: str, living: tuple[str, ...]) -> tuple[str, ...]:
-        """Which living hosts hold a copy of what this one saves, of another domain first."""
+        """Return which living hosts hold a copy of what this one saves, of another domain first."""
         at = self.hosts.index(host)
         ring = (*self.hosts[at + 1 :], *self.hosts[:at])
         fit = [h for h in ring if h in living and h not in self.suspects]
@@ -59,11 +59,11 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(fit[: self.saves.replicas])
 
     def domain(self, host: str) -> str:
-        """What fails together with it, "" where unknown."""
+        """Return what fails together with it, "" where unknown."""
         return dict(zip(self.hosts, self.domains, strict=False)).get(host, "")
 
     def address(self, host: str) -> str:
-        """Where its helper listens."""
+        """Return where its helper listens."""
         return dict(zip(self.hosts, self.addresses, strict=False)).get(host, host)
 
 
@@ -72,7 +72,7 @@ LEFT = 1 << 30
 
 
 def file_system(path: Path, proc: Path = Path("/proc")) -> str:
-    """The kind that a directory lies in, as /proc/mounts has it."""
+    """Return the kind that a directory lies in, as /proc/mounts has it."""
     found, real = ("", ""), os.path.realpath(path)
     for line in (proc / "mounts").read_text(errors="replace").splitlines():
         _, where, kind, *_ = line.split(" ")
@@ -115,7 +115,7 @@ def _file_pages(group: Path) -> int:
 
 
 def find_spec_path(spec: FastSaveSpec) -> Path:
-    """Where a job's Spec lies: beside its shared checkpoints."""
+    """Return where a job's Spec lies: beside its shared checkpoints."""
     return Path(spec.shared) / META / f"{spec.job}.json"
 
 
@@ -132,7 +132,8 @@ def read_spec(path: Path) -> FastSaveSpec:
 
 
 def _read_private_file(path: Path, most: int) -> bytes:
-    """A file that nobody else has written: what it says is believed. Raises HpctlError, OSError."""
+    """Return a file that nobody else has written: what it says is believed. Raises HpctlError,
+    OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
@@ -154,7 +155,7 @@ def write_spec(spec: FastSaveSpec, path: Path) -> None:
 
 
 def is_private(directory: Path) -> bool:
-    """Whether nobody else can put anything there: who may write beside it can make it first.
+    """Return whether nobody else can put anything there: who may write beside it can make it first.
     Raises OSError."""
     status = os.lstat(directory)
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
@@ -189,7 +190,8 @@ class SavedFile(Struct, frozen=True):
     origin: str
 
     def same(self, size: int, mtime_ns: int) -> bool:
-        """Whether a file of that size and time is this one, or one that hpctl restored from it."""
+        """Return whether a file of that size and time is this one, or one that hpctl restored from
+        it."""
         return size == self.size and mtime_ns in (self.mtime_ns, self.written_ns)
 
 
@@ -210,17 +212,18 @@ class SavedStep(Struct, frozen=True):
         return (-1 if self.step is None else self.step, self.seen_s)
 
     def of(self, origin: str) -> tuple[SavedFile, ...]:
-        """What one node's ranks wrote of it."""
+        """Return what one node's ranks wrote of it."""
         return tuple(f for f in self.files if f.origin == origin)
 
     def list_origins(self) -> tuple[str, ...]:
-        """The nodes whose ranks wrote any of it, in order."""
+        """Return the nodes whose ranks wrote any of it, in order."""
         wrote = {f.origin for f in self.files}
         return tuple(host for host in self.hosts if host in wrote)
 
 
 def load_ledger(path: Path) -> dict[str, SavedStep]:
-    """The rows by name. A ledger that is not there, or is damaged, is empty: others have it too."""
+    """Return the rows by name. A ledger that is not there, or is damaged, is empty: others have it
+    too."""
     try:
         rows = msgspec.json.decode(_read_private_file(path, _MOST), type=list[SavedStep])
     except (OSError, HpctlError, msgspec.MsgspecError):

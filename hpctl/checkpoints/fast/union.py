@@ -41,7 +41,7 @@ class PeerConnections:
         return remote
 
     def read(self, host: str, **given: Any) -> bytes:
-        """Some bytes of a file. Raises PeerError, OSError."""
+        """Return some bytes of a file. Raises PeerError, OSError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": "read", **given})
             assert isinstance(answer, FileBody)
@@ -51,7 +51,7 @@ class PeerConnections:
         return raw
 
     def each(self, what: str, hosts: Iterable[str] = (), **given: Any) -> dict[str, dict[str, Any]]:
-        """The answers of those that answer."""
+        """Return the answers of those that answer."""
         answers = {}
         for host in hosts or self.spec.hosts:
             with suppress(OSError):
@@ -157,7 +157,7 @@ class NodeUnion(Struct, frozen=True):
         return self.peers.read(part.host, **given), part.modified_ns
 
     def noted_ns(self, listed: ObjectInfo) -> int | None:
-        """The file's own time, by this node's clock."""
+        """Return the file's own time, by this node's clock."""
         return self.parts[listed.key].modified_ns
 
     def part_bytes(self, listed: ObjectInfo) -> int:

@@ -45,7 +45,7 @@ _MOST_SIBLINGS = 1000
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A directory with a model and random states, or with an optimizer of such a name."""
+    """Return a directory with a model and random states, or with an optimizer of such a name."""
     names, path = layout.names, layout.path
     if names is None or not _has_model(names):
         return None
@@ -98,7 +98,7 @@ def _compare_with_sibling(path: Place, names: frozenset[str]) -> Unproven | None
 
 
 def _find_sibling(path: Path) -> tuple[Path, frozenset[str]] | None:
-    """The save before this one, else the one after it, with the names in it."""
+    """Return the save before this one, else the one after it, with the names in it."""
     mine = step_in(path.name)
     found: list[tuple[int, Path]] = []
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:

@@ -39,7 +39,8 @@ _LIGHTNINGS = "checkpoint"
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A directory with model or optimiser states. The step is the name's, else the file's."""
+    """Return a directory with model or optimiser states. The step is the name's, else the
+    file's."""
     if layout.names is None or not any(
         _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
     ):
@@ -49,8 +50,8 @@ def claim(layout: Listing) -> Claim | None:
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
-    """A `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
-    file's."""
+    """Return a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else
+    the file's."""
     path = layout.path
     if path.suffix != ".ckpt" or not layout.has(_LIGHTNINGS):
         return None

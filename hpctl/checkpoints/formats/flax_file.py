@@ -40,7 +40,7 @@ _CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A file of that name that begins as a map."""
+    """Return a file of that name that begins as a map."""
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
         return None

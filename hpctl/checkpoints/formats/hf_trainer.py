@@ -41,7 +41,7 @@ _AHEAD = 64 << 10
 
 
 def prove_safetensors(root: Place, name: str) -> frozenset[str]:
-    """The names of a whole file's tensors. Raises NotWhole, OSError. Two reads."""
+    """Return the names of a whole file's tensors. Raises NotWhole, OSError. Two reads."""
     with open_file(root, name) as file:
         if file.size < 8:
             raise NotWhole(f"{file.name} has {file.size} bytes: still being written, or cut")
@@ -112,7 +112,8 @@ _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A directory with `trainer_state.json`, or of the Trainer's name with other of its files."""
+    """Return a directory with `trainer_state.json`, or of the Trainer's name with other of its
+    files."""
     if layout.names is None:
         return None
     if not layout.has(STATE):
@@ -137,7 +138,7 @@ class _TrainerState(msgspec.Struct):
 
 
 def _read_step(raw: bytes) -> object:
-    """What stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
+    """Return what stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
     try:
         _check_utf8(raw)
         # Ten times as fast as json, for all else is only passed over: a search reads each
@@ -240,7 +241,8 @@ def _prove_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
 
 
 def _model_only(path: Place, names: frozenset[str]) -> bool:
-    """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
+    """Return whether the run was told to save only the model (`save_only_model` in its
+    arguments)."""
     if _ARGUMENTS not in names:
         return False
     return torch_files.read_fields(path, _ARGUMENTS).get("save_only_model") is True

@@ -66,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of `manifest.json`: the document with its checksum, as indented JSON."""
+    """Return the bytes of `manifest.json`: the document with its checksum, as indented JSON."""
     return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
 
 
@@ -96,7 +96,7 @@ def decode(raw: bytes) -> Manifest | Defect:
 
 
 def read(directory: Place) -> Manifest | Defect | None:
-    """The manifest of one checkpoint directory; None where there is none (yet).
+    """Return the manifest of one checkpoint directory; None where there is none (yet).
 
     Raises OSError where the storage does not answer. Reads at most MAX_BYTES.
     """
@@ -113,7 +113,7 @@ def read(directory: Place) -> Manifest | Defect | None:
 
 
 def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defect | None:
-    """The first thing that keeps a checkpoint from being whole, or None.
+    """Return the first thing that keeps a checkpoint from being whole, or None.
 
     Sizes always: one lstat a file, and nothing more of an object store than its listing. With
     `deep` every byte is read and compared with its digest, and a file without a digest is a
@@ -137,7 +137,7 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
 
 
 def describe(path: Path, relative_to: Path) -> ManifestFile:
-    """The manifest's entry for a file, which is synced and read once."""
+    """Return the manifest's entry for a file, which is synced and read once."""
     name = path.relative_to(relative_to).as_posix()
     return msgspec.convert(hpctl_checkpoint.entry(name, path), ManifestFile)
 
@@ -172,7 +172,7 @@ def _digest_file(root: Place, name: str) -> str:
 
 
 def _check_fields(manifest: Manifest) -> Defect | None:
-    """What the types cannot say. An empty list of files proves nothing, so it is refused."""
+    """Return what the types cannot say. An empty list of files proves nothing, so it is refused."""
     if manifest.step < 0 or manifest.world_size < 1:
         return Defect(f"{NAME}: step and world_size cannot be negative")
     if manifest.created_at.tzinfo is None:

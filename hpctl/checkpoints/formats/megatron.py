@@ -42,7 +42,7 @@ _MAX_POINTER = 4096
 
 
 def claim_dist(layout: Listing) -> Claim | None:
-    """A torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
+    """Return a torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
     if layout.names is None or not torch_files.looks_like_dcp(layout.names):
         return None
     path = layout.path
@@ -153,7 +153,7 @@ def _require_pointer(path: Path, step: int) -> None:
 
 
 def _list_expected(example: str, args: SavedFields) -> list[str]:
-    """The directories that must be there, in the spelling of one that is."""
+    """Return the directories that must be there, in the spelling of one that is."""
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")
     if tensor is None or pipeline is None or not 0 < tensor * pipeline <= 100_000:

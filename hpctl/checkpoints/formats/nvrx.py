@@ -48,13 +48,14 @@ class Iteration(Struct):
 
 
 def claim(layout: Listing) -> Claim | None:
-    """The newest iteration in a directory of ranks' directories."""
+    """Return the newest iteration in a directory of ranks' directories."""
     found = list_claims(layout)
     return found[0] if found else None
 
 
 def list_claims(layout: Listing) -> list[Claim]:
-    """Every iteration there, newest first. Empty where it is no such directory. Raises OSError."""
+    """Return every iteration there, newest first. Empty where it is no such directory. Raises
+    OSError."""
     path = layout.path
     if layout.names is None or not isinstance(path, Path):
         return []
@@ -111,7 +112,7 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
 
 
 def _read_rank_count(path: Place, name: str) -> int | None:
-    """The number of ranks in Megatron's arguments, within the common part of a share."""
+    """Return the number of ranks in Megatron's arguments, within the common part of a share."""
     try:
         common = torch_files.read_fields(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None

@@ -94,7 +94,7 @@ class _TreeReader(Struct):
     bytes_named: int = 0
 
     def root(self) -> _TreeNode:
-        """The newest version's. Raises NotWhole, OSError, and as _BodyReader."""
+        """Return the newest version's. Raises NotWhole, OSError, and as _BodyReader."""
         body = _decode_body(
             read_small_file(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST
         )
@@ -153,7 +153,7 @@ class _TreeReader(Struct):
             self.values[key.decode()] = stored
 
     def _read_files(self, body: _BodyReader, base: bytes) -> list[tuple[str, bytes]]:
-        """Each data file's path, and what the paths within its own nodes begin with."""
+        """Return each data file's path, and what the paths within its own nodes begin with."""
         names, bases = self._read_keys(body, body.number())
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
         for path, _ in found:
@@ -178,7 +178,8 @@ class _TreeReader(Struct):
 
 
 def read_values(directory: Place) -> dict[str, Stored]:
-    """All values of the newest version, by their keys, after the proof of the tree and the files.
+    """Return all values of the newest version, by their keys, after the proof of the tree and the
+    files.
 
     I/O: the manifest, one open and one read a node, one stat a data file. Raises NotWhole, OSError.
     """
@@ -204,7 +205,7 @@ def read_values(directory: Place) -> dict[str, Stored]:
 
 
 def _decode_body(raw: bytes, magic: int, name: str) -> _BodyReader:
-    """The body of a manifest or a node, whose checksum is right. Raises NotWhole."""
+    """Return the body of a manifest or a node, whose checksum is right. Raises NotWhole."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
     if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
         raise NotWhole(f"{name} does not match its length and CRC-32C: cut or damaged")
@@ -250,7 +251,7 @@ _TABLE = tuple(map(_crc_row, range(256)))
 
 
 def crc32c(raw: bytes) -> int:
-    """The CRC-32C (Castagnoli): a second for each 15 MB."""
+    """Return the CRC-32C (Castagnoli): a second for each 15 MB."""
     crc = 0xFFFFFFFF
     for byte in raw:
         crc = _TABLE[(crc ^ byte) & 255] ^ crc >> 8

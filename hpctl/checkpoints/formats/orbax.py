@@ -87,7 +87,7 @@ class _Array(Struct, frozen=True):
     """How many parts each has, with an index behind them; 0: it has none."""
 
     def places(self) -> Iterator[str]:
-        """Each chunk's. Of an array without dimensions there is one."""
+        """Return each chunk's. Of an array without dimensions there is one."""
         for place in itertools.product(*map(range, self.grid)):
             parts = [self.beginning, self.separator.join(map(str, place))]
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)
@@ -101,11 +101,11 @@ class _Values(Struct, frozen=True):
 
     @property
     def are_files(self) -> bool:
-        """Whether each value is a file of a file system, which may be cut."""
+        """Return whether each value is a file of a file system, which may be cut."""
         return self.database is None and isinstance(self.directory, Path)
 
     def find(self, key: str) -> ocdbt.Stored:
-        """Where a value lies. Raises FileMissing, NotWhole, OSError."""
+        """Return where a value lies. Raises FileMissing, NotWhole, OSError."""
         if self.database is None:
             return ocdbt.Stored(size_of(self.directory, key), key)
         if key not in self.database:
@@ -113,7 +113,7 @@ class _Values(Struct, frozen=True):
         return self.database[key]
 
     def read(self, stored: ocdbt.Stored, begin: int, length: int) -> bytes:
-        """A stretch of a value. Raises NotWhole, OSError."""
+        """Return a stretch of a value. Raises NotWhole, OSError."""
         if not stored.path:
             return stored.held[begin : begin + length]
         with open_file(self.directory, stored.path) as file:
@@ -121,7 +121,7 @@ class _Values(Struct, frozen=True):
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A directory that Orbax's checkpointers made: the step is the name's."""
+    """Return a directory that Orbax's checkpointers made: the step is the name's."""
     if layout.names is None:
         return None
     path = layout.path
@@ -309,7 +309,7 @@ def _describes_array(row: object) -> bool:
 
 
 def _parse_entry(entry: object) -> tuple[str, str]:
-    """An array's name and kind; no kind where nothing is stored (None, an empty list)."""
+    """Return an array's name and kind; no kind where nothing is stored (None, an empty list)."""
     try:
         about, keys = entry["value_metadata"], entry["key_metadata"]  # type: ignore[index]
         if about.get("skip_deserialize") is True:
@@ -323,7 +323,7 @@ def _parse_entry(entry: object) -> tuple[str, str]:
 
 
 def _read_array(values: _Values, name: str, third: bool) -> _Array:
-    """What the array's description says. Raises NotWhole, OSError."""
+    """Return what the array's description says. Raises NotWhole, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
     if stored.size > _MAX_JSON:
@@ -360,7 +360,7 @@ def _parse_zarr3(name: str, found: dict[str, Any]) -> _Array:
 
 
 def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
-    """How many chunks there are in each direction."""
+    """Return how many chunks there are in each direction."""
     if not all(type(n) is int and n >= 0 for n in (*shape, *chunk)):
         raise ValueError(shape)
     return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True))

@@ -59,12 +59,12 @@ class SavedFields:
         return value
 
     def integer(self, key: str) -> int | None:
-        """The value for a key, where it is an integer (and no bool)."""
+        """Return the value for a key, where it is an integer (and no bool)."""
         value = self.get(key)
         return value if type(value) is int else None
 
     def inner(self, key: str) -> SavedFields | None:
-        """The dict or object under a key."""
+        """Return the dict or object under a key."""
         value = self.get(key)
         return SavedFields(value) if isinstance(value, dict) else None
 
@@ -131,8 +131,8 @@ class PickleReader:
         self.numbers: dict[str, int] = {}
 
     def top(self) -> object:
-        """The top object. Raises NotWhole for a pickle that is none, CannotTell where it takes
-        longer than LOOK_S, OSError."""
+        """Return the top object. Raises NotWhole for a pickle that is none, CannotTell where it
+        takes longer than LOOK_S, OSError."""
         try:
             return self.run()
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
@@ -143,12 +143,13 @@ class PickleReader:
 
     @property
     def end(self) -> int:
-        """The offset behind the pickle that `top` has read."""
+        """Return the offset behind the pickle that `top` has read."""
         return self.at - len(self.buffer) + self.position
 
     # fmt: off
     def run(self) -> object:  # noqa: C901, PLR0912 -- one frame: a call for each opcode costs seconds
-        """The top object. Raises ValueError, IndexError, KeyError for a pickle that is none."""
+        """Return the top object. Raises ValueError, IndexError, KeyError for a pickle that is
+        none."""
         stack, recent, memoized = self.stack, self.recent, 0
         buffer, position, limit = b"", 0, -1
         while True:
@@ -232,7 +233,7 @@ class PickleReader:
         return self.buffer, 0, self.limit
 
     def argument(self, length: int) -> bytes:
-        """The next bytes, whatever their number. Raises ValueError."""
+        """Return the next bytes, whatever their number. Raises ValueError."""
         while self.position + length > len(self.buffer):
             if self.at >= self.file.size:
                 raise ValueError("it ends in the middle of an argument")
@@ -242,11 +243,11 @@ class PickleReader:
         return raw
 
     def number(self, length: int, *, signed: bool = False) -> int:
-        """The next bytes as an integer."""
+        """Return the next bytes as an integer."""
         return int.from_bytes(self.argument(length), "little", signed=signed)
 
     def line(self) -> bytes:
-        """The rest of the line, of which there is less than _TEXT."""
+        """Return the rest of the line, of which there is less than _TEXT."""
         raw = bytearray()
         while (byte := self.argument(1)) != b"\n":
             raw += byte
@@ -281,7 +282,7 @@ class PickleReader:
         self.stack.append(OTHER)
 
     def to_mark(self) -> list[object]:
-        """What lies above the last mark, which goes with it."""
+        """Return what lies above the last mark, which goes with it."""
         taken, self.stack = self.stack, self.below.pop()
         return taken
 
@@ -343,7 +344,7 @@ class PickleReader:
             self.put.pop(place, None)
 
     def recall(self, place: int) -> object:
-        """What the memo holds there: a text, or something that is not known any more."""
+        """Return what the memo holds there: a text, or something that is not known any more."""
         at = bisect_left(self.places, place)
         number = self.put.get(place)
         if number is None and at < len(self.places) and self.places[at] == place:
@@ -359,7 +360,8 @@ def _make_push(value: object) -> Callable[[PickleReader], None]:
 
 
 def _make_skip(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
-    """An argument whose length stands before it in `length_of` bytes; its value is not kept."""
+    """Return an argument whose length stands before it in `length_of` bytes; its value is not
+    kept."""
 
     def run(reader: PickleReader) -> None:
         reader.skip(reader.number(length_of) if length_of else more)
@@ -386,8 +388,8 @@ def _load_global(reader: PickleReader) -> None:
 
 
 def _find_storage(values: list[object]) -> object:
-    """The storage that a tuple names as torch pickles it: `("storage", type, key, device, count)`,
-    or the arguments of a tensor that begins where its storage does."""
+    """Return the storage that a tuple names as torch pickles it: `("storage", type, key, device,
+    count)`, or the arguments of a tensor that begins where its storage does."""
     if len(values) < 5:
         return OTHER
     first, kind, key, count = values[0], values[1], values[2], values[4]

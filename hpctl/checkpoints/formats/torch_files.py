@@ -90,14 +90,14 @@ class Archive(Struct, frozen=True):
     members: tuple[ArchiveMember, ...]
 
     def member(self, ending: str) -> ArchiveMember:
-        """The member whose name ends so. Raises NotWhole."""
+        """Return the member whose name ends so. Raises NotWhole."""
         for member in self.members:
             if member.name.endswith(ending):
                 return member
         raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
 
     def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
-        """Some fields of the saved object, which is never executed.
+        """Return some fields of the saved object, which is never executed.
 
         Raises TooLarge where its pickle has more than `limit` bytes.
         """
@@ -110,11 +110,12 @@ class Archive(Struct, frozen=True):
         return SavedFields(_with_numbers(top, self._read_number))
 
     def step(self) -> int | None:
-        """The step, where the saved object is one integer, a tensor of one, or has it in it."""
+        """Return the step, where the saved object is one integer, a tensor of one, or has it in
+        it."""
         return self.numbers().step
 
     def numbers(self) -> SavedNumbers:
-        """The step, and the number of ranks where the saved object has it in it."""
+        """Return the step, and the number of ranks where the saved object has it in it."""
         top = self._read_top(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
             return SavedNumbers(self._read_number(top))
@@ -129,7 +130,7 @@ class Archive(Struct, frozen=True):
         return PickleReader(view, fields).top()
 
     def _read_number(self, storage: StorageRef) -> int | None:
-        """The integer that a tensor of one item holds."""
+        """Return the integer that a tensor of one item holds."""
         size = _INTEGERS.get(storage.kind)
         if storage.count != 1 or size is None:
             return None
@@ -182,7 +183,8 @@ _MOST_NUMBERS, _DEEPEST = 64, 4
 def _with_numbers(
     fields: dict[str, object], read: Callable[[StorageRef], int | None]
 ) -> dict[str, object]:
-    """The fields, with the integer in place of each tensor of one; of the first 64 of them."""
+    """Return the fields, with the integer in place of each tensor of one; of the first 64 of
+    them."""
     found = dict(fields)
     left = [_MOST_NUMBERS]
 
@@ -212,7 +214,7 @@ class Stream(Struct, frozen=True):
     numbers: dict[str, int]
 
     def saved(self) -> SavedFields:
-        """The FIELDS of the saved object, which is never executed."""
+        """Return the FIELDS of the saved object, which is never executed."""
         found = _with_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
         return SavedFields(found)
 
@@ -223,7 +225,7 @@ def view_rest(file: OpenFile, start: int) -> OpenFile:
 
 
 def is_stream(file: OpenFile) -> bool:
-    """Whether a file begins as torch.save's older format."""
+    """Return whether a file begins as torch.save's older format."""
     return file.size >= len(_OLD_STREAM) and file.read(0, len(_OLD_STREAM)) == _OLD_STREAM
 
 
@@ -303,7 +305,7 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> A
 
 
 def has_end(tail: bytes) -> bool:
-    """Whether these last bytes of an archive (END_BYTES of them) are its end record."""
+    """Return whether these last bytes of an archive (END_BYTES of them) are its end record."""
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
 
@@ -432,7 +434,7 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
 
 
 def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields:
-    """The FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
+    """Return the FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
 
     A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
     """
@@ -441,14 +443,14 @@ def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields
 
 
 def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
-    """The same of an open file."""
+    """Return the same of an open file."""
     if is_stream(file):
         return read_stream(file).saved()
     return read_archive(file).saved(FIELDS, limit)
 
 
 def find_step(saved: SavedFields) -> int | None:
-    """The step that a saved dict records, itself or in one of the dicts that often do; where
+    """Return the step that a saved dict records, itself or in one of the dicts that often do; where
     Composer does; else the epoch."""
     holders = [saved, *_find_holders(saved)]
     for names in (_STEPS, _EPOCHS):
@@ -469,7 +471,7 @@ class SavedNumbers(Struct, frozen=True):
 
 
 def numbers_of(saved: SavedFields) -> SavedNumbers:
-    """The step and the number of ranks that a saved dict records."""
+    """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
     return SavedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
 
@@ -500,12 +502,13 @@ def _composer_batch(saved: SavedFields) -> int | None:
 
 
 def is_of_one_rank(name: str) -> bool:
-    """Whether a file's name says which rank wrote it: such a file is a part of a checkpoint."""
+    """Return whether a file's name says which rank wrote it: such a file is a part of a
+    checkpoint."""
     return _RANK.search(name) is not None
 
 
 def claim_file(layout: Listing) -> Claim | None:
-    """A file of torch.save whose own content records a step: others may be anything."""
+    """Return a file of torch.save whose own content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
         return None
@@ -531,7 +534,7 @@ def claim_file(layout: Listing) -> Claim | None:
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
-    """A `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
+    """Return a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":
         return None
@@ -612,7 +615,7 @@ class HeldItems(Struct):
 
     @property
     def end(self) -> int:
-        """How long the file must be."""
+        """Return how long the file must be."""
         return self.offset + self.length
 
     def items(self) -> Iterator[tuple[int, int]]:
@@ -667,7 +670,8 @@ class _ItemSink(Sink):
 
 
 def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, HeldItems]:
-    """The data files by name; with `keep` the place of each item in them. Raises NotWhole, OSError.
+    """Return the data files by name; with `keep` the place of each item in them. Raises NotWhole,
+    OSError.
 
     Never executes anything. Raises CannotTell for what torch does not write.
     """
@@ -695,7 +699,7 @@ _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
 def claim_dcp(layout: Listing) -> Claim | None:
-    """A directory with `.metadata` or data files. The step is the name's: no file has it."""
+    """Return a directory with `.metadata` or data files. The step is the name's: no file has it."""
     if layout.names is None or not looks_like_dcp(layout.names):
         return None
     path = layout.path
@@ -706,7 +710,7 @@ def claim_dcp(layout: Listing) -> Claim | None:
 
 
 def _dcp_step(directory: Place) -> int | None:
-    """The step that one of its items holds; None where none is known to."""
+    """Return the step that one of its items holds; None where none is known to."""
     try:
         with open_file(directory, METADATA) as metadata:
             items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
@@ -722,12 +726,12 @@ def _dcp_step(directory: Place) -> int | None:
 
 
 def _rank_of_step(name: str) -> int:
-    """The most telling name is first."""
+    """Return the most telling name is first."""
     return _STEP_ITEMS.index(name)
 
 
 def looks_like_dcp(names: frozenset[str]) -> bool:
-    """Whether a listing looks like one of these, finished or not."""
+    """Return whether a listing looks like one of these, finished or not."""
     return METADATA in names or any(_DATA.fullmatch(name) for name in names)
 
 

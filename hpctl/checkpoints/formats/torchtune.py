@@ -33,7 +33,7 @@ _OTHERS = re.compile(
 
 
 def claim(layout: Listing) -> Claim | None:
-    """A directory of that name with torchtune's model files. The step is the epoch."""
+    """Return a directory of that name with torchtune's model files. The step is the epoch."""
     match, path = _NAME.fullmatch(layout.path.name), layout.path
     if match is None or layout.names is None:
         return None

@@ -47,7 +47,7 @@ def _judge_devices(seen: Trace, limits: Limits) -> Judged:
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
-    """What the node says of its remote side, and what it drops, a second."""
+    """Return what the node says of its remote side, and what it drops, a second."""
     remote = ("unresponsive_remote_events", "impaired_remote_conn_events")
     return seen.rates(
         before, {"efa.remote_events_per_s": remote, "efa.rx_drops_per_s": ("rx_drops",)}

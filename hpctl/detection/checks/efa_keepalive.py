@@ -13,7 +13,7 @@ COUNTER = "keep_alive_rcvd"
 
 
 def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """Each device whose count stood still since the last trace."""
+    """Return each device whose count stood still since the last trace."""
     if before is None or seen.now.at - before.now.at < limits["still_s"]:
         return
     grown = dict(seen.rises(before.now, COUNTER))

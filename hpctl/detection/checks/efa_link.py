@@ -15,7 +15,7 @@ def gather_link(machine: CheckedMachine) -> tuple[Port, ...]:
 
 
 def judge_link(seen: tuple[Port, ...], before: tuple[Port, ...] | None, limits: Limits) -> Judged:
-    """Each port that is not active."""
+    """Return each port that is not active."""
     for port in seen:
         if not port.active:
             yield make_failure(

@@ -85,7 +85,8 @@ class EfaCounters:
         self._first = ""
 
     def trace(self, machine: CheckedMachine) -> Trace:
-        """The newest sweep, made now if the last is old enough. Raises NotHere, CannotTell."""
+        """Return the newest sweep, made now if the last is old enough. Raises NotHere,
+        CannotTell."""
         now = machine.monotonic()
         if self._held is not None and 0 <= now - self._held.now.at < HOLD_S:
             return self._held
@@ -118,5 +119,5 @@ def _open_counters(root: Path) -> EfaCounters:
 
 
 def read_trace(machine: CheckedMachine) -> Trace:
-    """The counters of this machine's EFA devices. Raises NotHere, CannotTell."""
+    """Return the counters of this machine's EFA devices. Raises NotHere, CannotTell."""
     return _open_counters(machine.root).trace(machine)

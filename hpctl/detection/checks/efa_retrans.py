@@ -25,7 +25,7 @@ def count_retransmits(seen: Trace, before: Trace | None) -> dict[str, tuple[int,
 
 
 def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """The devices that send too much again."""
+    """Return the devices that send too much again."""
     for device, (again, sent) in sorted(count_retransmits(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
             yield make_warning("ratio", device, f"{again} of {sent} packets sent again")

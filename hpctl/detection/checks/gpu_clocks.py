@@ -18,7 +18,7 @@ _GAUGE = "gpu.sm_clock_mhz"
 
 
 def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The busy GPUs whose clock is less than the limit's part of their peers' median."""
+    """Return the busy GPUs whose clock is less than the limit's part of their peers' median."""
     for gpu in seen.gpus:
         peers = _peer_clocks(gpu, seen.gpus, limits)
         if gpu.sm_clock_mhz is None or len(peers) < limits["peers"]:
@@ -43,7 +43,7 @@ def gauges_clocks(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float
 
 
 def _peer_clocks(gpu: GpuState, gpus: Iterable[GpuState], limits: Limits) -> list[int]:
-    """The clocks of the other GPUs of the same model under a load like this one's."""
+    """Return the clocks of the other GPUs of the same model under a load like this one's."""
     load = gpu.utilization
     if load is None or load < limits["busy_percent"]:
         return []

@@ -42,7 +42,8 @@ def gather_count(machine: CheckedMachine) -> CountSample:
 
 
 def judge_count(seen: CountSample, before: CountSample | None, limits: Limits) -> Judged:
-    """The first mismatch: too few on the bus, then too few with the driver, then too many."""
+    """Return the first mismatch: too few on the bus, then too few with the driver, then too
+    many."""
     pci, nvml, expected = len(seen.pci), seen.nvml, seen.expected
     if expected is not None and pci < expected:
         yield make_failure("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")

@@ -81,7 +81,7 @@ def gather_driver(machine: CheckedMachine) -> DriverSample:
 
 
 def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits) -> Judged:
-    """The driver's trouble, the most certain first; one observation at most."""
+    """Return the driver's trouble, the most certain first; one observation at most."""
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
         versions = f"module {seen.module or 'unknown'}, library {seen.library or 'unknown'}"

@@ -31,7 +31,8 @@ _LOOKBACK_S = 10.0
 
 
 def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The SRAM flags, and the GPUs whose volatile uncorrectable count grew since `before`."""
+    """Return the SRAM flags, and the GPUs whose volatile uncorrectable count grew since
+    `before`."""
     for gpu in seen.gpus:
         if gpu.ecc.sram_threshold_exceeded:
             yield make_failure(

@@ -9,7 +9,7 @@ from hpctl.detection.nvml.snapshot import Snapshot
 
 
 def judge_ecc_corrected(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The GPUs whose corrected errors came faster than the limit since `before`."""
+    """Return the GPUs whose corrected errors came faster than the limit since `before`."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return

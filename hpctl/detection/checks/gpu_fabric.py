@@ -52,7 +52,7 @@ _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 
 
 def gather_fabric(machine: CheckedMachine) -> Snapshot:
-    """The newest sweep. NotHere where no GPU belongs to a fabric."""
+    """Return the newest sweep. NotHere where no GPU belongs to a fabric."""
     seen = sweep_with_gpus(machine)
     if all(_read_fabric(gpu) is None for gpu in seen.gpus):
         raise NotHere("no GPU belongs to an NVSwitch fabric")
@@ -60,7 +60,8 @@ def gather_fabric(machine: CheckedMachine) -> Snapshot:
 
 
 def judge_fabric(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """What is wrong with each GPU's registration; `mixed` where only some of them have it."""
+    """Return what is wrong with each GPU's registration; `mixed` where only some of them have
+    it."""
     members = [(gpu, fabric) for gpu in seen.gpus if (fabric := _read_fabric(gpu)) is not None]
     registered = [_is_ready(fabric) for _, fabric in members]
     mixed = any(registered) and not all(registered)

@@ -22,7 +22,7 @@ class GpuHungSample(Struct, frozen=True):
 
 
 def gather_hung(machine: CheckedMachine) -> GpuHungSample:
-    """Whether the NVML child answers. Raises NotHere, and CannotTell while it starts."""
+    """Return whether the NVML child answers. Raises NotHere, and CannotTell while it starts."""
     try:
         latest_sweep(machine)
     except DriverHung as hung:

@@ -31,7 +31,7 @@ _LINKS = {
 
 
 def gather_nvlink(machine: CheckedMachine) -> Snapshot:
-    """The newest sweep. NotHere where no GPU has an NVLink."""
+    """Return the newest sweep. NotHere where no GPU has an NVLink."""
     seen = sweep_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise NotHere("no GPU with NVLink")
@@ -39,7 +39,7 @@ def gather_nvlink(machine: CheckedMachine) -> Snapshot:
 
 
 def judge_nvlink(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The GPUs with fewer links up than they should have."""
+    """Return the GPUs with fewer links up than they should have."""
     most: dict[str, int] = {}
     for gpu in seen.gpus:
         most[gpu.name] = max(most.get(gpu.name, 0), len(_active_links(gpu)))

@@ -16,7 +16,7 @@ from hpctl.detection.nvml.snapshot import GpuState, NvLink, Snapshot
 
 
 def gather_nvlink_errors(machine: CheckedMachine) -> Snapshot:
-    """The newest sweep. NotHere where no GPU has an NVLink."""
+    """Return the newest sweep. NotHere where no GPU has an NVLink."""
     seen = sweep_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise NotHere("no GPU with NVLink")
@@ -47,7 +47,8 @@ def _judge_counts(code: str, gpu: GpuState, counts: dict[int, int], limit: float
 
 
 def _bit_errors(gpu: GpuState, limits: Limits) -> Judged:
-    """The worse word only: `ber-high` beyond the high limit, else `ber` beyond the low one."""
+    """Return the worse word only: `ber-high` beyond the high limit, else `ber` beyond the low
+    one."""
     rates = {link.link: _error_rate(link) for link in gpu.nvlinks}
     for code, limit in (("ber-high", limits["ber_high"]), ("ber", limits["ber"])):
         bad = {link: rate for link, rate in rates.items() if rate > limit}

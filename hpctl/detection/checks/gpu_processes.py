@@ -46,7 +46,7 @@ class GpuProcessSample(Struct, frozen=True):
 
 
 def gather(machine: CheckedMachine) -> GpuProcessSample:
-    """Who is there. NotHere where NVML does not list processes."""
+    """Return who is there. NotHere where NVML does not list processes."""
     seen = sweep_with_gpus(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
         raise NotHere("NVML does not list processes here")

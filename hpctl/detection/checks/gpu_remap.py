@@ -7,7 +7,7 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 
 def judge_remap(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """What the row remapper says now; what a GPU or driver does not say is left out."""
+    """Return what the row remapper says now; what a GPU or driver does not say is left out."""
     for gpu in seen.gpus:
         yield from _judge_gpu(gpu, limits)
 

@@ -16,8 +16,8 @@ _VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
 
 
 def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
-    """The VBIOS as a number, whether persistence mode is on everywhere, the lowest application
-    clock: the head node compares them with those of a job's other nodes."""
+    """Return the VBIOS as a number, whether persistence mode is on everywhere, the lowest
+    application clock: the head node compares them with those of a job's other nodes."""
     clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]
     modes = [gpu.persistence for gpu in seen.gpus if gpu.persistence is not None]
     versions = [match[0] for gpu in seen.gpus if (match := _VERSION.fullmatch(gpu.vbios))]
@@ -32,7 +32,8 @@ def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, flo
 
 
 def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """A corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the default."""
+    """Return a corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the
+    default."""
     versions = Counter((gpu.name, gpu.vbios) for gpu in seen.gpus if gpu.vbios)
     usual = {name: max(n for (other, _), n in versions.items() if other == name)
              for name, _ in versions}  # fmt: skip

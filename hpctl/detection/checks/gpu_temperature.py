@@ -9,7 +9,7 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 
 def judge_temperature(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The GPUs with no margin left."""
+    """Return the GPUs with no margin left."""
     for gpu in seen.gpus:
         for code, margin in (("core", _core_margin(gpu)), ("memory", _memory_margin(gpu))):
             if margin is not None and margin <= limits["margin_c"]:

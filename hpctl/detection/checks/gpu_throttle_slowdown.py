@@ -21,7 +21,8 @@ _THROTTLE_GAUGE = "gpu.throttle_share"
 
 
 def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The GPUs, busy at both ends of the window, that were held down for more than a limit."""
+    """Return the GPUs, busy at both ends of the window, that were held down for more than a
+    limit."""
     for gpu, window_s, shares in _throttle_shares(seen, before, limits["busy_percent"]):
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")

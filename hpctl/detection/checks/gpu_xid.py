@@ -17,7 +17,7 @@ CERTAIN = frozenset(int(code) for row in rows_of("gpu.xid") for code in row.code
 
 
 def judge_xid(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """The certain Xids among the events that came since `before`."""
+    """Return the certain Xids among the events that came since `before`."""
     since = max((event.at for event in before.events), default=None) if before else None
     for event in seen.events:
         new = since is None or event.at > since

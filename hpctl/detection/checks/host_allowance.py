@@ -99,7 +99,7 @@ def _read_driver(machine: CheckedMachine, name: str) -> str:
 
 
 def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
-    """Those that answered. Raises CannotTell where none did in time."""
+    """Return those that answered. Raises CannotTell where none did in time."""
     if not questions:
         return {}
     try:
@@ -118,7 +118,8 @@ def parse_allowances(text: str) -> list[tuple[str, int]]:
 
 
 def ebs_stats(text: str) -> list[tuple[str, int]]:
-    """The log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); nothing if it is none."""
+    """Return the log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); nothing if it is
+    none."""
     data = bytes.fromhex("".join(_ROW.findall(text)))
     if len(data) < _STATS.size:
         return []

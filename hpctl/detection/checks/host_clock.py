@@ -76,7 +76,7 @@ def gather_clock(machine: CheckedMachine) -> ClockReading:
 
 
 def read_kernel_clock() -> tuple[bool, float]:
-    """Whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
+    """Return whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
     timex = Timex()
     if _libc.adjtimex(ctypes.byref(timex)) < 0:
         raise CannotTell(f"adjtimex: {os.strerror(ctypes.get_errno())}")
@@ -85,7 +85,7 @@ def read_kernel_clock() -> tuple[bool, float]:
 
 
 def read_chrony_offset() -> float:
-    """What chrony says it is off, in seconds; 0 where it is not there or does not know."""
+    """Return what chrony says it is off, in seconds; 0 where it is not there or does not know."""
     try:
         answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
     except NotHere:

@@ -79,7 +79,7 @@ _known: dict[tuple[int, int], _SleepRecord] = {}
 
 
 def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
-    """All tasks in D, longest first. Raises CannotTell without a /proc."""
+    """Return all tasks in D, longest first. Raises CannotTell without a /proc."""
     now = machine.monotonic()
     found: dict[tuple[int, int], _SleepRecord] = {}
     stuck = []
@@ -110,7 +110,8 @@ def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
 
 
 def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
-    """The processes that NVML saw last; none where it hangs, which `gpu.hung` tells by itself."""
+    """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` tells by
+    itself."""
     try:
         seen = latest_sweep(machine)
     except (NotHere, CannotTell):
@@ -119,7 +120,7 @@ def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
 
 
 def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
-    """How often it has run, as text to compare. Empty once it has ended."""
+    """Return how often it has run, as text to compare. Empty once it has ended."""
     try:
         text = machine.text(f"/proc/{task.pid}/status")
     except (NotHere, CannotTell):
@@ -128,7 +129,8 @@ def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
 
 
 def _read_wait_place(machine: CheckedMachine, pid: int) -> str:
-    """The kernel's stack of a task, else the function it sleeps in; empty where neither shows."""
+    """Return the kernel's stack of a task, else the function it sleeps in; empty where neither
+    shows."""
     for name in ("stack", "wchan"):
         try:
             text = machine.text(f"/proc/{pid}/{name}")
@@ -140,7 +142,7 @@ def _read_wait_place(machine: CheckedMachine, pid: int) -> str:
 
 
 def name_driver(where: str) -> str:
-    """Whose code it is, by the topmost frame that says so; empty for any other."""
+    """Return whose code it is, by the topmost frame that says so; empty for any other."""
     for frame in where.splitlines():
         for name in DRIVERS:
             if _BRACKETS[name].search(frame) or _WORDS[name].match(frame):

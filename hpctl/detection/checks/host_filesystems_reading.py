@@ -33,7 +33,8 @@ class MountedFilesystem(Struct, frozen=True):
 
 
 def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
-    """All mounts in this process's namespace, in the kernel's order. Raises CannotTell, NotHere."""
+    """Return all mounts in this process's namespace, in the kernel's order. Raises CannotTell,
+    NotHere."""
     found = []
     for line in machine.text("/proc/self/mountinfo").splitlines():
         columns = line.split(" ")

@@ -85,12 +85,13 @@ def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
 
 
 def is_refused(answer: ProbeResult) -> bool:
-    """Whether the kernel did not let nvme-cli ask."""
+    """Return whether the kernel did not let nvme-cli ask."""
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
 
 def parse_smart(answer: ProbeResult) -> int | None:
-    """The warning in nvme-cli's JSON: a number, or in verbose builds an object with `value`."""
+    """Return the warning in nvme-cli's JSON: a number, or in verbose builds an object with
+    `value`."""
     try:
         warning = json.loads(answer.out)["critical_warning"]
         return int(warning["value"] if isinstance(warning, dict) else warning)

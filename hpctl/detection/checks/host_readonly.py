@@ -112,7 +112,7 @@ def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
 def judge_disks(
     machine: CheckedMachine, local: Iterable[MountedFilesystem], answer: ProbeResult | ProbePending
 ) -> tuple[WatchedDisk, ...]:
-    """Each file system with the sign that it is out of service, if there is one."""
+    """Return each file system with the sign that it is out of service, if there is one."""
     declared = _read_fstab(machine)
     errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
     found = []
@@ -130,7 +130,7 @@ def judge_disks(
 
 
 def _find_mount(found: Iterable[MountedFilesystem]) -> MountedFilesystem:
-    """The mount that the agent's folder is on."""
+    """Return the mount that the agent's folder is on."""
     above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
     if not above:
         raise CannotTell("no mount holds the agent's folder")

@@ -72,7 +72,7 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
 
 
 def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
-    """The answer, with a fresh token where the one that is kept is not good any more."""
+    """Return the answer, with a fresh token where the one that is kept is not good any more."""
     for _ in range(2):
         if not _Token.value:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}

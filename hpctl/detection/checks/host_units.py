@@ -84,7 +84,7 @@ def gather_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
 
 
 def has_nvswitch(machine: CheckedMachine) -> bool:
-    """Whether the driver holds one, or the instance type has them."""
+    """Return whether the driver holds one, or the instance type has them."""
     try:
         bound = any(":" in path.name for path in machine.path(NVSWITCH).iterdir())
     except OSError:
@@ -93,7 +93,7 @@ def has_nvswitch(machine: CheckedMachine) -> bool:
 
 
 def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
-    """The blocks of `systemctl show`, one a unit."""
+    """Return the blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
         unit = dict(line.partition("=")[::2] for line in block.splitlines())
@@ -117,7 +117,8 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
 def judge_units(
     seen: tuple[UnitState, ...], before: tuple[UnitState, ...] | None, limits: Limits
 ) -> Judged:
-    """The unit's code when it does not run; `stopped` when it was ended and nothing is wrong."""
+    """Return the unit's code when it does not run; `stopped` when it was ended and nothing is
+    wrong."""
     for unit in seen:
         wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED
         if not wanted or unit.active in _RUNS:

@@ -79,7 +79,7 @@ class ActiveProcess(Struct, frozen=True):
 
     @property
     def rank(self) -> bool:
-        """Whether a run may wait for it."""
+        """Return whether a run may wait for it."""
         return self.cpu >= RANK_S * _TICKS
 
 
@@ -198,7 +198,7 @@ def _read_counters(path: str, names: tuple[bytes, ...]) -> list[int]:
 
 
 def _read_bytes(path: str, most: int = 4096) -> bytes:
-    """The beginning of a file; empty where it cannot be read."""
+    """Return the beginning of a file; empty where it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -237,7 +237,8 @@ def _read_traffic(machine: CheckedMachine) -> int:
 def _assign_gpus(
     machine: CheckedMachine, found: Mapping[tuple[int, int], ActiveProcess]
 ) -> Mapping[str, tuple[float, float]]:
-    """The GPUs that each job's processes are on; all of them where the driver names no process."""
+    """Return the GPUs that each job's processes are on; all of them where the driver names no
+    process."""
     try:
         gpus = list_gpus(machine)
     except (CannotTell, NotHere):
@@ -296,7 +297,8 @@ def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping
 def _fit_numbers(
     counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
-    """What of it a report holds. Of a job that works nothing else of its processes matters."""
+    """Return what of it a report holds. Of a job that works nothing else of its processes
+    matters."""
     found, complete = {"jobs": float(jobs)}, jobs <= MOST_JOBS
     for job, all_its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))
@@ -313,7 +315,7 @@ def _fit_numbers(
 
 
 def classify_process(now: ActiveProcess, before: ActiveProcess | None, seconds: float) -> str:
-    """What a process did since the run before."""
+    """Return what a process did since the run before."""
     if before is None:
         return "working" if now.cpu >= CPU * _TICKS else "asleep"
     cores = (now.cpu - before.cpu) / _TICKS / seconds

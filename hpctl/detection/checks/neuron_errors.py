@@ -29,7 +29,7 @@ def gather_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
 def judge_errors(
     seen: tuple[NeuronDevice, ...], before: tuple[NeuronDevice, ...] | None, limits: Limits
 ) -> Judged:
-    """Each device and kind of error from the limit on."""
+    """Return each device and kind of error from the limit on."""
     for device in seen:
         for rule in RULES:
             count = device.errors.get(rule.name, 0)

@@ -44,7 +44,8 @@ class NeuronDevice(Struct, frozen=True):
 
 
 def list_devices(machine: CheckedMachine) -> dict[str, str]:
-    """The devices that the driver shows, and their folders. Empty where there is no driver."""
+    """Return the devices that the driver shows, and their folders. Empty where there is no
+    driver."""
     for place in PLACES:
         folder = str(machine.path(place))
         try:
@@ -64,7 +65,7 @@ class ErrorCounters:
         self._found: dict[str, Mapping[str, str]] = {}
 
     def read(self, machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
-        """Every device with its counters. Raises NotHere where there is no Neuron device."""
+        """Return every device with its counters. Raises NotHere where there is no Neuron device."""
         folders = list_devices(machine)
         if not folders:
             raise NotHere("no Neuron device")
@@ -89,7 +90,7 @@ class ErrorCounters:
 
 
 def find_counters(folder: str) -> Mapping[str, str]:
-    """The files of COUNTERS below a device, wherever this driver's release keeps them."""
+    """Return the files of COUNTERS below a device, wherever this driver's release keeps them."""
     found = _counters_in(f"{folder}/{OLD_FOLDER}")
     return found or _walk_folders(folder)
 
@@ -109,7 +110,7 @@ def _walk_folders(folder: str) -> dict[str, str]:
 
 
 def _counters_in(folder: str) -> dict[str, str]:
-    """A counter is a file, or a folder with its number in `total`."""
+    """Return a counter is a file, or a folder with its number in `total`."""
     found = {}
     for name in COUNTERS:
         path = f"{folder}/{name}"

@@ -64,7 +64,8 @@ class PortCounters:
 def _read_folders(
     files: CounterFiles, found: Iterable[RdmaDevice], below: str
 ) -> dict[str, CounterReading]:
-    """The readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by name."""
+    """Return the readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by
+    name."""
     folders = {}
     for device in found:
         try:

@@ -65,7 +65,8 @@ class KernelLine(Struct, frozen=True):
 
 
 def of_a_process(text: str) -> bool:
-    """Whether a line begins with the name of a process, which may begin like any family's lines.
+    """Return whether a line begins with the name of a process, which may begin like any family's
+    lines.
 
     XFS (a): x[4711]: segfault at 0 ip ... error 6 in Shutting down filesystem[55d0+1000]
     NVRM:[4711] bad frame in rt_sigreturn frame:... in x 0000:18:00.0 fallen off the bus[55d0+1000]
@@ -76,7 +77,7 @@ def of_a_process(text: str) -> bool:
 def make_line(
     check: str, code: str, record: Record, device: str = "", pid: str | None = None
 ) -> KernelLine:
-    """A line as a record says it: its time and its text, cut to what a report carries."""
+    """Return a line as a record says it: its time and its text, cut to what a report carries."""
     number = int(pid) if pid else None
     return KernelLine(
         check, code, record.at, record.text[:EVIDENCE_CHARS], device[:NAME_CHARS], "", number

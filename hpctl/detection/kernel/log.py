@@ -94,7 +94,7 @@ class KernelJudge:
         self._trouble: KernelLine | None = None
 
     def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
-        """What a batch amounts to, equal findings folded, in the order of their first lines.
+        """Return what a batch amounts to, equal findings folded, in the order of their first lines.
 
         OK stands for a line that ends what an earlier one began. `accept_user` believes lines
         that the kernel did not write: for tests on the real device.

@@ -70,7 +70,7 @@ def _name_dimm(match: re.Match[str]) -> str:
 
 
 def _describe_status(status: int, signalled: int) -> str:
-    """What a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
+    """Return what a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
     An uncorrected error that no processor has consumed and that needs no action (UCNA) is not
     one yet: the page is taken out of use.

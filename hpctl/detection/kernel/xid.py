@@ -122,7 +122,7 @@ def _count_errors(rest: str) -> int:
 
 
 def normalize_address(pci: str) -> str:
-    """A PCI address as sysfs spells it: `0000:c1:00.0`."""
+    """Return a PCI address as sysfs spells it: `0000:c1:00.0`."""
     domain, _, rest = ("0000:" * (pci.count(":") < 2) + pci.lower()).partition(":")
     address = f"{int(domain, 16):04x}:{rest}"
     return address if "." in address else f"{address}.0"
@@ -136,7 +136,7 @@ def _sxid_detail(rest: str) -> str:
 
 
 def _xid_detail(code: str, text: str) -> str:
-    """What the code alone does not say, as far as the catalogue can use it."""
+    """Return what the code alone does not say, as far as the catalogue can use it."""
     if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])

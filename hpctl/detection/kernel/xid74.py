@@ -40,7 +40,7 @@ _READ = (0, 2, 3, 4)
 
 
 def nvlink_kind(registers: Sequence[int]) -> str:
-    """What the registers say in one word.
+    """Return what the registers say in one word.
 
     - `parity`     ECC or parity, likely hardware
     - `hardware`   possibly hardware: the connection

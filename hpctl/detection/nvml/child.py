@@ -88,7 +88,8 @@ class SweepReader:
         self.gpus = [OneGpu(driver, index) for index in range(self._count)]
 
     def read(self) -> Fields:
-        """A `snapshot.Snapshot`. Raises NvmlFailed when the driver is gone, and OtherGpus."""
+        """Return a `snapshot.Snapshot`. Raises NvmlFailed when the driver is gone, and
+        OtherGpus."""
         at = time.monotonic()
         if self._driver.call("nvmlDeviceGetCount") != self._count:
             raise OtherGpus
@@ -132,7 +133,7 @@ class OneGpu:
         return False
 
     def read(self, *, slow: bool) -> Fields:
-        """A `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
+        """Return a `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
         found: Fields = {}
         try:
             self.open()
@@ -213,7 +214,7 @@ def _read_seldom(device: NvmlDevice) -> Fields:
 
 
 def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
-    """The links that the device has: as many as it counts, else until one is not there."""
+    """Return the links that the device has: as many as it counts, else until one is not there."""
     links: list[Fields] = []
     for link in range(MOST_LINKS if count is None else count):
         active = device.ask("nvmlDeviceGetNvLinkState", link)
@@ -258,7 +259,7 @@ def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
 
 
 def _decode_rate(raw: int | None) -> float | None:
-    """A bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
+    """Return a bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
     return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
 
 
@@ -447,7 +448,7 @@ def give_back_memory(nvml: Any) -> None:
 
 
 def main() -> int:
-    """The exit status: 0 after a session, however it ended; 1 when there could be none."""
+    """Return the exit status: 0 after a session, however it ended; 1 when there could be none."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -119,7 +119,7 @@ class NvmlChild:
         return self._process.pid
 
     def messages(self) -> Iterator[Message]:
-        """What came since the last call. Raises Closed after the last message."""
+        """Return what came since the last call. Raises Closed after the last message."""
         ended = self._fill_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
@@ -189,7 +189,7 @@ class NvmlChild:
 
 
 def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The given one, with our own import paths, and one heap for both threads."""
+    """Return the given one, with our own import paths, and one heap for both threads."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
 
@@ -258,7 +258,7 @@ class NvmlClient:
         return self._epoll.fileno()
 
     def newest(self) -> Snapshot:
-        """The newest sweep, with the newest events.
+        """Return the newest sweep, with the newest events.
 
         Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
         not come back, and CannotTell while there is no sweep, or none that is new enough. The
@@ -286,7 +286,7 @@ class NvmlClient:
             return replace(snapshot, events=tuple(self._recent))
 
     def events(self) -> tuple[NvmlEvent, ...]:
-        """The events since the last call, oldest first; at most WAITING_EVENTS are kept."""
+        """Return the events since the last call, oldest first; at most WAITING_EVENTS are kept."""
         with self._lock:
             self._check_child()
             events = tuple(self._waiting)
@@ -322,7 +322,7 @@ class NvmlClient:
                 self._held, self._start_at = False, 0.0
 
     def child_pid(self) -> int | None:
-        """The process id of the child that runs or hangs, for the agent's own measures."""
+        """Return the process id of the child that runs or hangs, for the agent's own measures."""
         with self._lock:
             self._check_child()
             child = self._child or self._leaving
@@ -451,14 +451,15 @@ class NvmlClient:
         return now - call.since, call.name
 
     def _explain_halt(self) -> str | None:
-        """Why the child is late, where it is so late that the driver would be called hung."""
+        """Return why the child is late, where it is so late that the driver would be called
+        hung."""
         call = self._late_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
 
     def _find_call(self) -> DriverCall | None:
-        """The call that keeps the child: one of the driver's, or its own exit."""
+        """Return the call that keeps the child: one of the driver's, or its own exit."""
         child = self._child or self._leaving
         call = None if child is None else child.in_call()
         if call is None and self._leaving is not None:
@@ -467,7 +468,7 @@ class NvmlClient:
         return call
 
     def _late_call(self) -> DriverCall | None:
-        """The call that keeps the child, or the sweep that it does not begin."""
+        """Return the call that keeps the child, or the sweep that it does not begin."""
         call = self._find_call()
         if call is None and self._child is not None:
             begun = max(self._done, self._child.started)

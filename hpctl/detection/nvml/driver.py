@@ -54,7 +54,7 @@ class InFlight:
 
     @classmethod
     def create(cls) -> InFlight:
-        """A fresh page with nothing under way. Raises OSError."""
+        """Return a fresh page with nothing under way. Raises OSError."""
         fd = os.memfd_create("hpctl-nvml", os.MFD_CLOEXEC)
         os.ftruncate(fd, _SIZE)
         return cls(fd)
@@ -125,7 +125,7 @@ class NvmlFailed(Exception):
         self.code, self.call = code, call
 
     def as_error(self) -> dict[str, Any]:
-        """The fields of `snapshot.NvmlError`."""
+        """Return the fields of `snapshot.NvmlError`."""
         return {"code": self.code, "call": self.call, "text": ERRORS.get(self.code, "")}
 
 

@@ -84,7 +84,7 @@ def is_frozen(pid: int, proc: Path = PROC) -> bool:
 
 
 def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
-    """Where a cgroup of that path is mounted; see proc(5) for the fields of mountinfo."""
+    """Return where a cgroup of that path is mounted; see proc(5) for the fields of mountinfo."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         kind, _, rest = right.partition(" ")

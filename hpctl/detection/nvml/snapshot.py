@@ -159,7 +159,7 @@ class GpuState(Struct, frozen=True):
 
     @property
     def device(self) -> str:
-        """How findings name it: the PCI address, else whatever the driver still reported."""
+        """Return how findings name it: the PCI address, else whatever the driver still reported."""
         return self.pci or self.uuid or f"gpu{self.index}"
 
 

@@ -27,7 +27,7 @@ class AgentRefused(HpctlError):
 def ask_agent(
     path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """The agent's answer to one request, in `timeout_s` at most.
+    """Return the agent's answer to one request, in `timeout_s` at most.
 
     Raises Unavailable where no agent answers, Refused where it says no.
     """

@@ -99,7 +99,7 @@ class _LogFollower:
 
     @property
     def cut(self) -> int:
-        """How many lines were too long and are left out."""
+        """Return how many lines were too long and are left out."""
         return self._lines.cut
 
     def _next_lines(self) -> list[bytes]:
@@ -117,7 +117,7 @@ class HealthAgentFile(_LogFollower):
         self._inode, self._offset = 0, 0
 
     def read(self, wait_s: float) -> list[HealthAgentLine]:
-        """What was added since the last time."""
+        """Return what was added since the last time."""
         if not self._pending:
             try:
                 self._read_chunk()
@@ -193,7 +193,7 @@ class HealthAgentJournal(_LogFollower):
         self._child: subprocess.Popen[bytes] | None = None
 
     def read(self, wait_s: float) -> list[HealthAgentLine]:
-        """The unit's own lines that were added, logged by root."""
+        """Return the unit's own lines that were added, logged by root."""
         if not self._pending:
             self._pending = self._lines.feed(self._read_chunk(wait_s))
         return [line for entry in self._next_lines() if (line := self._line(entry)) is not None]
@@ -241,7 +241,8 @@ class HealthAgentJournal(_LogFollower):
         return self._child
 
     def _line(self, raw: bytes) -> HealthAgentLine | None:
-        """The text of an entry. Others may log in the unit's name, but not with its fields."""
+        """Return the text of an entry. Others may log in the unit's name, but not with its
+        fields."""
         try:
             entry = _entry.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -259,5 +260,5 @@ Source = HealthAgentFile | HealthAgentJournal
 
 
 def open_source(path: Path | None) -> Source:
-    """The file at `path`, or the journal where None."""
+    """Return the file at `path`, or the journal where None."""
     return HealthAgentJournal() if path is None else HealthAgentFile(path)

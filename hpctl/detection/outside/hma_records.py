@@ -70,7 +70,7 @@ class Detection(Struct, frozen=True):
     message: str = ""
 
     def finding(self, heard: datetime) -> Finding:
-        """The finding that it amounts to: WARN where HyperPod itself means to do nothing."""
+        """Return the finding that it amounts to: WARN where HyperPod itself means to do nothing."""
         at = heard if self.at is None else min(self.at, heard)
         return Finding(
             f"hma.{self.what}",
@@ -86,7 +86,7 @@ class Detection(Struct, frozen=True):
 
 
 def read_detection(line: str) -> Detection | None:
-    """The detection in a line of the log; None for its other lines. Raises Malformed."""
+    """Return the detection in a line of the log; None for its other lines. Raises Malformed."""
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
@@ -112,7 +112,8 @@ def read_detection(line: str) -> Detection | None:
 def _parse_npd(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> Detection | None:
-    """An event of the node problem detector: its reason, and the condition that it leads to."""
+    """Return an event of the node problem detector: its reason, and the condition that it leads
+    to."""
     message, reason = _read_text(details, "message"), _read_code(details, "reason")
     condition = _CONDITION.search(message)
     at = _parse_time(details.get("timestamp")) or _parse_time(fields.get("ts"))
@@ -128,7 +129,7 @@ def _parse_npd(
 def _parse_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> Detection | None:
-    """An event with its action, as clusters on EKS have it."""
+    """Return an event with its action, as clusters on EKS have it."""
     reason, kind = _read_code(details, "Reason"), _read_text(details, "Type")
     asked = _read_text(details, "Action").lower()
     action = (
@@ -142,7 +143,7 @@ def _parse_event(
 def _parse_condition(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> Detection | None:
-    """A condition of the node; one whose status is not True is none."""
+    """Return a condition of the node; one whose status is not True is none."""
     if str(details.get("status", "True")).lower() != "true":
         return None
     kind = _read_code(details, "type")
@@ -159,7 +160,8 @@ _SHAPES = {
 
 
 def _parse_dcgm(fields: Mapping[str, Any], line: str) -> Detection:
-    """A DCGM policy violation. It names no action: nothing is to be read_detection into it."""
+    """Return a DCGM policy violation. It names no action: nothing is to be read_detection into
+    it."""
     at, condition = _parse_time(fields.get("ts")), _read_text(fields, "condition")
     data = fields.get("data")
     values = _plain_keys(data) if isinstance(data, dict) else {}
@@ -170,7 +172,7 @@ def _parse_dcgm(fields: Mapping[str, Any], line: str) -> Detection:
 
 
 def _parse_xid(value: object) -> str:
-    """An Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
+    """Return an Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
     text = str(value).removesuffix(".0")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
         raise Malformed(f"an Xid whose ErrNum is no number: {value!r:.80}")
@@ -187,7 +189,7 @@ def _read_text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _read_code(fields: Mapping[str, Any], key: str) -> str:
-    """The word that names it. Raises Malformed where there is none."""
+    """Return the word that names it. Raises Malformed where there is none."""
     slug = _make_slug(_read_text(fields, key))
     if not slug:
         raise Malformed(f"a detection without {key!r}")
@@ -199,7 +201,7 @@ def _make_slug(text: str) -> str:
 
 
 def _find_action(reason: str, condition: str) -> str:
-    """What HyperPod means to do, from its own text; empty where that does not say."""
+    """Return what HyperPod means to do, from its own text; empty where that does not say."""
     if reason in _NO_ACTION:
         return "none"
     for phrases, action in (

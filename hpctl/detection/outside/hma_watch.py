@@ -87,7 +87,7 @@ class HealthAgentWatch(threading.Thread):
         return True
 
     def findings(self) -> tuple[Finding, ...]:
-        """All of this boot, earliest first. From any thread."""
+        """Return all of this boot, earliest first. From any thread."""
         with self._lock:
             trouble = () if self._trouble is None else (self._trouble,)
             if trouble and datetime.now(UTC) - trouble[0].last > timedelta(seconds=TROUBLE_S):
@@ -145,5 +145,5 @@ class HealthAgentWatch(threading.Thread):
 
 
 def booted_at() -> datetime:
-    """When this machine booted, by its own clocks."""
+    """Return when this machine booted, by its own clocks."""
     return datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)

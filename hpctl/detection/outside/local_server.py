@@ -204,7 +204,7 @@ def _encode_error(code: str, message: str, hint: str = "") -> bytes:
 
 
 def _open_listener(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
+    """Return a listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

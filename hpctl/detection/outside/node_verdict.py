@@ -58,7 +58,7 @@ def judge_node(
     rules: Rules,
     now: datetime,
 ) -> NodeVerdict:
-    """What the findings that the agent has at `as_of` amount to at `now`.
+    """Return what the findings that the agent has at `as_of` amount to at `now`.
 
     An agent that has not looked for longer than `rules.silent_after` knows nothing: UNKNOWN, save
     for a fault that is proven.

@@ -67,7 +67,7 @@ _description = msgspec.json.Decoder(Description)
 
 
 def parse_findings(output: bytes) -> tuple[Observation, ...]:
-    """What a run printed. Raises CannotTell with the place and a hint."""
+    """Return what a run printed. Raises CannotTell with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -79,7 +79,7 @@ def parse_findings(output: bytes) -> tuple[Observation, ...]:
 
 
 def parse_description(output: bytes) -> Description:
-    """What `--describe` printed. Raises CannotTell.
+    """Return what `--describe` printed. Raises CannotTell.
 
     A plugin that prints nothing, or its findings as ever, knows no `--describe`: the defaults.
     """

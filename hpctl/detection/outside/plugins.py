@@ -97,7 +97,7 @@ class Plugin:
             raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
     def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
-        """What it reported, but what is well: that needs no finding."""
+        """Return what it reported, but what is well: that needs no finding."""
         return tuple(observation for observation in seen if observation.verdict is not Verdict.OK)
 
 
@@ -151,7 +151,7 @@ Check = Plugin | PluginDirectory
 
 
 def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
-    """Every plugin of a directory, by name, and the directory's own check; never raises.
+    """Return every plugin of a directory, by name, and the directory's own check; never raises.
 
     Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
     agent's main thread. Without a directory there is nothing but its own check.
@@ -174,7 +174,8 @@ def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
 
 
 def check_name(file: str) -> str:
-    """The check's name: `nhc-disk.sh` is `plugin.nhc.disk`, and its rules are plugin-nhc-disk."""
+    """Return the check's name: `nhc-disk.sh` is `plugin.nhc.disk`, and its rules are
+    plugin-nhc-disk."""
     stem = file.rpartition(".")[0] or file
     return "plugin." + stem.replace("-", ".")
 
@@ -193,7 +194,7 @@ def _load_plugin(path: Path) -> Plugin | PluginRefusal:
 
 
 def _list_trusted(directory: Path) -> list[Path]:
-    """The files that may be run; why the others may not, PluginDirectory's gather says."""
+    """Return the files that may be run; why the others may not, PluginDirectory's gather says."""
     try:
         if why_not_directory(directory):
             return []
@@ -203,7 +204,8 @@ def _list_trusted(directory: Path) -> list[Path]:
 
 
 def _list_files(directory: Path) -> list[Path]:
-    """What is meant to be run: no hidden files, no README, no directories. Raises OSError."""
+    """Return what is meant to be run: no hidden files, no README, no directories. Raises
+    OSError."""
     return sorted(
         path
         for path in directory.iterdir()
@@ -212,7 +214,7 @@ def _list_files(directory: Path) -> list[Path]:
 
 
 def _explain_distrust(path: Path) -> str:
-    """Why a file is not run, with a hint; empty where it may be."""
+    """Return why a file is not run, with a hint; empty where it may be."""
     try:
         status = path.lstat()
     except OSError as error:

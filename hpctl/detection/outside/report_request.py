@@ -79,7 +79,7 @@ _decoder = msgspec.json.Decoder(ReportRequest | AskVerdict)
 
 
 def decode_request(line: bytes) -> ReportRequest | AskVerdict:
-    """The request in a line. Raises BadRequest."""
+    """Return the request in a line. Raises BadRequest."""
     try:
         request: ReportRequest | AskVerdict = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -96,7 +96,7 @@ class Reported:
         return taken
 
     def findings(self) -> tuple[Finding, ...]:
-        """What counts now, earliest first. Those whose time is over are dropped."""
+        """Return what counts now, earliest first. Those whose time is over are dropped."""
         with self._lock:
             self._drop_expired()
             found = [kept.finding for kept in self._kept.values()]
@@ -208,7 +208,7 @@ def _make_key(finding: Finding) -> _Key:
 
 
 def _clears_finding(report: ReportRequest, finding: Finding) -> bool:
-    """Whether an OK speaks of a finding: what it leaves empty stands for every one."""
+    """Return whether an OK speaks of a finding: what it leaves empty stands for every one."""
     return report.check == finding.check and all(
         given in ("", had)
         for given, had in (

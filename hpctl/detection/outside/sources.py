@@ -68,7 +68,7 @@ class StackReader:
         threading.Thread(target=self._read, args=(ask,), name="stacks", daemon=True).start()
 
     def findings(self) -> tuple[Finding, ...]:
-        """The last answer, for a while. From any thread."""
+        """Return the last answer, for a while. From any thread."""
         with self._lock:
             return self._findings if time.monotonic() < self._until else ()
 
@@ -158,7 +158,7 @@ class PluginRunner(threading.Thread):
             self.join(timeout_s)
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the plugins say now; until they are loaded, what they found before."""
+        """Return what the plugins say now; until they are loaded, what they found before."""
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 
@@ -166,7 +166,7 @@ class AgentLink(ChangeListener, Protocol):
     """The agent, as the sources use it. For any thread."""
 
     def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
-        """When the agent last looked, and all that it knows now."""
+        """Return when the agent last looked, and all that it knows now."""
 
 
 class Sources:
@@ -209,16 +209,17 @@ class Sources:
             part.stop()
 
     def findings(self) -> tuple[Finding, ...]:
-        """What scripts, plugins and HyperPod's health agent say now. From any thread."""
+        """Return what scripts, plugins and HyperPod's health agent say now. From any thread."""
         found = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
         return (*found, *self.stacks.findings())
 
     def verdict(self) -> NodeVerdict:
-        """What the agent thinks of this node now."""
+        """Return what the agent thinks of this node now."""
         as_of, findings = self._agent.last_look()
         return judge_node(self._generation, findings, as_of, self._rules, datetime.now(UTC))
 
 
 def is_outside_check(check: str) -> bool:
-    """Whether a finding of that check is kept here: not to be recalled from the agent's spool."""
+    """Return whether a finding of that check is kept here: not to be recalled from the agent's
+    spool."""
     return check.startswith(_OWN)

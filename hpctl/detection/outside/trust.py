@@ -8,12 +8,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def trusted_owners() -> frozenset[int]:
-    """Whose files are trusted: root's, and the agent's own where it runs as another user."""
+    """Return whose files are trusted: root's, and the agent's own where it runs as another user."""
     return frozenset({0, os.geteuid()})
 
 
 def why_not(path: Path, status: os.stat_result) -> str:
-    """Why a file or directory of that status is not trusted; empty where it is.
+    """Return why a file or directory of that status is not trusted; empty where it is.
 
     `status` must be of the thing itself, not of what a symbolic link points to.
     """
@@ -28,7 +28,7 @@ def why_not(path: Path, status: os.stat_result) -> str:
 
 
 def why_not_directory(directory: Path) -> str:
-    """Why nothing in a directory is trusted: it or one above it is another user's to change.
+    """Return why nothing in a directory is trusted: it or one above it is another user's to change.
 
     Raises OSError. A sticky directory (/tmp) above is harmless: nobody else can rename there.
     """
