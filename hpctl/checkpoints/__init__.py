@@ -8,21 +8,22 @@ modification time or a `latest` pointer is never the proof.
 - `patterns` are names of files that a job declares; `declared` groups and proves such files, and
   `contents` reads one of them.
 - `files` reads a checkpoint on a file system or in an object store, with bounds; `remote` names a
-  place in an object store, and `fetch` copies a checkpoint from there, whole or not at all.
-- `marks` are files beside the checkpoints that have some passed over; `mark_command` writes one.
-- `resume` answers where a start resumes. `hpctl checkpoint last`, which the preamble of
-  `hpctl sbatch` calls, `hpctl run`, the elastic launcher and in-process restarts all ask it.
+  place in an object store, and `fetch` copies a checkpoint from there, completely or not at all.
+- `marks` are files next to the checkpoints that exclude some from a search; `mark_command` writes
+  one.
+- `resume` answers where a start resumes. `hpctl checkpoint last`, which the preamble of `hpctl
+  sbatch` calls, `hpctl run`, the elastic launcher and in-process restarts all call it.
 - `fast` keeps saves on the disks of the nodes and replicates them.
-- `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
+- `hpctl_checkpoint` is a single file that users copy next to their program. It needs Python 3.8 and
   no other part of hpctl.
-- `explain` is what `hpctl explain` says of a job's checkpoints.
-- `first_save` tells in a job's log what hpctl makes of its first save.
+- `explain` describes a job's checkpoints for `hpctl explain`.
+- `first_save` writes to a job's log what hpctl recognizes of its first save.
 - `save_interval` computes how often to save; `run_records` holds the records of earlier attempts.
 
 The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The
 daemon does not read checkpoints.
 
 Begin with `search.py`, `files.py` and `formats/manifest.py`. Nothing here executes what a
-checkpoint holds: pickles are read by `formats/pickle_reader.py`. In a job's checkpoint directory
+checkpoint contains: pickles are read by `formats/pickle_reader.py`. In a job's checkpoint directory
 nothing that a training program saved is deleted; `fast` removes old steps from the nodes' disks.
 """

@@ -37,7 +37,7 @@ from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RESTART_S = 300.0
-"""Taken where no restart was ever seen: requeue, start of the program and loading."""
+"""The default where no restart was recorded: requeue, start of the program and loading."""
 
 
 class AtView(Struct, frozen=True):
@@ -57,7 +57,7 @@ def _format_interval(seconds: float, steps: int | None, ratio: float) -> str:
 
 
 class AdviceView(Struct, frozen=True):
-    """What `hpctl checkpoint advise` shows; docs/checkpoints.md says what each means."""
+    """What `hpctl checkpoint advise` shows; docs/checkpoints.md describes each field."""
 
     directory: str
     formats: tuple[str, ...]
@@ -129,7 +129,7 @@ class AdviceView(Struct, frozen=True):
 
     @property
     def interval_lines(self) -> list[str]:
-        """Half the best interval, the best and its double, with the time that each loses."""
+        """Return half the best interval, the best and its double, with the time that each loses."""
         return [
             f"{name:<10}  {format_duration(row.interval_s):<12}  {1 - row.ratio:.2%}"
             for name, row in zip(("half", "best", "double"), self.table, strict=True)
@@ -190,25 +190,25 @@ class AdviceRequest(Struct, frozen=True):
 
 
 class FailureHistory(Struct, frozen=True):
-    """What the journal says: since when, failures of nodes, and how long restarts took."""
+    """The journal's record: since when, failures of nodes, and how long restarts took."""
 
     since: datetime | None = None
     nodes: int = 0
     failures: int = 0
     restarts_s: tuple[float, ...] = ()
     missing: str = ""
-    """Why there is none, for people."""
+    """Why there is no history, as a text to print."""
 
     def rate(self, now: datetime) -> FailureRate:
-        """Failures of a node per day. Without a history: the published rate."""
+        """Return failures of a node per day. Without a history: the published rate."""
         if self.since is None:
             return compute_rate(0, 0.0)
         return compute_rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
 
 
 def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
-    """Return the advice. Raises HpctlError and click.UsageError where a number is missing, and how
-    to give it."""
+    """Return the advice. Raises HpctlError and click.UsageError where a number is missing; the
+    error names the option that gives it."""
     directory, nodes, registered = _resolve_target(asked, config)
     saves = _measure_saves(directory, asked.newest, registered.files)
     save_s, save_from = _choose_save_cost(asked, saves)
@@ -308,7 +308,7 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
         )
     count = sum(save.files > 1 for save in saves.saves)
     how = f"median of {count} by their files' times" if count > 1 else "by its files' times"
-    # A tick of the file times: a save that fits into one has a cost all the same.
+    # A tick of the file times: a save that fits into one still has a cost.
     return max(measured, 0.01), how
 
 
@@ -328,7 +328,8 @@ def _read_history(config: str) -> FailureHistory:
     return FailureHistory(
         since=events[0].at,
         nodes=max(len(health), len({node.node for node in state.nodes.values()})),
-        # An operator's own order is no failure; one that lets the jobs end first costs none.
+        # An operator's own order is not a failure; one that waits for the jobs to end costs
+        # nothing.
         failures=sum(n.urgency is Urgency.NOW and not n.by for n in state.nodes.values()),
         restarts_s=tuple(
             (move.at - job.opened).total_seconds()
@@ -353,7 +354,7 @@ def _choose_restart_cost(asked: AdviceRequest, history: FailureHistory) -> tuple
 def _describe_failures(
     asked: AdviceRequest, known: FailureRate, history: FailureHistory
 ) -> dict[str, Any]:
-    """Return the view's fields about failures. Nothing of them counts where the MTBF was given."""
+    """Return the view's fields about failures. They are empty where the MTBF was given."""
     given = asked.mtbf_s is not None
     seen = not given and history.since is not None
     return {
@@ -408,5 +409,5 @@ def _collect_notes(
 
 
 def _round_estimate(value: float) -> float:
-    """Three digits are more than such an estimate has."""
+    """Round to three digits, which is more precision than such an estimate has."""
     return float(f"{value:.3g}")

@@ -51,7 +51,7 @@ class StorageOptions(Struct, frozen=True):
 
 
 def _add_search_options(command: F) -> F:
-    """Return the options of whatever looks at checkpoints."""
+    """Add the options of a command that searches checkpoints."""
     for option in (
         click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
         click.option("--region", help="The bucket's AWS region."),
@@ -138,7 +138,7 @@ def ls(
 
 
 def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
-    """Return the steps that the job's nodes hold. What keeps it from asking them goes to stderr."""
+    """Return the steps that the job's nodes hold. Why they cannot be asked goes to stderr."""
     from contextlib import closing
 
     from hpctl.checkpoints.fast import spec as specs
@@ -197,8 +197,8 @@ def _report_rows(
     deep: bool,
     fast: tuple["FastRow", ...] = (),
 ) -> NoReturn:
-    """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
-    read, 1 else."""
+    """Print the rows. The exit code is 0 where one is complete, 3 where none is and some cannot be
+    read, 1 otherwise."""
     usable = (row for row in rows if isinstance(row, CompleteCheckpoint) and row.mark is None)
     whole = next(usable, None)
     result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
@@ -381,7 +381,8 @@ def _explain_result(result: search.Search) -> None:
 
 
 def _point_out(result: search.Search) -> None:
-    # Else a run of a format of its own would begin anew at each start, and nobody see why.
+    # Otherwise a run with a format of its own would restart from the beginning each time, without a
+    # visible reason.
     if result.unknown:
         output.echo(f"hpctl: {result.unknown}", err=True)
 
@@ -402,7 +403,7 @@ def _format_result(result: search.Search) -> str:
 
 
 def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
-    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
+    """Exit with code 3 where a place cannot be read, never with "none". `schema`: print JSON."""
     why = f"cannot read {place}: {error.strerror or error}"
     if schema:
         kind = LsView if schema == "checkpoint-ls" else VerifyView
@@ -413,7 +414,7 @@ def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
 
 
 class RowView(Struct, frozen=True):
-    """One checkpoint, or one that is none; docs/cli-json.md says what each field means."""
+    """One checkpoint, or a directory that is not one; docs/cli-json.md describes each field."""
 
     path: str
     complete: bool | None
@@ -446,7 +447,7 @@ class MarkView(Struct, frozen=True):
 
 class FastRow(Struct, frozen=True):
     """One step on a job's own nodes. `copies`: nodes that hold a file, the least of all files.
-    `lost`: nodes whose files nobody holds any more."""
+    `lost`: nodes whose files no node holds any longer."""
 
     step: int | None
     path: str
@@ -457,7 +458,7 @@ class FastRow(Struct, frozen=True):
 
 
 class VerifyView(Struct, frozen=True):
-    """What `hpctl checkpoint verify` found. `why`: nothing could be looked at."""
+    """What `hpctl checkpoint verify` found. `why`: the reason where nothing could be read."""
 
     place: str
     checkpoints: tuple[RowView, ...]
@@ -480,7 +481,7 @@ class LastView(Struct, frozen=True):
 
     @classmethod
     def of(cls, result: search.Search) -> "LastView":
-        """Return a whole search."""
+        """Return the view of a whole search."""
         found = row_view(result.found) if result.found else None
         return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
 
@@ -518,7 +519,7 @@ def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr, where somebody watches it."""
+    """Show a progress bar on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -541,7 +542,7 @@ def show_progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 def row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
-    """Return the same in one line."""
+    """Return a row in one line."""
     text = _row_text(each, deep=deep)
     return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
 
@@ -563,5 +564,5 @@ def _row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
 
 
 def print_json(schema: str, view: object) -> None:
-    """A document on stdout."""
+    """Print a document on stdout."""
     output.echo(output.to_json(schema, view))

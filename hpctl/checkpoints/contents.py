@@ -1,8 +1,8 @@
-"""What one file of a checkpoint shows of itself: its container, its step, whether it is cut.
+"""Read from one file of a checkpoint: its container, its step, whether it is truncated.
 
-Archives (zip), torch.save's older stream, plain pickles, safetensors and numpy's arrays say how
-long they are. JSON ends where it should. Of all else nothing is known: such a file counts as being
-written while it changes from one look to the next, and as cut where it ends in zeros.
+Archives (zip), torch.save's older stream, plain pickles, safetensors and numpy's arrays record
+their length. JSON is complete where it parses. Any other file counts as being written while it
+changes from one look to the next, and as truncated where it ends in zeros.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpctl.checkpoints.formats import hf_trainer, torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
 
 YOUNG_S = 60.0
-"""A file that changed so lately may still be written."""
+"""A file that changed within this time may still be written."""
 LOOK_AGAIN_S = 2.0
 _MAX_JSON = 64 << 20
 _TAIL = 4096
@@ -30,7 +30,7 @@ _NPY = b"\x93NUMPY"
 
 
 class Content(Struct, frozen=True):
-    """One file. `is_proved`: its container says that all of its bytes are there. `ranks` is the
+    """One file. `is_proved`: its container shows that all of its bytes are there. `ranks` is the
     number of ranks that it records."""
 
     is_proved: bool
@@ -41,7 +41,7 @@ class Content(Struct, frozen=True):
 
 
 def read_content(path: Path, *, deep: bool) -> Content:
-    """Return what a file is. Raises NotWhole where it is cut or damaged, OSError.
+    """Return what a file is. Raises NotWhole where it is truncated or damaged, OSError.
 
     `deep` compares the checksums of an archive.
     """
@@ -109,7 +109,7 @@ def _read_archive(file: OpenFile, deep: bool) -> torch_files.SavedNumbers:
 
 
 def _read_pickles(file: OpenFile) -> None:
-    """One pickle after the other, to the file's end."""
+    """Read one pickle after the other, to the file's end."""
     at = 0
     for _ in range(_MOST_PICKLES):
         reader = PickleReader(torch_files.view_rest(file, at), frozenset())

@@ -1,19 +1,19 @@
 """Files of a checkpoint that no format recognizes, as patterns of their names declare them.
 
-A pattern is a glob below the checkpoint directory in which `{step}` stands for the number of the
-step: `ckpt_{step}.pt`, `step_{step}/rank*.bin`. A directory that it matches stands for all files in
-it. All files of one step, of all patterns, are one checkpoint (a file a rank, the model and the
-optimizer apart). Without `{step}` there is one checkpoint, which is saved over in place, and its
-step is what its files record. Files of torch.save whose names say which rank wrote them are taken
-as if they were declared.
+A pattern is a glob below the checkpoint directory in which `{step}` is the number of the step:
+`ckpt_{step}.pt`, `step_{step}/rank*.bin`. A directory that it matches declares all files in it. All
+files of one step, of all patterns, are one checkpoint (a file a rank, the model and the optimizer
+in separate files). Without `{step}` there is one checkpoint, which is saved over in place, and its
+step is what its files record. Files of torch.save whose names say which rank wrote them count as
+declared.
 
-What belongs to a step is written down nowhere. A set is passed over where a pattern has no file of
-it or fewer than the step before, where numbered files have a gap, where a start of the job lies
-between its files, or where a file is damaged as far as its container (`contents`) shows that. Where
-no step before shows how many ranks save, the files' own `world_size` does, else the number of tasks
-that the job's start has noted; fewer are the beginning of an interrupted save, unless the same
-start went on to save a later step. Files of rank 0 alone are unproven and count: in many programs
-no other rank saves. What remains unproven is said with it.
+No file records what belongs to a step. A set is passed over where a pattern has no file of it or
+fewer than the step before, where numbered files have a gap, where a start of the job falls between
+its files, or where a file is damaged as far as its container (`contents`) shows that. Where no step
+before shows how many ranks save, the files' own `world_size` does, else the number of tasks that
+the job's start has noted; fewer are the beginning of an interrupted save, unless the same start
+went on to save a later step. Files of rank 0 only are unproven and count: in many programs no other
+rank saves. The result names what remains unproven.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from hpctl.checkpoints.patterns import FilePattern, generalize_name, parse_patte
 
 _COMPOSER = re.compile(r".*ep\d+-ba\d+.*rank0\.pt|latest-rank0\.pt")
 _COUNTED = re.compile(r"(?:rank|part|shard|proc|process|worker|[tpdm]p)[-_=]?$", re.IGNORECASE)
-"""What stands before a number that counts from 0 or 1 without a gap."""
+"""The text before a number that counts from 0 or 1 without a gap."""
 _NUMBERED = re.compile(r"(\D*)(\d{1,9})(\D*)")
 _RANK = re.compile(r"(?:^|[^a-z])(?:global[-_]?)?rank[-_=]?$", re.IGNORECASE)
-"""What stands before the number of a rank."""
+"""The text before the number of a rank."""
 _RANK_OF_SOME = re.compile(r"(?:local|node|[a-z]p)[-_]?rank[-_=]?$", re.IGNORECASE)
 """The same of a number among the ranks of a node or a group."""
 
@@ -71,7 +71,7 @@ class FileSet(Struct, frozen=True):
         return [file for file in self.files if file.pattern == pattern]
 
     def place(self, root: Path) -> Path:
-        """Return what a program is told to resume from: the file, else the directory that holds the
+        """Return the path that a program resumes from: the file, else the directory that holds the
         files and no other step's, else the first file."""
         first = self.files[0].path
         if not self.files[1:]:
@@ -81,8 +81,8 @@ class FileSet(Struct, frozen=True):
 
 
 class SetsFound(Struct, frozen=True):
-    """What patterns match: a claim for each step, and the entries of the directory that are part
-    of one."""
+    """The matches of patterns: a claim for each step, and the entries of the directory that are
+    part of one."""
 
     claims: tuple[tuple[Path, Claim], ...]
     names: frozenset[str]
@@ -104,7 +104,7 @@ def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] 
 
 
 class _FileSetCollector:
-    """The claims of several groups of patterns, and the names that are taken."""
+    """The claims of several groups of patterns, and the names that are already part of one."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -117,7 +117,7 @@ class _FileSetCollector:
         return read_starts(self.root)
 
     def add(self, patterns: Sequence[FilePattern]) -> None:
-        """Add what the patterns match together and is not taken yet."""
+        """Add what the patterns match together and no other group has matched."""
         taken = frozenset(self.names)
         accepted: FileSet | None = None
         sets = _group_files(self.root, patterns)
@@ -153,7 +153,7 @@ _Seen = tuple[int | None, tuple[str, ...]]
 def _find_matches(
     directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
 ) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
-    """Files that match, with their step and what the wildcards matched."""
+    """Return the files that match, with their step and what the wildcards matched."""
     for entry in _scan_entries(directory, left):
         match = parts[0].fullmatch(entry.name)
         if match is None:
@@ -185,7 +185,7 @@ def _files_below(directory: Path, left: list[int]) -> Iterator[Path]:
 
 
 def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
-    """Entries that may be part of a finished checkpoint, of as many as are left to look at."""
+    """Return the entries that may be part of a finished checkpoint, up to the limit of entries."""
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -205,14 +205,14 @@ def _read_recorded_step(files: FileSet) -> int | None:
         try:
             step = read_content(file.path, deep=False).step
         except NotWhole:
-            continue  # the proof says so
+            continue  # the proof reports it
         if step is not None:
             return step
     return None
 
 
 def _describe_missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
-    """Return which files are missing by the step before; "" where none is."""
+    """Return which files are missing compared with the step before; "" where none is."""
     for number, pattern in enumerate(patterns):
         count, wanted = len(files.of(number)), len(older.of(number))
         if count < wanted:
@@ -315,7 +315,7 @@ class _Proof(Struct, frozen=True):
 
     def _count_ranks(self) -> int:
         """Return how many ranks have files, by the pattern that has the fewest; 0 where no name
-        tells."""
+        shows it."""
         return min(map(len, self._rank_numbers()), default=0)
 
     def _is_of_first_rank(self) -> bool:
@@ -341,7 +341,7 @@ class _Proof(Struct, frozen=True):
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
     def _is_followed(self) -> bool:
-        """Return whether the start that wrote this set went on to save the one after it."""
+        """Return whether the start that wrote this set continued and saved the one after it."""
         if self.newer is None:
             return False
         first_ns, last_ns = _find_time_span(self.files.files)
@@ -351,7 +351,7 @@ class _Proof(Struct, frozen=True):
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
 
     def _was_so_before(self, expected: int) -> bool:
-        """Return whether the set before has no more files, of a run of as many ranks."""
+        """Return whether the set before has as few files, of a run of as many ranks."""
         if self.older is None:
             return False
         recorded = read_content(self.older.files[0].path, deep=False).ranks
@@ -377,7 +377,7 @@ _Numbers = tuple[str, str, set[int]]
 
 
 def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
-    """Return what stands for a rank or a part in the names of files."""
+    """Return the numbers of ranks or parts in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
         literal = pattern.before[number] if number < len(pattern.before) else ""

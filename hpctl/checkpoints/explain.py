@@ -1,4 +1,4 @@
-"""What `hpctl explain` and the page say of a job's checkpoints."""
+"""Describe a job's checkpoints for `hpctl explain` and the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def describe_checkpoints(asked: JobQuestion) -> str:
-    """Return which checkpoint of a job is the newest whole one, as far as can be seen."""
+    """Return which checkpoint of a job is the newest whole one, as far as the files can be read."""
     from hpctl.checkpoints import search
 
     job, place = asked.job, asked.registered.ckpt
@@ -27,9 +27,7 @@ def describe_checkpoints(asked: JobQuestion) -> str:
         return f"its checkpoints are in {place}, which only the job can fill in"
     if filled.startswith("s3://"):
         return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
-    if not asked.look or (
-        os.geteuid() == 0 and job.uid != 0
-    ):  # what users own is not root's to open
+    if not asked.look or (os.geteuid() == 0 and job.uid != 0):  # root does not open files of users
         return (
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )
@@ -57,7 +55,7 @@ def describe_checkpoints(asked: JobQuestion) -> str:
 
 
 def _describe_marked(found: search.Search) -> str:
-    """Say which checkpoints are passed over by marks, and which marks have no effect."""
+    """Describe which checkpoints are passed over by marks, and which marks have no effect."""
     marked = [p for p in found.passed_over if p.mark is not None]
     text = ""
     if marked:

@@ -1,9 +1,9 @@
-"""Bring a checkpoint from an object store into a directory: whole under its name, or not at all.
+"""Copy a checkpoint from an object store into a directory: complete under its name, or not at all.
 
 It is copied below a temporary name that every search passes over, compared with the store's
-digests, synced, proved by its format's own rules, and renamed. What lies under that name already,
-not whole or of an older step, is moved aside, never deleted. What a fetch that was killed left
-under its temporary name is the only thing that is removed.
+digests, synced, proved by its format's own rules, and renamed. What exists under that name,
+incomplete or of an older step, is renamed, never deleted. Only what a killed fetch left under its
+temporary name is removed.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ _LOCK = "lock"
 
 
 class _ObjectPart(Struct, frozen=True):
-    """A stretch of one object that has a digest of its own."""
+    """A stretch of one object with its own digest."""
 
     name: str
     listed: ObjectInfo
@@ -54,10 +54,11 @@ def fetch_checkpoint(
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompleteCheckpoint | PassedOver:
-    """Return a copy of a checkpoint of an object store as `into/<its name>`, or why there is none.
+    """Copy a checkpoint of an object store to `into/<its name>`; return the copy, or why there is
+    none.
 
-    `progress(bytes, of_bytes)` is called from several threads. Raises nothing that the storage
-    does: a copy that failed leaves an older checkpoint as the best one.
+    `progress(bytes, of_bytes)` is called from several threads. Does not raise the storage's errors:
+    a copy that failed leaves an older checkpoint as the best one.
     """
     if not isinstance(found.path, Remote):
         return found
@@ -121,8 +122,8 @@ def _copy_objects(
     ]
     brought = for_each(source, parts, lambda part: _copy_part(source, part, copy, progress))
     digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
-    # Formats compare the times of their files: the copy keeps those that the uploader noted.
-    # The times of the upload have been judged where they mean something; here all get the last.
+    # Formats compare the times of their files: the copy keeps those that the uploader noted. The
+    # times of the upload have been judged where they mean something; here all get the newest.
     uploaded_ns = max(listed.modified_ns for _, listed in objects)
     when = {name: uploaded_ns for name, _ in objects}
     for part, (digest, noted_ns) in zip(parts, brought, strict=True):
@@ -174,17 +175,18 @@ def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
 
 @contextmanager
 def _make_temporary(into: Path) -> Iterator[Path]:
-    """A directory of our own below `into`, removed at the end, with what others left behind."""
+    """Yield a temporary directory below `into`; remove it at the end, with what other fetches left
+    behind."""
     for left in into.glob(f"{_TEMPORARY}*"):
         with suppress(OSError), (left / _LOCK).open("r+b") as lock:
-            # Whoever holds it is still at work, perhaps on another node.
+            # The process that holds it is still at work, perhaps on another node.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left)
     room = into / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}"
     room.mkdir()
     try:
         with (room / _LOCK).open("xb") as lock:
-            with suppress(OSError):  # a file system without locks: nobody removes our copy then
+            with suppress(OSError):  # a file system without locks: nothing removes our copy
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield room
     finally:
@@ -192,7 +194,7 @@ def _make_temporary(into: Path) -> Iterator[Path]:
 
 
 def find_free_name(path: Path) -> Path:
-    """Return a free name beside a checkpoint that is in the way."""
+    """Return a free name for a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
     return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

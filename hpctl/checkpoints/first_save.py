@@ -1,9 +1,10 @@
-"""Says in a job's log what hpctl makes of its first save, while it runs.
+"""Write to a job's log what hpctl recognizes of its first save, while the job runs.
 
-The preamble of `hpctl sbatch` starts it beside a script that begins without a checkpoint. It looks
-at the checkpoint directory until one is found there, says whether a restart resumes from it, and
-exits; it exits with the script, too. Files that nothing recognizes are told of once, with how they
-are declared: else the job's owner would learn of it at the first restart, from the beginning.
+The preamble of `hpctl sbatch` starts it next to a script that begins without a checkpoint. It scans
+the checkpoint directory until one is found there, logs whether a restart resumes from it, and
+exits; it exits with the script, too. Files that no format recognizes are logged once, with how to
+declare them: otherwise the job's owner would learn of it only when the first restart begins without
+them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
 
 PAUSES_S = (5.0, 10.0, 20.0, 40.0)
-"""Before the first looks."""
+"""Seconds before the first scans."""
 PAUSE_S = 60.0
-"""Before every further look."""
+"""Seconds before every further scan."""
 
 
 class FirstSave:
-    """What was said of one directory so far."""
+    """What was logged about one directory so far."""
 
     def __init__(self, directory: Path, declared: Sequence[FilePattern]) -> None:
         self._directory = directory
@@ -39,7 +40,8 @@ class FirstSave:
         self.is_found = False
 
     def look(self) -> tuple[str, ...]:
-        """Return the lines to say now. Raises nothing for a directory that cannot be read."""
+        """Scan and return the lines to log now. Does not raise for a directory that cannot be
+        read."""
         try:
             found = search.last_complete(self._directory, declared=self._declared)
         except OSError:
@@ -47,7 +49,7 @@ class FirstSave:
         if found.found is not None:
             self.is_found = True
             return describe_first(found, found.found)
-        # Two looks: the files of a save that is under way become more.
+        # Two scans: the number of files of a save under way grows.
         is_stable = bool(found.unknown) and found.unknown == self._unknown
         self._unknown = found.unknown
         if not is_stable or self._told_unknown:
@@ -57,7 +59,7 @@ class FirstSave:
 
 
 def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> tuple[str, ...]:
-    """Return what to say of the first checkpoint that is found."""
+    """Return what to log about the first checkpoint that is found."""
     step = "step unknown" if first.step is None else f"step {first.step}"
     text = f"first checkpoint: {first.path}, {step}, {first.format}: a restart resumes from it"
     if first.unproven:
@@ -68,8 +70,8 @@ def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> t
 def watch_directory(
     directory: Path, declared: Sequence[FilePattern], ended: Callable[[float], bool]
 ) -> None:
-    """Look until a checkpoint is found, or the script has ended. `ended` waits so many seconds at
-    most and says whether it has."""
+    """Scan until a checkpoint is found, or the script has ended. `ended` waits at most so many
+    seconds and returns whether it has."""
     first = FirstSave(directory, declared)
     for pause in chain(PAUSES_S, repeat(PAUSE_S)):
         if ended(pause):
@@ -81,7 +83,7 @@ def watch_directory(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Watch HPCTL_CHECKPOINT_DIR while the process of the id `arguments[0]` runs."""
+    """Watch HPCTL_CHECKPOINT_DIR while the process with the id `arguments[0]` runs."""
     directory = os.environ.get("HPCTL_CHECKPOINT_DIR", "")
     if not directory:
         return 0

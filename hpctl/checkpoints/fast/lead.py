@@ -1,7 +1,7 @@
-"""What is done over all nodes: the leader's turns, and the restore at a start.
+"""Work over all nodes: the leader's turns, and the restore at a start.
 
-The first helper that lives leads: it proves steps, drops old ones, flushes new ones. At a start the
-newest whole step that the nodes still hold is gathered on each of them.
+The first helper that answers leads: it proves steps, drops old ones, flushes new ones. At a start
+the newest whole step that the nodes still hold is gathered on each of them.
 """
 
 from __future__ import annotations
@@ -43,33 +43,35 @@ from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
 
 FLUSH_LIMIT_S = 3600.0
 MOST_TRIES = 20
-"""So many times a node that told of a change is asked at once; then when all are."""
+"""How often a node that reported a change is polled immediately; after that it is polled with all
+others."""
 LAST_FLUSH_S = 20.0
-"""Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
+"""Time for the end of a job: Slurm kills what is left 30 s after its signal (KillWait)."""
 CLOCKS_NS = 5_000_000
-"""Nodes' clocks are believed to differ where they do by more than this and half a round trip."""
+"""Nodes' clocks count as different where they differ by more than this and half a round trip."""
 TELL_S = 60.0
-"""What is no whole step and has not changed for so long is told: nobody writes it any more."""
+"""What is not a complete step and has not changed for so long is reported: no program still writes
+it."""
 _NUMBER = re.compile(r"\d+")
 _SAMPLES = 8
-"""Of a node's clock, of which the one with the shortest round trip counts, as in RFC 5905."""
+"""Samples of a node's clock; the one with the shortest round trip counts, as in RFC 5905."""
 
 
 class Clocks:
-    """By how many ns each node's clock is ahead of this one's."""
+    """The offsets of the nodes' clocks, in ns ahead of this node's clock."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[int, int]]] = {}
         self._ahead: dict[str, int] = {}
 
     def sample(self, host: str, asked: int, theirs: int, answered: int) -> None:
-        """One request: its two ends by this clock, and the other clock in between."""
+        """Add a request: its two ends by this clock, and the other clock in between."""
         kept = self._samples.setdefault(host, deque(maxlen=_SAMPLES))
         kept.append((answered - asked, theirs - (asked + answered) // 2))
 
     def ahead_ns(self, host: str) -> int:
-        """Return what is within the measure's error is no change: a step would be judged again for
-        it."""
+        """Return the offset, in ns. A difference within the error of the measurement is not a
+        change: it would have a step judged again."""
         round_trip, apart = min(self._samples[host])
         if abs(apart - self._ahead.get(host, 0)) > CLOCKS_NS + round_trip // 2:
             self._ahead[host] = apart
@@ -77,7 +79,7 @@ class Clocks:
 
 
 class UncopiedItem(Struct, frozen=True):
-    """Something that is not copied. `since_s`: the monotonic time from which on it has been so."""
+    """A file that is not copied. `since_s`: the monotonic time since when."""
 
     parts: tuple[NodeFile, ...]
     why: str
@@ -91,14 +93,14 @@ class Leader:
         self._node, self._peers, self._say = node, peers, say
         self._spec = node.spec
         self._found: dict[str, dict[str, Any]] = {}
-        """What each living node holds."""
+        """What each node that answers holds."""
         self._judged: dict[str, tuple[NodeFile, ...]] = {}
         self._odd: dict[str, str] = {}
         """Steps in no known format, and what they hold."""
         self._unproved: dict[str, UncopiedItem] = {}
         """What is not copied, by name."""
         self._told: set[str] = set()
-        """Patterns of names about which that was said."""
+        """Patterns of names that were already reported."""
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
         self._flushing: threading.Thread | None = None
@@ -108,13 +110,13 @@ class Leader:
         self._halt = threading.Event()
         self._sure = False
         self._waiting = False
-        """The newest step has not all its copies yet."""
+        """Whether the newest step still lacks copies."""
         self._living: tuple[str, ...] = self._spec.hosts
         self._clocks = Clocks()
         self._ahead: dict[str, int] = {}
 
     def turn(self, *, everyone: bool) -> None:
-        """Look at all nodes, or at those that have told of a change; do what is due. A node that
+        """Poll all nodes, or those that have reported a change, and do what is due. A node that
         does not answer is left out."""
         told = set()
         while self._node.changed:
@@ -125,7 +127,7 @@ class Leader:
             tries = 0 if self._poll_node(host) else self._tries.get(host, 0) + 1
             self._tries[host] = tries
             if host in told and 0 < tries < MOST_TRIES:
-                self._node.changed.append(host)  # asked again
+                self._node.changed.append(host)  # polled again
         self._catch_up()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
@@ -145,8 +147,8 @@ class Leader:
                 self._flushing.start()
 
     def _catch_up(self) -> None:
-        """A node that was silent at the last restore holds files of the start before it: they make
-        no step with those of this one."""
+        """Notify a node that was silent at the last restore. It holds files of the start before it,
+        which make no step with those of this one."""
         newest = max(self._found, key=lambda host: self._found[host]["epoch"], default="")
         for host in tuple(self._found):
             last = self._found[newest]
@@ -164,7 +166,8 @@ class Leader:
             self._found |= {host: mine} if mine is not None else {}
 
     def _poll_node(self, host: str) -> bool:
-        """Return whether the node answers. Its connection may be one to a helper that is gone."""
+        """Poll a node and return whether it answers. Its connection may be to a helper that has
+        ended."""
         for _ in range(2):
             asked = time.time_ns()
             ping = self._peers.each("ping", [host]).get(host)
@@ -179,7 +182,7 @@ class Leader:
         return host in self._found
 
     def _prove_steps(self, ahead: dict[str, int]) -> bool:
-        """Return whether every step that changed could be judged."""
+        """Prove the steps that changed and return whether each could be judged."""
         whole = unite_inventories(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
@@ -209,7 +212,7 @@ class Leader:
             self._unproved[name] = UncopiedItem(parts, why, time.monotonic())
 
     def _note_others(self, whole: NodeUnion) -> None:
-        """Keep in `_unproved` what is still there, and add files that no format knows."""
+        """Keep in `_unproved` what still exists, and add files that no format recognizes."""
         names = {str(name) for mine in self._found.values() for name in mine.get("others", ())}
         for name in names:
             self._note_unproved(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
@@ -217,7 +220,7 @@ class Leader:
         self._unproved = {n: each for n, each in self._unproved.items() if n in there}
 
     def _tell_unproved(self) -> None:
-        """Say what is not copied, once for each pattern of names."""
+        """Log what is not copied, once for each pattern of names."""
         for name, each in sorted(self._unproved.items()):
             pattern = _NUMBER.sub("N", name)
             if time.monotonic() < each.since_s + TELL_S or pattern in self._told:
@@ -239,12 +242,12 @@ class Leader:
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
         for host in set(living) - set(answers):
             del self._found[host]
-        with suppress(OSError):  # what says so are the nodes: here it tells what was lost with them
+        with suppress(OSError):  # the nodes log this; the leader logs what was lost with them
             store_ledger(self._node.rows, _shared_ledger(self._spec))
 
     def _resend_newest(self) -> None:
-        """Nodes have come or gone, so that the newest step has other partners, or one of them did
-        not hear of it or could not copy it."""
+        """Send the newest step again: nodes have come or gone, so that it has other partners, or
+        one of them did not receive it or could not copy it."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order)
         for row in rows[-1:]:
             given = msgspec.to_builtins(row)
@@ -253,7 +256,8 @@ class Leader:
     def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
         """Drop steps older than the newest with all its copies, but not the newest `steps` of all
         nor the newest `steps` of those that have all their copies. One that lacks copies, because
-        the program removed it, stays only among the newest. Whether the newest has them all."""
+        the program removed it, stays only among the newest. Return whether the newest has all its
+        copies."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
         safe = [row for row in rows if self._has_all_copies(row, found)]
         size = self._spec.saves.size
@@ -272,7 +276,7 @@ class Leader:
         return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
 
     def _flush_beside(self) -> None:
-        """Steps are proved and copied meanwhile."""
+        """Flush on a thread, while steps are proved and copied."""
         peers = PeerConnections(self._spec, self._node)
         try:
             self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)
@@ -281,17 +285,17 @@ class Leader:
 
     @property
     def answering(self) -> frozenset[str]:
-        """Return who answered at the last look."""
+        """Return the hosts that answered at the last poll."""
         return frozenset(self._found)
 
     def flush_now(self) -> None:
-        """With the next turn."""
+        """Flush with the next turn."""
         self._flush_at = min(self._flush_at, time.monotonic())
 
     def end(self, limit_s: float, gone: Callable[[Sequence[str]], Sequence[str]]) -> bool:
-        """Return the last flush, of what the nodes hold now: one that is under way is given up.
-        Whether nothing is left on them that is to be kept. `gone`: which of the silent nodes
-        are."""
+        """Flush what the nodes hold now, for the last time; a flush under way is abandoned. Return
+        whether nothing is left on the nodes that is to be kept. `gone`: which of the silent nodes
+        have left the job."""
         deadline = time.monotonic() + limit_s
         self._halt.set()
         if self._flushing is not None:
@@ -312,7 +316,7 @@ class Leader:
 
     def _flush_newest(self, peers: PeerConnections, limit_s: float, halt: threading.Event) -> bool:
         """Bring the newest whole step into the shared directory, by its proof there; where that is
-        lost, the one before it. Whether nothing newer is left."""
+        lost, the one before it. Return whether nothing newer is left."""
         last, deadline = self._flushed, time.monotonic() + limit_s
         tried: set[str] = set()
         while not halt.is_set():
@@ -328,8 +332,8 @@ class Leader:
         return False
 
     def _flushed_before(self, row: SavedStep) -> bool:
-        """Return whether it is in the shared directory. What an earlier run left there under its
-        name is not it; what the program itself saves there may be."""
+        """Return whether it is in the shared directory. A step that an earlier run left there under
+        its name does not count; one that the program itself saves there may."""
         place = Path(self._spec.shared) / row.name
         if not isinstance(search.judge_checkpoint(place), CompleteCheckpoint):
             return False
@@ -369,7 +373,7 @@ class Leader:
         """Move a proved step from its room into the shared directory. Raises OSError."""
         shared = Path(self._spec.shared)
         # A helper that did not answer in time may lead as well, and may have flushed the same step
-        # since the first look: its copy is as good, and setting it aside would double the space.
+        # since the first check: its copy is as good, and moving it away would double the space.
         if self._flushed_before(row):
             return
         if os.path.lexists(shared / row.name):
@@ -404,8 +408,8 @@ class Leader:
 
 
 def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
-    """Prove a step over the files of all nodes. One that is a single file, and that several nodes
-    wrote, is whole where each of them is, and all are of the same step."""
+    """Prove a step over the files of all nodes. One that is a single file, written by several
+    nodes, is complete where each of them is, and all are of the same step."""
     result = search.judge_checkpoint(Remote(whole, step).fresh())
     for single in whole.split_singles(step):
         if not isinstance(result, CompleteCheckpoint):
@@ -420,24 +424,24 @@ def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
 
 
 def _find_flush_directory(spec: FastSaveSpec) -> Path:
-    """Return where steps lie until they are proved."""
+    """Return the directory where steps lie until they are proved."""
     return Path(spec.shared) / META / f"flush-{spec.job}"
 
 
 def remove_unfinished_flush(spec: FastSaveSpec) -> None:
-    """Remove what a flush has left that was ended in its midst."""
+    """Remove what an interrupted flush has left."""
     shutil.rmtree(_find_flush_directory(spec), ignore_errors=True)
 
 
 def remove_shared_records(spec: FastSaveSpec) -> None:
-    """Remove what lies beside the shared checkpoints of a job that is over. Raises OSError."""
+    """Remove hpctl's files next to the shared checkpoints of a job that is over. Raises OSError."""
     remove_unfinished_flush(spec)
     for path in (_shared_ledger(spec), find_spec_path(spec)):
         path.unlink(missing_ok=True)
 
 
 def _write_pointer(row: SavedStep, directory: Path) -> None:
-    """Megatron-LM's ranks have saved, and the pointer by which that is known lies on one node."""
+    """Write Megatron-LM's pointer, which shows that all ranks have saved and lies on one node."""
     if row.format == "megatron-legacy" and row.step is not None:
         megatron.write_pointer(directory, row.step)
 
@@ -465,12 +469,12 @@ def find_holders(
 
 
 HELPERS_S, ROUNDS = 10.0, 3
-"""How long, and how often, a start waits for the helpers of all nodes that run ranks: where srun
-cannot launch one at once, on a node that has just come back, all are launched again."""
+"""How long, and how often, a start waits for the helpers of all nodes that run ranks. Where srun
+cannot launch one immediately, on a node that has just come back, all are launched again."""
 ASSEMBLE_S = 3600.0
 _OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
 """Files of DeepSpeed that, on as many nodes, only the rank reads that wrote them. In the other
-formats any rank may read any file: a rank of DCP reads what the planner of its load says."""
+formats any rank may read any file: a rank of DCP reads what the planner of its load selects."""
 
 
 class HeldStep(Struct, frozen=True):
@@ -486,7 +490,7 @@ class HeldStep(Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[SavedFile, ...]:
-        """Files of which no living node has a copy."""
+        """Return the files of which no node that answers has a copy."""
         return tuple(file for file, where in self.held.items() if not where)
 
 
@@ -496,7 +500,7 @@ Found: TypeAlias = dict[str, dict[str, Any]]
 def list_held_steps(
     peers: PeerConnections, hosts: Sequence[str], wait_s: float
 ) -> tuple[list[HeldStep], Found]:
-    """Return the ledger's steps, newest first, and what each host answered that did."""
+    """Return the ledger's steps, newest first, and the answer of each host that answered."""
     deadline = time.monotonic() + wait_s
     found: Found = {}
     while True:
@@ -518,7 +522,7 @@ def _shared_ledger(spec: FastSaveSpec) -> Path:
     return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
-def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests alone change
+def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that only tests change
     spec: FastSaveSpec,
     others: Search,
     say: Callable[[str], None],
@@ -530,11 +534,11 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests a
     """Return the better of `others` (the shared directory and further tiers) and the nodes' own
     saves.
 
-    Where the latter is newer it is gathered on every host, and its path is the same on each. What
-    lies there and is newer than the answer is set aside, where the job starts with it. `gone`:
-    which of the hosts whose helpers do not answer run no rank any more; another that is silent
-    rules the saves out, for its ranks would not find them. `scratch`: all saves are. Never raises
-    for a helper that does not answer.
+    Where the latter is newer it is gathered on every host, and its path is the same on each. Steps
+    there that are newer than the answer are moved away, where the job starts with it. `gone`: which
+    of the hosts whose helpers do not answer no longer run a rank; any other silent host rules the
+    saves out, because its ranks would not find them. `scratch`: all saves are ruled out. Never
+    raises for a helper that does not answer.
     """
     peers = PeerConnections(spec, retry_s=0.0)
     try:
@@ -572,7 +576,7 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that tests a
 def _leave_out_marked(
     steps: Sequence[HeldStep], marks: Marks, say: Callable[[str], None]
 ) -> list[HeldStep]:
-    """Return the steps that no mark has passed over; says which are."""
+    """Return the steps that no mark excludes, and log which are excluded."""
     left = []
     for held in steps:
         row = held.row
@@ -592,8 +596,8 @@ def _gather_step(
     epoch: int,
     say: Callable[[str], None],
 ) -> bool:
-    """Return whether a step was put on every host; tried twice, for a helper that has ended starts
-    again within moments, and an older step costs more."""
+    """Gather a step and return whether every host has it. Tried twice, because a helper that has
+    ended starts again within moments, and an older step costs more."""
     if _assemble_step(peers, held, hosts, epoch, say):
         return True
     steps, answered = list_held_steps(peers, hosts, HELPERS_S)
@@ -614,9 +618,9 @@ def _assemble_step(
 ) -> bool:
     row, begun = held.row, []
     moved = _reassign_shares(row, hosts)
-    peers.finish(hosts, "gather", ASSEMBLE_S)  # of a start that was given up
+    peers.finish(hosts, "gather", ASSEMBLE_S)  # of an abandoned start
     for at, host in enumerate(hosts):
-        # Of a name that several nodes wrote, each node gets its predecessor's.
+        # Of a name that several nodes wrote, each node gets the file of its predecessor.
         slot = row.hosts[at] if at < len(row.hosts) else ""
         chosen: dict[str, SavedFile] = {}
         for file in row.files:
@@ -650,8 +654,8 @@ def _adopt_step(
     epoch: int,
     say: Callable[[str], None],
 ) -> bool:
-    """Put a gathered step in its place on every host; whether each did. All are asked, also after
-    one that fails."""
+    """Put a gathered step in its place on every host and return whether each did. All are asked,
+    also after one that fails."""
     given = msgspec.to_builtins(row)
     whole = True
     for host in hosts:
@@ -678,6 +682,5 @@ def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
 
 
 def next_seen_time(row: SavedStep) -> float:
-    """Return the time, and after a row's in any case: the later one of a step is what nodes
-    keep."""
+    """Return the time, always later than a row's: nodes keep the later row of a step."""
     return max(time.time(), row.seen_s + 1e-3)

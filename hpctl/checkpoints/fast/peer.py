@@ -1,9 +1,9 @@
 """Requests between the helpers of one job: a message each way, and the sealed bytes of files.
 
-Each helper listens on a port of a range that follows from the job's secret and says by its TLS
-identity of which host it is; `hpctl.wire.job_channel` proves and seals. A port on which a program
-of another user listens counts as closed: the next one is tried, and at the same time, so that one
-that says nothing costs no time.
+Each helper listens on a port of a range that follows from the job's secret; its TLS identity names
+its host. `hpctl.wire.job_channel` authenticates and encrypts. A port on which a program of another
+user listens counts as closed: the next one is tried, and at the same time, so that a silent one
+costs no time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ ANSWER_S = 60.0
 PING_S = 5.0
 """A helper that does not answer a ping for so long is left out until it does."""
 STAGGER_S = 0.1
-"""After which the next port is tried beside one that has not answered."""
+"""Time after which the next port is tried in parallel with one that has not answered."""
 _QUICK = "ping", "changed", "bye"
 DEAD_S = 10
-"""A node without power closes no connection: its kernel is asked, and given up after this."""
+"""A node without power closes no connection: keepalive probes are sent, and the connection is
+dropped after this."""
 LAST_ANSWERS_S = 2.0
-"""How long a helper that ends still answers what it was asked."""
+"""How long a helper that ends still answers pending requests."""
 ACCEPT_PAUSE_S = 0.05
-"""Where a connection cannot be taken, for lack of descriptors or memory, the next try waits."""
+"""Wait before the next accept where one failed for lack of descriptors or memory."""
 _LINE = 64 << 20
 """Bytes of the longest answer: 300,000 files."""
 _PROVEN = 256
@@ -57,9 +58,9 @@ Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
 
 
 class FileBody:
-    """An answer that is bytes: of a file, which is closed after, or of memory.
+    """An answer that consists of bytes: of a file, which is closed afterwards, or of memory.
 
-    `digest` is what the file's must be, where it is known: a disk may have damaged it since.
+    `digest` is the expected digest of the file, where known: a disk may have damaged it since.
     """
 
     def __init__(
@@ -89,15 +90,15 @@ class FileBody:
 
 
 class PeerError(OSError):
-    """A helper does not answer, is none of this job's, or refused."""
+    """An error of a helper that does not answer, is not of this job, or refused."""
 
 
 class NobodyListens(PeerError):
-    """No helper runs there: its node has refused every port at once."""
+    """An error of a host where no helper runs: its node has refused every port immediately."""
 
 
 class PeerServer:
-    """Answers this job's helpers on threads, as the helper of `host`.
+    """The server that answers this job's helpers on threads, as the helper of `host`.
 
     `handler` may raise OSError and ValueError.
     """
@@ -114,8 +115,8 @@ class PeerServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections, and let what is being answered end: the process may end at
-        once after. Blocks for LAST_ANSWERS_S at most."""
+        """Accept no further connections, and let pending answers end: the process may exit
+        immediately afterwards. Blocks for LAST_ANSWERS_S at most."""
         self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits in accept() returns
@@ -128,7 +129,8 @@ class PeerServer:
             try:
                 connection, address = self._socket.accept()
             except OSError:
-                # Out of descriptors or memory, or the peer is gone already: the next one may do.
+                # Out of descriptors or memory, or the peer is already gone: the next connection may
+                # work.
                 self._unproven.make_room()
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
@@ -145,7 +147,7 @@ class PeerServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            # A stranger, or a peer that is gone, costs its connection alone.
+            # An unknown or vanished peer affects only its connection.
             with suppress(OSError, ValueError):
                 _keep_alive(connection)
                 connection.settimeout(HANDSHAKE_S)
@@ -177,7 +179,7 @@ class PeerServer:
             self._proven.release()
 
     def _count(self, more: int) -> None:
-        """One request more, or one less, is being answered."""
+        """Count one more, or one less, request that is being answered."""
         with self._idle:
             self._answering += more
             self._idle.notify_all()
@@ -201,11 +203,11 @@ class PeerServer:
 
 
 _BURST_S = 0.05
-"""Bytes that may pass at once, as a time at the full rate."""
+"""The burst that may pass without a wait, as a time at the full rate."""
 
 
 class TransferLimit:
-    """Sleeps, so that no more than `rate` bytes a second pass on average."""
+    """A limiter that sleeps, so that at most `rate` bytes a second pass on average."""
 
     def __init__(self, rate: int) -> None:
         self._bytes = TokenBucket(rate * _BURST_S, rate)
@@ -229,12 +231,12 @@ class PeerConnection:
         self._channel.set_timeout(ANSWER_S)
 
     def ask(self, what: str, **given: Any) -> dict[str, Any]:
-        """Its answer. Raises PeerError."""
+        """Send a request and return its answer. Raises PeerError."""
         with self._lock:
             return self._ask(what, given)
 
     def read(self, what: str, **given: Any) -> bytes:
-        """Return the bytes that it sends. Raises PeerError."""
+        """Send a request and return the bytes that the helper sends. Raises PeerError."""
         content = bytearray()
         self.receive_file(content.extend, lambda _: None, what, **given)
         return bytes(content)
@@ -246,7 +248,8 @@ class PeerConnection:
         what: str,
         **given: Any,
     ) -> int:
-        """Hand the file that it sends to `write`, in page-aligned pieces; its digest.
+        """Pass the file that the helper sends to `write`, in page-aligned pieces; return its
+        digest.
 
         Raises PeerError, and what `write` does.
         """
@@ -285,7 +288,7 @@ class PeerConnection:
         key, size = bytes.fromhex(str(head["key"])), int(head["size"])
         pieces = self._channel.receive_body(key, size)
         while True:
-            # What `write` raises is its own: an error of the channel alone is the peer's.
+            # What `write` raises passes through: only an error of the channel is the peer's.
             try:
                 piece = next(pieces, None)
             except ChannelError as error:
@@ -296,7 +299,7 @@ class PeerConnection:
 
 
 class _ConnectAttempt(Struct):
-    """What came of one port: a channel, an error, or neither where the port is closed."""
+    """The result of one port: a channel, an error, or neither where the port is closed."""
 
     channel: JobChannel | None = None
     error: OSError | None = None
@@ -304,10 +307,10 @@ class _ConnectAttempt(Struct):
 
 
 class _PortRace:
-    """Finds the port on which the helper of a host listens.
+    """A search for the port on which the helper of a host listens.
 
-    The ports are tried in order, the next as soon as one is closed or has said nothing for
-    STAGGER_S; the first that proves itself counts, and the other connections are closed.
+    The ports are tried in order, the next as soon as one is closed or has been silent for
+    STAGGER_S; the first that authenticates counts, and the other connections are closed.
     """
 
     def __init__(self, spec: FastSaveSpec, host: str, connect_s: float) -> None:
@@ -360,7 +363,8 @@ class _PortRace:
         return attempt
 
     def _close_attempts(self) -> None:
-        """Close what proves itself from now on, and what has done so unseen."""
+        """Close connections that authenticate from now on, and those that have done so
+        unnoticed."""
         with self._done:
             self._over = True
         while not self._came.empty():
@@ -460,7 +464,8 @@ def _list_ports(spec: FastSaveSpec) -> Iterator[int]:
 
 
 def write_all(target: FileIO, piece: memoryview) -> None:
-    """All of it. O_DIRECT takes whole blocks alone: the last one goes the usual way."""
+    """Write all of it. O_DIRECT takes only whole blocks: the last one is written through the page
+    cache."""
     while piece:
         try:
             piece = piece[target.write(piece) :]

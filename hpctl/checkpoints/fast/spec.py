@@ -1,8 +1,9 @@
-"""What the helpers of one job know: who they are, where the saves lie, and which steps are whole.
+"""The data that the helpers of one job share: their hosts, where the saves lie, and which steps are
+complete.
 
-The Spec is of one start. The ledger says of what files each whole step consists, and who wrote
-them: it is kept on every node and in the shared directory, so that the loss of any one of them
-loses nothing.
+A FastSaveSpec describes one start. The ledger lists the files of each complete step and who wrote
+them. It is kept on every node and in the shared directory, so that the loss of any one of them does
+not lose it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.fast_saves import FastSaves
 
 META = ".hpctl-fast"
-"""Beside the saves, on each node and in the checkpoint directory: what is hpctl's own."""
+"""The directory of hpctl's own files, next to the saves on each node and in the checkpoint
+directory."""
 ENVIRONMENT = "HPCTL_FAST_SPEC"
 """Names the file with the job's Spec, for the preamble, `hpctl run` and the launchers."""
 HELPER = "HPCTL_HELPER"
-"""Set in a process of the job that is hpctl's own, and none of its ranks."""
+"""Set in a process of the job that belongs to hpctl and is not a rank."""
 
 
 class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,11 +61,11 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(fit[: self.saves.replicas])
 
     def domain(self, host: str) -> str:
-        """Return what fails together with it, "" where unknown."""
+        """Return the domain that fails together with a host, "" where unknown."""
         return dict(zip(self.hosts, self.domains, strict=False)).get(host, "")
 
     def address(self, host: str) -> str:
-        """Return where its helper listens."""
+        """Return the address where a host's helper listens."""
         return dict(zip(self.hosts, self.addresses, strict=False)).get(host, host)
 
 
@@ -78,7 +80,7 @@ def file_system(path: Path, proc: Path = Path("/proc")) -> str:
         _, where, kind, *_ = line.split(" ")
         where = where.encode().decode("unicode_escape")
         inside = real == where or real.startswith(where.rstrip("/") + "/")
-        if inside and len(where) >= len(found[0]):  # of two on one place the later one counts
+        if inside and len(where) >= len(found[0]):  # of two at one place the later one counts
             found = where, kind
     return found[1]
 
@@ -86,7 +88,8 @@ def file_system(path: Path, proc: Path = Path("/proc")) -> str:
 def memory_room(
     proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Bytes that the job may still take here, less LEFT; None where no control group limits it."""
+    """Return the bytes that the job may still take here, less LEFT; None where no control group
+    limits it."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:
@@ -106,7 +109,8 @@ def memory_room(
 
 
 def _file_pages(group: Path) -> int:
-    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
+    """Return the bytes that the kernel reclaims before the limit is reached. Those of a tmpfs are
+    not among them."""
     with suppress(OSError):
         words = (group / "memory.stat").read_text().split()
         found = dict(zip(words[::2], words[1::2], strict=False))
@@ -115,12 +119,13 @@ def _file_pages(group: Path) -> int:
 
 
 def find_spec_path(spec: FastSaveSpec) -> Path:
-    """Return where a job's Spec lies: beside its shared checkpoints."""
+    """Return the path of a job's spec, next to its shared checkpoints."""
     return Path(spec.shared) / META / f"{spec.job}.json"
 
 
 def read_spec(path: Path) -> FastSaveSpec:
-    """Raises HpctlError where the file is not this user's alone, or no spec."""
+    """Read a spec. Raises HpctlError where the file is accessible to other users, or is not a
+    spec."""
     try:
         return msgspec.json.decode(_read_private_file(path, 1 << 20), type=FastSaveSpec)
     except OSError as error:
@@ -132,7 +137,7 @@ def read_spec(path: Path) -> FastSaveSpec:
 
 
 def _read_private_file(path: Path, most: int) -> bytes:
-    """Return a file that nobody else has written: what it says is believed. Raises HpctlError,
+    """Read a file that no other user can have written: its content is trusted. Raises HpctlError,
     OSError."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
@@ -143,8 +148,8 @@ def _read_private_file(path: Path, most: int) -> bytes:
 
 
 def write_spec(spec: FastSaveSpec, path: Path) -> None:
-    """For this user alone, whole or not at all. Raises OSError, and HpctlError where the directory
-    is also another's."""
+    """Write a spec for this user only, completely or not at all. Raises OSError, and HpctlError
+    where another user can write to the directory."""
     with suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
     if not is_private(path.parent):
@@ -155,8 +160,8 @@ def write_spec(spec: FastSaveSpec, path: Path) -> None:
 
 
 def is_private(directory: Path) -> bool:
-    """Return whether nobody else can put anything there: who may write beside it can make it first.
-    Raises OSError."""
+    """Return whether no other user can put anything there: a user who may write next to it can
+    create it first. Raises OSError."""
     status = os.lstat(directory)
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return mine and not status.st_mode & 0o077
@@ -179,7 +184,7 @@ _MOST = 64 << 20
 class SavedFile(Struct, frozen=True):
     """One file of a step. `origin` is the node whose rank wrote it.
 
-    `mtime_ns` is its time on that node, by which it is known again; `written_ns` the same by the
+    `mtime_ns` is its time on that node, by which it is recognized; `written_ns` the same by the
     clock of the node that judged the step, so that files of several nodes can be compared.
     """
 
@@ -196,8 +201,8 @@ class SavedFile(Struct, frozen=True):
 
 
 class SavedStep(Struct, frozen=True):
-    """A step that was proved whole over the files of all nodes. `hosts`: the nodes of that start,
-    in order. `seen_s`: when it was proved."""
+    """A step that was proved complete over the files of all nodes. `hosts`: the nodes of that
+    start, in order. `seen_s`: when it was proved."""
 
     name: str
     step: int | None
@@ -208,7 +213,7 @@ class SavedStep(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, float]:
-        """Newer is larger."""
+        """Return the sort key: newer is larger."""
         return (-1 if self.step is None else self.step, self.seen_s)
 
     def of(self, origin: str) -> tuple[SavedFile, ...]:
@@ -222,8 +227,7 @@ class SavedStep(Struct, frozen=True):
 
 
 def load_ledger(path: Path) -> dict[str, SavedStep]:
-    """Return the rows by name. A ledger that is not there, or is damaged, is empty: others have it
-    too."""
+    """Return the rows by name. A missing or damaged ledger is empty: other nodes have it too."""
     try:
         rows = msgspec.json.decode(_read_private_file(path, _MOST), type=list[SavedStep])
     except (OSError, HpctlError, msgspec.MsgspecError):
@@ -232,5 +236,5 @@ def load_ledger(path: Path) -> dict[str, SavedStep]:
 
 
 def store_ledger(rows: dict[str, SavedStep], path: Path) -> None:
-    """Whole or not at all. Raises OSError."""
+    """Write the ledger, completely or not at all. Raises OSError."""
     _replace_file(path, msgspec.json.encode(list(rows.values())))

@@ -17,12 +17,12 @@ from hpctl.checkpoints.files import ObjectInfo
 
 CONNECT_S = 1.0
 RETRY_S = 3.0
-"""After which a helper that did not answer is asked again. Where none runs, that is known at once:
-the next one may be asked as soon as it starts."""
+"""Time after which a helper that did not answer is asked again. Where none runs, that is known
+immediately: the next one may be asked as soon as it starts."""
 
 
 class PeerConnections:
-    """The helpers of a job as one of them, or a restore, reaches them. For one thread."""
+    """The connections of a helper, or of a restore, to the helpers of a job. For one thread."""
 
     def __init__(
         self, spec: FastSaveSpec, own: NodeSaves | None = None, retry_s: float = RETRY_S
@@ -32,7 +32,7 @@ class PeerConnections:
         self._silent: dict[str, float] = {}
 
     def ask(self, host: str, what: str, **given: Any) -> dict[str, Any]:
-        """Raises PeerError."""
+        """Send a request and return the answer. Raises PeerError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": what, **given})
             assert not isinstance(answer, FileBody)
@@ -41,7 +41,7 @@ class PeerConnections:
         return remote
 
     def read(self, host: str, **given: Any) -> bytes:
-        """Return some bytes of a file. Raises PeerError, OSError."""
+        """Read some bytes of a file. Raises PeerError, OSError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": "read", **given})
             assert isinstance(answer, FileBody)
@@ -59,13 +59,13 @@ class PeerConnections:
         return answers
 
     def again(self) -> None:
-        """Ask those too that have just not answered."""
+        """Ask also those that have just not answered."""
         self._silent.clear()
 
     def finish(
         self, hosts: Iterable[str], kind: str, limit_s: float, halt: Event | None = None
     ) -> list[str]:
-        """Wait for the tasks of a kind that were begun on these hosts; what went wrong."""
+        """Wait for the tasks of a kind that were begun on these hosts; return what went wrong."""
         waiting = list(hosts)
         errors: list[str] = []
         deadline = time.monotonic() + limit_s
@@ -131,12 +131,13 @@ class NodeUnion(Struct, frozen=True):
     """All files by step, those of the same name too."""
 
     def split_singles(self, step: str) -> list[NodeUnion]:
-        """Of a step that is a single file on several nodes: each but the first by itself."""
+        """Split a step that is a single file on several nodes: each but the first becomes its own
+        step."""
         others = [part for part in self.also[step] if part.key == step][1:]
         return [NodeUnion(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
-        """As an object store lists."""
+        """List entries as an object store does."""
         seen = set()
         for key, part in self.parts.items():
             if not key.startswith(prefix):
@@ -149,7 +150,7 @@ class NodeUnion(Struct, frozen=True):
                 yield NodeFile(f"{prefix}{inside}/", 0, 0, "")
 
     def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
-        """Bytes of a file that is as it was listed. Raises OSError."""
+        """Read bytes of a file that is unchanged since it was listed. Raises OSError."""
         part = self.parts[listed.key]
         step, _, path = part.key.partition("/")
         tag = [part.size, part.mtime_ns, part.inode]
@@ -161,18 +162,18 @@ class NodeUnion(Struct, frozen=True):
         return self.parts[listed.key].modified_ns
 
     def part_bytes(self, listed: ObjectInfo) -> int:
-        """No digests are kept: a file is one stretch."""
+        """Return the whole size: no digests are kept, so that a file is one stretch."""
         return max(1, listed.size)
 
     def matches(self, listed: ObjectInfo, digests: Sequence[bytes]) -> bool | None:
-        """Nobody says."""
+        """Return None: no digests are kept."""
         return None
 
 
 def unite_inventories(
     peers: PeerConnections, found: Mapping[str, dict[str, Any]], ahead: Mapping[str, int]
 ) -> NodeUnion:
-    """Of the inventories that were answered, those files that are of this start.
+    """Return, of the inventories that were answered, the files of this start.
 
     `ahead`: by how many ns each node's clock is ahead of this one.
     """

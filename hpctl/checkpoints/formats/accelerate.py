@@ -1,7 +1,7 @@
 """Accelerate's `save_state`: models, optimizers, schedulers and, last of rank 0, its random states.
 
 Objects that the program registered come after those, and each rank writes its own random states
-without waiting for the others. How many there are stands in no file: a save has what the save
+without waiting for the others. No file records how many there are: a save needs what the save
 before it has. The step is that of the directory's name (`step_120`, `epoch_3`; with automatic names
 the number of the save). Source: huggingface/accelerate 1.15, src/accelerate/checkpointing.py.
 """
@@ -45,7 +45,7 @@ _MOST_SIBLINGS = 1000
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a directory with a model and random states, or with an optimizer of such a name."""
+    """Claim a directory with a model and random states, or with an optimizer of such a name."""
     names, path = layout.names, layout.path
     if names is None or not _has_model(names):
         return None

@@ -1,8 +1,8 @@
 """DeepSpeed's `global_stepN`: model states, and each rank's share of the optimiser.
 
 Rank 0 may write `latest` before the others have finished, so the pointer is never read. Each
-`*_model_states.pt` records the data-parallel and model-parallel sizes, hence how many files there
-have to be; every rank writes its optimiser file after its layers and experts. Source:
+`*_model_states.pt` records the data-parallel and model-parallel sizes, which give the number of
+files; every rank writes its optimiser file after its layers and experts. Source:
 microsoft/DeepSpeed, deepspeed/runtime/engine.py.
 """
 
@@ -35,12 +35,11 @@ _OTHER = re.compile(r"(?:layer_|expp_rank_).*_states\.pt")
 _LATEST = "latest"
 _MAX_LATEST = 4096
 _LIGHTNINGS = "checkpoint"
-"""The one tag that Lightning's strategy saves under, in a directory of its own."""
+"""The one tag that Lightning's strategy saves under, in a separate directory."""
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a directory with model or optimiser states. The step is the name's, else the
-    file's."""
+    """Claim a directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(
         _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
     ):
@@ -50,8 +49,8 @@ def claim(layout: Listing) -> Claim | None:
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
-    """Return a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else
-    the file's."""
+    """Claim a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
+    file's."""
     path = layout.path
     if path.suffix != ".ckpt" or not layout.has(_LIGHTNINGS):
         return None
@@ -79,7 +78,7 @@ def claim_lightning(layout: Listing) -> Claim | None:
 def prove_latest(directory: Place, tags: Collection[str]) -> None:
     """Raise NotWhole where `latest` names none of the tags in a checkpoint, OSError.
 
-    Who resumes a checkpoint of this kind cannot name the tag: DeepSpeed goes by that file alone.
+    A program that resumes such a checkpoint cannot name the tag: DeepSpeed reads only that file.
     """
     tag = read_small_file(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
     if tag not in tags:
@@ -87,7 +86,7 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
 
 
 def prove_inside(directory: Place, inside: str) -> None:
-    """Prove a tag that lies within another checkpoint. Raises NotWhole, OSError."""
+    """Prove a tag within another checkpoint. Raises NotWhole, OSError."""
     names = directory_names(directory, inside)
     if names is None:
         raise NotWhole(f"{inside} is not a directory")
@@ -121,7 +120,7 @@ def prove_files(
         # Without ZeRO the optimiser's state is in the model's file; with it, in files of its own.
         raise NotWhole(f"{prefix}*_optim_states.pt: there is none")
     if step is None and recorded is not None:
-        # A tag like "best" is saved over by later steps; global_step40 only by itself.
+        # A tag like "best" is saved over by later steps; global_step40 only by the same step.
         for_each(
             root, list(model)[1:], lambda name: _require_step(root, prefix + name, first, recorded)
         )
@@ -146,10 +145,11 @@ def _require_step(root: Place, name: str, first: str, step: int) -> None:
 
 
 def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
-    """One process writes a rank's model states and then its share of the optimiser.
+    """Compare the times: one process writes a rank's model states and then its share of the
+    optimiser.
 
     Where the second is the older one it is from a save before. Objects in S3 have the times of
-    their upload, in whatever order: nothing is to be read from those.
+    their upload, in any order: those prove nothing.
     """
     for pair, (name, written_ns) in optimizer.items():
         before = model.get(pair)

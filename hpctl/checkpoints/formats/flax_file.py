@@ -1,8 +1,8 @@
 """Flax's `checkpoint_N`, or a `.msgpack` file: one map of MessagePack, arrays as its extensions.
 
-Every value says how long it is, so that the file must end where its last value does. The bytes of
-arrays are passed over, never read. The step is that of the name, else the map's. Sources:
-msgpack's specification; google/flax, flax/serialization.py.
+Every value records its length, so that the file must end where its last value does. The bytes of
+arrays are passed over, never read. The step is that of the name, else the map's. Sources: msgpack's
+specification; google/flax, flax/serialization.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a file of that name that begins as a map."""
+    """Claim a file of that name that begins as a map."""
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
         return None
@@ -56,7 +56,7 @@ def claim(layout: Listing) -> Claim | None:
         try:
             step = prove_file(path)
         except NotWhole:
-            step = None  # the proof says so
+            step = None  # the proof reports it
     return Claim(step, None, lambda _: _prove_file(path), digests=False)
 
 

@@ -2,13 +2,13 @@
 `trainer_state.json`, which has the step; and the safetensors files in it.
 
 The ranks do not wait for each other: a rank's random state may still be missing when
-`trainer_state.json` is there. How many ranks there were stands in no file, so only a gap among
-the `rng_state_R.pth` is seen; the Trainer itself goes on without one. Source:
+`trainer_state.json` is there. No file records the number of ranks, so only a gap among the
+`rng_state_R.pth` is detected; the Trainer itself continues without one. Source:
 huggingface/transformers, src/transformers/trainer.py.
 
 A safetensors file is eight bytes of length, a JSON header, the tensors; the header's offsets must
-fill the file exactly. The header comes first: a file that was cut is shorter than its header says.
-Nothing in the format tells zeros from data. Source: the format's description at
+fill the file exactly. The header comes first: a file that was cut is shorter than its header
+records. The format does not distinguish zeros from data. Source: the format's description at
 huggingface/safetensors.
 """
 
@@ -41,7 +41,7 @@ _AHEAD = 64 << 10
 
 
 def prove_safetensors(root: Place, name: str) -> frozenset[str]:
-    """Return the names of a whole file's tensors. Raises NotWhole, OSError. Two reads."""
+    """Prove a file and return the names of its tensors. Raises NotWhole, OSError. Two reads."""
     with open_file(root, name) as file:
         if file.size < 8:
             raise NotWhole(f"{file.name} has {file.size} bytes: still being written, or cut")
@@ -65,7 +65,8 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
 
 
 def read_shards(root: Place, index: str) -> dict[str, set[str]]:
-    """Shard to the tensors in it, from an index file. Raises NotWhole, OSError."""
+    """Return the tensors of each shard, by its name, from an index file. Raises NotWhole,
+    OSError."""
     document = json_object(read_small_file(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
@@ -79,7 +80,8 @@ def read_shards(root: Place, index: str) -> dict[str, set[str]]:
 
 
 def prove_index(root: Place, index: str) -> None:
-    """Every shard that the index names is whole and holds what it should. Raises as prove_files."""
+    """Prove that every shard in the index is complete and holds its tensors. Raises as
+    prove_files."""
     named = read_shards(root, index)
 
     def prove_shard(shard: str) -> None:
@@ -92,7 +94,8 @@ def prove_index(root: Place, index: str) -> None:
 
 STATE = "trainer_state.json"
 _MAX_STATE = 512 << 20
-"""It holds the log history: 130 bytes a logged step, so that each step of a long run has room."""
+"""The state holds the log history: 130 bytes a logged step, so that each step of a long run has
+room."""
 _PIECE = 1 << 20
 _ARGUMENTS = "training_args.bin"
 _NAME = re.compile(r"checkpoint-\d+")
@@ -112,7 +115,7 @@ _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a directory with `trainer_state.json`, or of the Trainer's name with other of its
+    """Claim a directory with `trainer_state.json`, or of the Trainer's name with other of its
     files."""
     if layout.names is None:
         return None
@@ -138,10 +141,10 @@ class _TrainerState(msgspec.Struct):
 
 
 def _read_step(raw: bytes) -> object:
-    """Return what stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
+    """Return the value of `global_step`. Raises NotWhole for bytes that are no JSON."""
     try:
         _check_utf8(raw)
-        # Ten times as fast as json, for all else is only passed over: a search reads each
+        # Ten times as fast as json, because the rest is only passed over: a search reads each
         # checkpoint's state, with its whole history.
         return msgspec.json.decode(raw, type=_TrainerState).global_step
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -160,7 +163,7 @@ def _check_utf8(raw: bytes) -> None:
 
 
 def claim_index(layout: Listing) -> Claim | None:
-    """torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
+    """Claim torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
     match = re.fullmatch(r"step-(\d+)", layout.path.name)
     path, index = layout.path, _MODELS[0]
     if match is None or not layout.has(index):
@@ -188,7 +191,7 @@ def _prove_files(path: Place, names: frozenset[str]) -> None:
 
 
 def _not_saved_over(path: Place, names: frozenset[str]) -> None:
-    """Only rank 0's own files: the random states of other ranks may come later."""
+    """Compare the times of rank 0's own files: the random states of other ranks may come later."""
     written_ns = modified_ns(path, STATE)
     mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
     last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
@@ -205,7 +208,8 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
 
 
 def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
-    """All that is there: which of them is loaded is a matter of the Trainer's arguments."""
+    """Prove all models that are there: which of them is loaded depends on the Trainer's
+    arguments."""
     found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
     if _FSDP_MODEL in names:
         _prove_sharded(path, _FSDP_MODEL)

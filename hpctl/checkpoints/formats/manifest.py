@@ -1,12 +1,12 @@
-"""hpctl's generic manifest: the file that says which files make a checkpoint whole.
+"""hpctl's generic manifest: the file that lists the files of a complete checkpoint.
 
-`manifest.json` lies in the checkpoint's own directory and is written after every file that it
-names is on stable storage. The format is in docs/checkpoints.md. It carries a checksum of itself,
-so that a damaged manifest cannot vouch for anything.
+`manifest.json` lies in the checkpoint's own directory and is written after every file that it names
+is on stable storage. The format is in docs/checkpoints.md. It carries a checksum of itself, so that
+a damaged manifest proves nothing.
 
-Nothing here raises for a bad manifest or a missing file: what is wrong is a returned value,
-because a directory that is still being written is an everyday sight. OSError goes through where
-the storage itself fails (EIO, ESTALE, EACCES): from that nobody may conclude that a file is bad.
+Nothing here raises for a bad manifest or a missing file: what is wrong is a returned value, because
+a directory that is still being written is common. OSError passes through where the storage itself
+fails (EIO, ESTALE, EACCES): that does not show that a file is bad.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _CHUNK = 8 << 20
 
 
 class ForeignManifest(Defect):
-    """A file of the manifest's name that is something else's: it says nothing of a checkpoint."""
+    """A file with the manifest's name of another program: it describes no checkpoint."""
 
     __slots__ = ()
 
@@ -51,9 +51,9 @@ class ManifestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file says. `step` is the number of optimiser steps done, `created_at` UTC.
+    """The content of the file. `step` is the number of optimiser steps done, `created_at` UTC.
 
-    `meta` is the framework's own: strings, which hpctl stores and never interprets.
+    `meta` are strings of the framework, which hpctl stores and never interprets.
     """
 
     format: str
@@ -71,7 +71,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(raw: bytes) -> Manifest | Defect:
-    """Read the bytes of a manifest, or say what is wrong with them."""
+    """Return the manifest in these bytes, or what is wrong with them."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -79,7 +79,7 @@ def decode(raw: bytes) -> Manifest | Defect:
     if not isinstance(document, dict):
         return ForeignManifest(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
-        # An empty object is nobody's: it may be ours, and damaged.
+        # An empty object has no owner: it may be ours, and damaged.
         kind = ForeignManifest if document else Defect
         return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
@@ -115,9 +115,9 @@ def read(directory: Place) -> Manifest | Defect | None:
 def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defect | None:
     """Return the first thing that keeps a checkpoint from being whole, or None.
 
-    Sizes always: one lstat a file, and nothing more of an object store than its listing. With
-    `deep` every byte is read and compared with its digest, and a file without a digest is a
-    defect. Raises OSError where the storage does not answer.
+    Sizes are always compared: one lstat a file, or only the listing of an object store. With `deep`
+    every byte is read and compared with its digest, and a file without a digest is a defect. Raises
+    OSError where the storage does not answer.
     """
 
     def compare_file(file: ManifestFile) -> None:
@@ -152,8 +152,8 @@ def write(
 ) -> Manifest:
     """Write the manifest into a directory, last of all, and sync it and the directory.
 
-    The caller has synced every file in `files`, and nobody else writes there. Raises ValueError
-    for a manifest that `decode` would not take, OSError.
+    The caller has synced every file in `files`, and no other process writes there. Raises
+    ValueError for a manifest that `decode` would not take, OSError.
     """
     now = datetime.now(UTC).replace(microsecond=0)
     manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
@@ -172,7 +172,8 @@ def _digest_file(root: Place, name: str) -> str:
 
 
 def _check_fields(manifest: Manifest) -> Defect | None:
-    """Return what the types cannot say. An empty list of files proves nothing, so it is refused."""
+    """Return what is wrong beyond the types. An empty list of files proves nothing, so it is
+    refused."""
     if manifest.step < 0 or manifest.world_size < 1:
         return Defect(f"{NAME}: step and world_size cannot be negative")
     if manifest.created_at.tzinfo is None:

@@ -1,11 +1,11 @@
 """Megatron-LM's two layouts, and NeMo's directories, which hold the first of them.
 
-torch_dist: torch DCP's files, `metadata.json` and, for what is not sharded, `common.pt`.
-Legacy: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt` for each tensor and pipeline rank, and
-`distrib_optim.pt` beside it with the distributed optimiser; how many ranks there were stands in
-`args` within the file. `latest_checkpointed_iteration.txt` is never believed where it says that
-something is whole; of several ranks in the legacy layout only it tells whether all had finished.
-Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_checkpointing.
+torch_dist: torch DCP's files, `metadata.json` and, for what is not sharded, `common.pt`. Legacy:
+`mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt` for each tensor and pipeline rank, and
+`distrib_optim.pt` next to it with the distributed optimiser; `args` within the file records the
+number of ranks. `latest_checkpointed_iteration.txt` is never a proof that a checkpoint is complete;
+of several ranks in the legacy layout only it shows whether all had finished. Source:
+NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_checkpointing.
 """
 
 import re
@@ -42,7 +42,7 @@ _MAX_POINTER = 4096
 
 
 def claim_dist(layout: Listing) -> Claim | None:
-    """Return a torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
+    """Claim a torch_dist directory: `metadata.json` or `common.pt` next to torch DCP's files."""
     if layout.names is None or not torch_files.looks_like_dcp(layout.names):
         return None
     path = layout.path
@@ -70,14 +70,15 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     if metadata.get("common_backend", "torch") == "torch":
         common_ns = torch_files.prove_archive(place, "common.pt", deep=deep)
     torch_files.prove_dcp(place, deep=deep)
-    # A save begins with it, so that one over an older save, killed at once, leaves the others old.
+    # A save begins with it, so that one over an older save, killed immediately, leaves the others
+    # old.
     if common_ns > modified_ns(place, torch_files.METADATA):
         raise saved_over("common.pt", torch_files.METADATA)
 
 
 def claim_nemo(layout: Listing) -> Claim | None:
-    """NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the name's,
-    or that of `weights/common.pt` where the name has none."""
+    """Claim NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the
+    name's, or that of `weights/common.pt` where the name has none."""
     path = layout.path
     if not layout.has("weights"):
         return None
@@ -96,7 +97,8 @@ def claim_nemo(layout: Listing) -> Claim | None:
 
 
 def claim_legacy(layout: Listing) -> Claim | None:
-    """`iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not directories."""
+    """Claim `iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not
+    directories."""
     if layout.names is None:
         return None
     ranks = sorted(name for name in layout.names if _RANK.fullmatch(name))
@@ -136,10 +138,10 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
 
 
 def _require_pointer(path: Path, step: int) -> None:
-    """Raise NotWhole where the pointer has not come to this iteration, OSError.
+    """Raise NotWhole where the pointer has not reached this iteration, OSError.
 
     It is written when every rank has saved (a barrier before it). Without that, each rank's files
-    may be complete and of another attempt at the same iteration. One that is garbled was being
+    may be complete and of another attempt at the same iteration. A garbled pointer was being
     written, so all ranks had saved.
     """
     try:
@@ -168,7 +170,7 @@ def _list_expected(example: str, args: SavedFields) -> list[str]:
 
 
 def write_pointer(directory: Path, step: int) -> None:
-    """Write the pointer of a whole legacy save, unless it has come there. Raises OSError."""
+    """Write the pointer of a whole legacy save, unless it is already there. Raises OSError."""
     path = directory / _POINTER
     with suppress(FileNotFoundError):
         there = path.read_text("ascii", "replace").strip()

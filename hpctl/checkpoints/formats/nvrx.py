@@ -1,15 +1,15 @@
-"""NVRx's local checkpoints: each rank's own file on its own node's disk, copies on others'.
+"""NVRx's local checkpoints: each rank's own file on its own node's disk, copies on other nodes.
 
 `<root>/[<session>/]<rank>/iter_0000100_7_local.pt` is rank 7's share of iteration 100, in the
 directory of the rank that wrote it: rank 7 itself, or with replication another of its clique.
 It is written as `..._local.dirty.pt`, exclusively, and renamed; nothing is synced, and nothing
 marks an iteration as complete: the ranks agree on the newest of which they see each rank's file.
 
-So an iteration is whole where, in what is visible from here, each rank has a file and every file
-of the iteration is a complete archive. Every file, not one for each rank: NVRx takes a rank's own
-copy where there is one, and does not look for another if it turns out to be bad. How many ranks
-there were stands in no name; Megatron's shares have it in their `args`, else somebody must say.
-Source: nvidia-resiliency-ext 0.4.1, checkpointing/local.
+So an iteration is whole where, in what is visible from here, each rank has a file and every file of
+the iteration is a complete archive. Every file, not one for each rank: NVRx takes a rank's own copy
+where there is one, and does not look for another if that is bad. No name records the number of
+ranks; Megatron's shares have it in their `args`, otherwise the caller must give it. Source:
+nvidia-resiliency-ext 0.4.1, checkpointing/local.
 """
 
 import re
@@ -36,11 +36,12 @@ FORMAT = "nvrx-local"
 _FILE = re.compile(r"iter_(\d{7,18})_(\d{1,7})_local(\.dirty)?\.pt")
 _PROBES = 8
 _MAX_ARGS = 16 << 20
-"""A share's pickle that is larger is not read for the number of ranks."""
+"""A larger pickle is not read for the number of ranks."""
 
 
 class Iteration(Struct):
-    """The files of one iteration: rank to names below the root, and who is still writing."""
+    """The files of one iteration: rank to names below the root, and which ranks are still
+    writing."""
 
     number: int
     files: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -48,7 +49,7 @@ class Iteration(Struct):
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return the newest iteration in a directory of ranks' directories."""
+    """Claim the newest iteration in a directory of ranks' directories."""
     found = list_claims(layout)
     return found[0] if found else None
 
@@ -60,7 +61,7 @@ def list_claims(layout: Listing) -> list[Claim]:
     if layout.names is None or not isinstance(path, Path):
         return []
     ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
-    # A directory of checkpoints that are called 100, 200, ... is a common sight, too.
+    # A directory of checkpoints that are called 100, 200, ... is common, too.
     if not any(_list_shares(path, rank) for rank in islice(ranks, _PROBES)):
         return []
     iterations: dict[int, Iteration] = {}
@@ -134,7 +135,7 @@ def _list_shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
 
 
 def _format_ranks(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0-3, 7`."""
+    """Return `rank 3`, `ranks 0-3, 7`."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and spans[-1][1] == rank - 1:

@@ -1,9 +1,9 @@
-"""tensorstore's OCDBT: a manifest, and a B+tree whose leaves hold values or say where they lie.
+"""tensorstore's OCDBT: a manifest, and a B+tree whose leaves hold values or their places.
 
 Manifest and nodes have a CRC-32C, which is compared; values have none, so that of those the tree
 proves only that their files are there and long enough. The data files of several processes lie in
-directories of their own, `ocdbt.process_N/`, which the nodes name. A node is mostly compressed
-with zstd. Source: google/tensorstore, tensorstore/kvstore/ocdbt/index.rst.
+separate directories, `ocdbt.process_N/`, which the nodes name. A node is mostly compressed with
+zstd. Source: google/tensorstore, tensorstore/kvstore/ocdbt/index.rst.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANIFEST_MAGIC, _NODE_MAGIC = 0x0CDB3A2A, 0x0CDB20DE
 _MAX_NODE = 128 << 20
 """Bytes of one node, decompressed: Orbax allows 100 MB."""
 _MAX_READ = 256 << 20
-"""Bytes of all nodes as they lie there. Half a million arrays' chunks have some 20 MB."""
+"""Bytes of all nodes as stored. Half a million arrays' chunks have some 20 MB."""
 _MAX_NAMES = 512 << 20
 """Bytes of all keys and paths, whose common beginnings are stored once."""
 _MAX_KEYS = 2_000_000
@@ -37,7 +37,8 @@ _PART = 8 << 20
 
 
 class Stored(Struct, frozen=True):
-    """Where one value lies: in a file, from `offset` on, or (without a path) in the tree itself."""
+    """The place of one value: in a file, from `offset` on, or (without a path) in the tree
+    itself."""
 
     size: int
     path: str = ""
@@ -46,7 +47,7 @@ class Stored(Struct, frozen=True):
 
 
 class _TreeNode(Struct, frozen=True):
-    """Where a node lies, what paths in it are relative to, and the beginning of all its keys."""
+    """The place of a node, what paths in it are relative to, and the common prefix of its keys."""
 
     path: str
     base: bytes
@@ -94,7 +95,7 @@ class _TreeReader(Struct):
     bytes_named: int = 0
 
     def root(self) -> _TreeNode:
-        """Return the newest version's. Raises NotWhole, OSError, and as _BodyReader."""
+        """Return the root of the newest version. Raises NotWhole, OSError, and as _BodyReader."""
         body = _decode_body(
             read_small_file(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST
         )
@@ -113,7 +114,7 @@ class _TreeReader(Struct):
         return _TreeNode(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
 
     def visit_node(self, node: _TreeNode) -> list[_TreeNode]:
-        """Read a node: its children, or none where it has values. Raises as root."""
+        """Read a node and return its children; none where it has values. Raises as root."""
         shown = f"a node in {node.path}"
         self.bytes_read += node.length
         if (node.path, node.offset) in self.seen or self.bytes_read > _MAX_READ:
@@ -164,7 +165,8 @@ class _TreeReader(Struct):
     def _read_keys(
         self, body: _BodyReader, count: int, *, more: bool = True
     ) -> tuple[list[bytes], list[int]]:
-        """Names without what each has in common with the one before; with `more`, numbers."""
+        """Read keys, each stored without what it has in common with the one before; with `more`,
+        numbers."""
         before = [0, *body.numbers(count - 1)] if count else []
         lengths = body.numbers(count)
         numbers = body.numbers(count) if more else []
@@ -220,8 +222,8 @@ def _decode_body(raw: bytes, magic: int, name: str) -> _BodyReader:
 
 
 def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Decompress one zstd frame as it comes. Raises NotWhole where it does not end with the last
-    part, Unprovable where this Python has no zstd."""
+    """Yield one zstd frame decompressed, part by part. Raises NotWhole where it does not end with
+    the last part, Unprovable where this Python has no zstd."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
@@ -251,7 +253,7 @@ _TABLE = tuple(map(_crc_row, range(256)))
 
 
 def crc32c(raw: bytes) -> int:
-    """Return the CRC-32C (Castagnoli): a second for each 15 MB."""
+    """Return the CRC-32C (Castagnoli). Takes a second for each 15 MB."""
     crc = 0xFFFFFFFF
     for byte in raw:
         crc = _TABLE[(crc ^ byte) & 255] ^ crc >> 8

@@ -2,19 +2,20 @@
 
 A save goes to `NAME.orbax-checkpoint-tmp` and is renamed, or lies under its own name from the first
 (object stores). `commit_success.txt` ends either since Orbax 0.12, before only the second: so a
-step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. With it
-neither: Orbax removes its oldest steps file by file, so that one killed at it leaves a committed
-step with half of its data. So every array that an item's `_METADATA` names must have its
-description and each of its chunks, in the OCDBT database or as zarr's files. tensorstore syncs each
-file before it renames it, and Orbax commits after the last. Chunks have no digests. Of a chunk that
-is a file of a file system, the blocks of its zstd frame are followed to its end, and the index of a
-zarr 3 shard is compared with its checksum: a cut is seen. Objects of a store are not read for it,
-for they appear whole or not at all. With `deep` all chunks that zstd compressed are decompressed. A
-load reads further JSON files that may be absent, and fails where one is damaged: `_sharding`, which
-says on which devices the arrays lay, and `array_metadatas/process_N`. Of an item in another
-library's format only the times of its directories and files tell that nothing was changed since.
-Source: orbax-checkpoint 0.12, orbax/checkpoint/_src (path/atomicity.py, metadata/tree.py,
-metadata/sharding.py, metadata/array_metadata_store.py, handlers/random_key_checkpoint_handler.py,
+step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. Nor does
+the file prove a step: Orbax removes its oldest steps file by file, so that a killed removal leaves
+a committed step with half of its data. So every array that an item's `_METADATA` names must have
+its description and each of its chunks, in the OCDBT database or as zarr's files. tensorstore syncs
+each file before it renames it, and Orbax commits after the last. Chunks have no digests. Of a chunk
+that is a file of a file system, the blocks of its zstd frame are followed to its end, and the index
+of a zarr 3 shard is compared with its checksum, so that a truncation is detected. Objects of a
+store are not read for it, because they appear completely or not at all. With `deep` all chunks that
+zstd compressed are decompressed. A load reads further JSON files that may be absent, and fails
+where one is damaged: `_sharding`, which records on which devices the arrays lay, and
+`array_metadatas/process_N`. Of an item in another library's format only the times of its
+directories and files show that nothing was changed since. Source: orbax-checkpoint 0.12,
+orbax/checkpoint/_src (path/atomicity.py, metadata/tree.py, metadata/sharding.py,
+metadata/array_metadata_store.py, handlers/random_key_checkpoint_handler.py,
 serialization/tensorstore_utils.py); zarr's specifications.
 """
 
@@ -67,27 +68,27 @@ _MAX_JSON = 64 << 20
 _MAX_CHUNKS = 4_000_000
 _MAX_BLOCKS = 20_000
 """Blocks of zstd that are followed in one checkpoint: 2.5 GB. Of a shared file system each costs a
-read of its own, and a job waits for them."""
+separate read, and a job waits for them."""
 _PART = 8 << 20
 _TYPE = re.compile(r"[<>|][biufc](\d{1,3})|bfloat16")
 _SLASHES = {"name": "default", "configuration": {"separator": "/"}}
 
 
 class _Array(Struct, frozen=True):
-    """How an array is cut into chunks, and what each of them is."""
+    """The division of an array into chunks, and the kind of each."""
 
     name: str
     grid: tuple[int, ...]
     beginning: str
     separator: str
     plain_bytes: int | None = None
-    """How long each is, where they are not compressed."""
+    """The length of each chunk, where they are not compressed."""
     zstd: bool = False
     inner: int = 0
-    """How many parts each has, with an index behind them; 0: it has none."""
+    """The number of parts of each chunk, with an index behind them; 0: none."""
 
     def places(self) -> Iterator[str]:
-        """Return each chunk's. Of an array without dimensions there is one."""
+        """Return the place of each chunk. An array without dimensions has one."""
         for place in itertools.product(*map(range, self.grid)):
             parts = [self.beginning, self.separator.join(map(str, place))]
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)
@@ -121,7 +122,7 @@ class _Values(Struct, frozen=True):
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a directory that Orbax's checkpointers made: the step is the name's."""
+    """Claim a directory that Orbax's checkpointers made: the step is the name's."""
     if layout.names is None:
         return None
     path = layout.path
@@ -179,7 +180,7 @@ def _prove_json(place: Place, names: frozenset[str]) -> None:
 
 
 def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool) -> None:
-    """Prove a random key: an array, or JSON, and beside it a directory with JSON about it.
+    """Prove a random key: an array, or JSON, and next to it a directory with JSON about it.
 
     Raises NotWhole, OSError.
     """
@@ -196,7 +197,7 @@ def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, 
                 continue
             _prove_tree(step, place / name, inner, deep)
             if in_jax and _SHARDINGS not in inner:
-                # Nothing else says where the key shall lie: its load has no target.
+                # No other file records the device of the key: its load has no target.
                 raise NotWhole(f"{name}/{_SHARDINGS} is missing")
 
 
@@ -257,14 +258,14 @@ def _text_values(place: Place, names: list[str]) -> None:
     """Raise NotWhole where the file that holds the strings of a tree lacks one, OSError."""
     found = json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
     for name in names:
-        # A name is a JSON pointer: these two characters lead elsewhere.
+        # A name is a JSON pointer, in which these two characters have another meaning.
         if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
             raise NotWhole(f"{_STRINGS} lacks {name[:80]!r}")
 
 
 def _prove_shardings(place: Place) -> None:
-    """Raise NotWhole where the file that says on which devices the arrays lay is damaged: then a
-    load without a target fails. An empty text is no sharding. Raises OSError."""
+    """Raise NotWhole where the file that records on which devices the arrays lay is damaged: a load
+    without a target then fails. An empty text is no sharding. Raises OSError."""
     for text in json_object(read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
         if not isinstance(text, str):
             raise NotWhole(f"{_SHARDINGS} has an entry that names no devices")
@@ -274,8 +275,8 @@ def _prove_shardings(place: Place) -> None:
 
 def _no_shardings(step: Path, place: Path) -> None:
     """Raise NotWhole where that file was removed: the directory was changed since the commit, and a
-    directory in it was not. In a copy without times all are newer, and nobody knows: a program may
-    save without the file, and then loads with a target. Raises OSError."""
+    directory in it was not. In a copy without times all are newer, and it cannot be known: a
+    program may save without the file, and then loads with a target. Raises OSError."""
     committed_ns = modified_ns(step, _MARK)
     if place.stat().st_mtime_ns <= committed_ns:
         return
@@ -369,7 +370,7 @@ def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
 def _prove_chunks(
     values: _Values, array: _Array, complete: bool, deep: bool, blocks_left: int
 ) -> int:
-    """Prove an array's chunks; how many blocks of zstd were followed, at most `blocks_left`.
+    """Prove an array's chunks; return how many blocks of zstd were followed, at most `blocks_left`.
 
     Raises NotWhole, OSError.
     """
@@ -394,7 +395,7 @@ def _prove_chunks(
 
 
 def _prove_frame(values: _Values, stored: ocdbt.Stored, name: str) -> None:
-    """Raises NotWhole where a value is no whole zstd frame, OSError."""
+    """Follow the zstd frame of a value. Raises NotWhole where it is not a complete one, OSError."""
     spans = range(0, stored.size, _PART)
     parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
     collections.deque(ocdbt.unpack_frame(parts, name), maxlen=0)

@@ -1,14 +1,13 @@
-"""Reads a few fields of a large pickle without executing it, in bounded memory.
+"""Read a few fields of a large pickle without executing it, in bounded memory.
 
-An object is its state, a state is the few fields that are wanted, all else is one and the same
-nothing. Only texts are kept for later mention. So memory goes with the number of distinct
-texts, not with the pickle's size, and nothing is imported, called, hashed or compared by the
-pickle's own structure, whatever it says.
+An object is reduced to its state, a state to the few wanted fields, and all else to one
+placeholder. Only texts are kept for later references. So memory grows with the number of distinct
+texts, not with the pickle's size, and the pickle's content cannot have anything imported, called,
+hashed or compared.
 
-It is written for speed, since nothing else takes as long in a look at a large checkpoint: the
-frequent opcodes stand in one loop, the frequent rows of opcodes in it are taken at once, and the
-rest is a table. Measured in benchmarks/checkpoints.py. Source of the opcodes: CPython,
-Lib/pickletools.py.
+It is written for speed, because it takes most of the time of a search in a large checkpoint: one
+loop handles the frequent opcodes and frequent sequences of them, and a table handles the rest.
+Measured in benchmarks/checkpoints.py. Source of the opcodes: CPython, Lib/pickletools.py.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from hpctl.checkpoints.files import NotWhole, OpenFile, Unprovable
 
 
 class Other:
-    """A value that is not kept. `recalled`: mentioned again, so nobody knows what it was."""
+    """A value that is not kept. `recalled`: referenced again, so that its content is unknown."""
 
     __slots__ = ("recalled",)
 
@@ -37,7 +36,8 @@ OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
 
 
 class StorageRef(Struct, frozen=True):
-    """Where torch keeps the numbers of a tensor: `count` items of a kind such as LongStorage."""
+    """The place where torch keeps the numbers of a tensor: `count` items of a kind such as
+    LongStorage."""
 
     kind: str
     key: str
@@ -51,15 +51,15 @@ class SavedFields:
         self._fields = fields
 
     def get(self, key: str) -> object:
-        """None, True, False, an integer or a text; else something that is no value. None without
-        it. Raises CannotTell where the pickle mentions a thing that it had before."""
+        """Return None, True, False, an integer or a text; otherwise a placeholder. None where the
+        key is missing. Raises CannotTell where the pickle refers to a value that was not kept."""
         value = self._fields.get(key)
         if value is RECALLED:
             raise Unprovable(f"the pickle mentions what it has elsewhere for {key}")
         return value
 
     def integer(self, key: str) -> int | None:
-        """Return the value for a key, where it is an integer (and no bool)."""
+        """Return the value for a key, where it is an integer (not a bool)."""
         value = self.get(key)
         return value if type(value) is int else None
 
@@ -70,32 +70,34 @@ class SavedFields:
 
 
 class Sink:
-    """Takes the pairs of the wanted dict as they come."""
+    """A receiver of the pairs of the wanted dict as they are read."""
 
     wants_keys = False
     """Whether `note` is called: it takes time for each of millions of entries."""
 
     def note(self, keys: list[object], values: list[object]) -> None:
-        """Take pairs with their keys, of which an object is a dict of its wanted fields."""
+        """Take pairs with their keys; an object in them is a dict of its wanted fields."""
 
     @abstractmethod
     def add(self, values: list[object]) -> None:
-        """The values of some of its pairs: an object's is a dict of its wanted fields."""
+        """Take the values of some pairs; an object is a dict of its wanted fields."""
 
 
 CHUNK = 4 << 20
 _MARGIN = 512
-"""More than any opcode with its argument takes, texts of more than 255 bytes apart."""
+"""More than any opcode with its argument takes, except for texts of more than 255 bytes."""
 _TEXT = 4096
-"""Longer texts are no names of files; they are not kept."""
+"""Longer texts are not names of files; they are not kept."""
 _NEW = b")\x81\x94}\x94("
 """An empty tuple, an object made with it, its state begun: as each object of a pickle begins."""
 _RECENT = 1 << 16
 MOST = 1_000_000
-"""Marks, values on the stack and distinct texts: what no framework writes and memory must hold."""
+"""Marks, values on the stack and distinct texts: more than any framework writes, and a limit for
+memory."""
 LOOK_S = 300.0
 """Seconds of processor time for one pickle: what the .metadata of a checkpoint of ten million
-tensors takes. A thousand bytes may cost as much as a thousand tensors, and files have no end."""
+tensors takes. A thousand bytes may cost as much as a thousand tensors, and a file may be of any
+length."""
 _SIZE = b"\x86\x94\x85\x94R\x94"
 """A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
 
@@ -111,8 +113,8 @@ class PickleReader:
         sink: Callable[[], Sink] = Sink,
         storages: dict[str, StorageRef] | None = None,
     ) -> None:
-        """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`.
-        `storages` takes the storages of all tensors, by their keys."""
+        """`fields` of dicts are kept; `sink` makes the receiver of a dict under `key`. `storages`
+        collects the storages of all tensors, by their keys."""
         self.file, self.key, self.sink, self.fields = file, key, sink, fields
         self.storages = storages
         self.until = time.thread_time() + LOOK_S
@@ -120,9 +122,9 @@ class PickleReader:
         self.buffer, self.position, self.limit = b"", 0, -1
         self.stack: list[object] = []
         self.below: list[list[object]] = []
-        # The memo of a large pickle has a thousand times the entries that are ever asked for
-        # again, and which those are shows too late: it is two rows of numbers, looked through
-        # by bisection, and a dict of what was asked for lately.
+        # The memo of a large pickle has a thousand times the entries that are ever recalled, and
+        # which those are is known too late: it is two arrays of numbers, searched by bisection, and
+        # a dict of recent recalls.
         self.places: array[int] = array("Q")
         self.which: array[int] = array("I")
         self.put: dict[int, int] = {}
@@ -131,8 +133,8 @@ class PickleReader:
         self.numbers: dict[str, int] = {}
 
     def top(self) -> object:
-        """Return the top object. Raises NotWhole for a pickle that is none, CannotTell where it
-        takes longer than LOOK_S, OSError."""
+        """Return the top object. Raises NotWhole for bytes that are not a pickle, CannotTell where
+        it takes longer than LOOK_S, OSError."""
         try:
             return self.run()
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
@@ -148,8 +150,8 @@ class PickleReader:
 
     # fmt: off
     def run(self) -> object:  # noqa: C901, PLR0912 -- one frame: a call for each opcode costs seconds
-        """Return the top object. Raises ValueError, IndexError, KeyError for a pickle that is
-        none."""
+        """Return the top object. Raises ValueError, IndexError, KeyError for bytes that are not a
+        pickle."""
         stack, recent, memoized = self.stack, self.recent, 0
         buffer, position, limit = b"", 0, -1
         while True:
@@ -202,7 +204,8 @@ class PickleReader:
     # fmt: on
 
     def text_number(self, text: str) -> int:
-        """Equal texts are kept once: each rank brings its own copies of the tensors' names."""
+        """Return the number of a text. Equal texts are kept once: each rank has its own copies of
+        the tensors' names."""
         number = self.numbers.get(text)
         if number is None:
             self.bound(len(self.texts))
@@ -211,7 +214,7 @@ class PickleReader:
         return number
 
     def bound(self, held: int) -> None:
-        """Raises ValueError where a pickle would have us hold more than MOST of anything."""
+        """Raise ValueError where a pickle needs more than MOST of anything."""
         if held > MOST:
             raise ValueError(f"more than {MOST:,} of a kind at once")
 
@@ -256,7 +259,7 @@ class PickleReader:
         return bytes(raw)
 
     def skip(self, length: int) -> None:
-        """Pass over an argument that nobody wants, without holding it. Raises ValueError."""
+        """Pass over an argument that is not needed, without holding it. Raises ValueError."""
         ahead = self.position + length - len(self.buffer)
         if ahead <= 0:
             self.position += length
@@ -275,35 +278,35 @@ class PickleReader:
             self.stack.append(self.argument(length).decode("utf-8", "surrogatepass"))
 
     def drop(self, count: int) -> None:
-        """Take `count` values away and leave one of which nothing is known."""
+        """Remove `count` values and leave one placeholder."""
         if len(self.stack) < count:
             raise ValueError("the stack is empty")
         del self.stack[len(self.stack) - count :]
         self.stack.append(OTHER)
 
     def to_mark(self) -> list[object]:
-        """Return what lies above the last mark, which goes with it."""
+        """Remove and return the values above the last mark, and the mark."""
         taken, self.stack = self.stack, self.below.pop()
         return taken
 
     def mark(self) -> None:
-        """Begin a row of values that a later opcode takes together."""
+        """Begin a sequence of values that a later opcode takes together."""
         self.bound(len(self.below))
         self.below.append(self.stack)
         self.stack = []
 
     def collapse_mark(self) -> None:
-        """All above the mark becomes one value of which nothing is known."""
+        """Replace all values above the mark by one placeholder."""
         self.to_mark()
         self.stack.append(OTHER)
 
     def tuple_to_mark(self) -> None:
-        """A tuple: nothing is known of it, unless it names the storage of a tensor."""
+        """Push a tuple: a placeholder, unless it names the storage of a tensor."""
         self.stack, taken = self.below.pop(), self.stack
         self.stack.append(_find_storage(taken))
 
     def persistent(self) -> None:
-        """An object outside of the pickle: a storage of torch."""
+        """Push an object outside of the pickle: a storage of torch."""
         storage = self.stack[-1]
         if not isinstance(storage, StorageRef):
             self.drop(1)
@@ -312,7 +315,7 @@ class PickleReader:
             self.storages[storage.key] = storage
 
     def new_dict(self) -> None:
-        """A dict; under the wanted key one that takes its pairs as they come."""
+        """Push a dict; under the wanted key one that passes its pairs on as they are read."""
         wanted = bool(self.stack) and self.stack[-1] == self.key
         self.stack.append(self.sink() if wanted else {})
 
@@ -330,12 +333,12 @@ class PickleReader:
             target.add(items[1::2])
 
     def memoize(self, place: int, text: str) -> None:
-        """MEMOIZE: places count up."""
+        """Store under the next place (MEMOIZE)."""
         self.places.append(place)
         self.which.append(self.text_number(text))
 
     def put_in(self, place: int) -> None:
-        """PUT: a place of the pickle's own choice, as older protocols have it."""
+        """Store under a place that the pickle chooses (PUT), as older protocols do."""
         self.recent.pop(place, None)
         if isinstance(value := self.stack[-1], str):
             self.bound(len(self.put))
@@ -344,7 +347,7 @@ class PickleReader:
             self.put.pop(place, None)
 
     def recall(self, place: int) -> object:
-        """Return what the memo holds there: a text, or something that is not known any more."""
+        """Push what the memo holds there: a text, or a placeholder of a value that was not kept."""
         at = bisect_left(self.places, place)
         number = self.put.get(place)
         if number is None and at < len(self.places) and self.places[at] == place:
@@ -360,8 +363,7 @@ def _make_push(value: object) -> Callable[[PickleReader], None]:
 
 
 def _make_skip(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
-    """Return an argument whose length stands before it in `length_of` bytes; its value is not
-    kept."""
+    """Return a handler that skips an argument whose length precedes it in `length_of` bytes."""
 
     def run(reader: PickleReader) -> None:
         reader.skip(reader.number(length_of) if length_of else more)
@@ -414,7 +416,7 @@ def _pop_value(reader: PickleReader) -> None:
 
 
 def _make_object(reader: PickleReader) -> None:
-    """An object of some class: a tensor, or perhaps an OrderedDict, whose pairs come next."""
+    """Push an object of some class: a tensor, or perhaps an OrderedDict, whose pairs come next."""
     arguments = reader.stack[-1]
     reader.drop(2)
     reader.stack[-1] = arguments if isinstance(arguments, StorageRef) else {}

@@ -1,21 +1,23 @@
-"""What torch itself writes: zip archives of torch.save, alone or in distributed checkpoints (DCP).
+"""Files that torch itself writes: zip archives of torch.save, single or in distributed checkpoints
+(DCP).
 
-An archive's directory and end record are written last, so that they vouch for all bytes before
-them: every member must lie within the file, in front of the directory, without overlap. That
-says nothing of a byte that the storage lost; with `deep` each member's CRC-32 is compared.
-Format: PKWARE's APPNOTE.TXT, 4.3. The older stream (no zip) is four pickles, a list of keys, and
-the storages of all tensors in the order of their keys, each behind its number of items. The
-pickles say how many items of which type there are, so that the file's size is known to the byte.
-A `.pt`, `.pth` or `.pth.tar` file that records its step or epoch is a checkpoint, and Lightning's
-`.ckpt`, which has `global_step` at the top.
+An archive's directory and end record are written last, so that they prove all bytes before them:
+every member must lie within the file, in front of the directory, without overlap. That does not
+detect a byte that the storage lost; with `deep` each member's CRC-32 is compared. Format: PKWARE's
+APPNOTE.TXT, 4.3. The older stream (no zip) is four pickles, a list of keys, and the storages of all
+tensors in the order of their keys, each behind its number of items. The pickles record how many
+items of which type there are, so that the exact size of the file is known. A `.pt`, `.pth` or
+`.pth.tar` file that records its step or epoch is a checkpoint, and Lightning's `.ckpt`, which has
+`global_step` at the top.
 
 DCP (torchtitan's and Megatron's torch_dist lie on it): `.metadata` is written last, to a temporary
 name, synced and renamed. It is a pickle of one big object, of which only `storage_data` matters:
-for every item which `__R_S.distcp` holds it, from which byte, how many. It is read as it comes, in
-bounded memory. So: each of those files is there and long enough, and where its last item is one of
-torch.save's archives, that archive's end record is in its place. A save over an old checkpoint
-leaves the old `.metadata` in place until it ends, and may have the same sizes; only the time of the
-files tells. Source: torch 2.13, torch/distributed/checkpoint/filesystem.py.
+for every item which `__R_S.distcp` holds it, from which byte, and its length. It is read as a
+stream, in bounded memory. The proof is that each of those files is there and long enough, and where
+its last item is one of torch.save's archives, that archive's end record is in its place. A save
+over an old checkpoint leaves the old `.metadata` in place until it ends, and may have the same
+sizes; only the times of the files show it. Source: torch 2.13,
+torch/distributed/checkpoint/filesystem.py.
 """
 
 from __future__ import annotations
@@ -110,12 +112,12 @@ class Archive(Struct, frozen=True):
         return SavedFields(_with_numbers(top, self._read_number))
 
     def step(self) -> int | None:
-        """Return the step, where the saved object is one integer, a tensor of one, or has it in
+        """Return the step, where the saved object is one integer, a tensor of one, or contains
         it."""
         return self.numbers().step
 
     def numbers(self) -> SavedNumbers:
-        """Return the step, and the number of ranks where the saved object has it in it."""
+        """Return the step, and the number of ranks where the saved object contains it."""
         top = self._read_top(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
             return SavedNumbers(self._read_number(top))
@@ -183,7 +185,7 @@ _MOST_NUMBERS, _DEEPEST = 64, 4
 def _with_numbers(
     fields: dict[str, object], read: Callable[[StorageRef], int | None]
 ) -> dict[str, object]:
-    """Return the fields, with the integer in place of each tensor of one; of the first 64 of
+    """Return the fields, with the integer in place of each tensor of one item, for the first 64 of
     them."""
     found = dict(fields)
     left = [_MOST_NUMBERS]
@@ -205,7 +207,7 @@ def _decode_integer(raw: bytes, kind: str) -> int:
 
 
 class Stream(Struct, frozen=True):
-    """A file in torch.save's older format, whose size is what its storages call for.
+    """A file in torch.save's older format, whose size follows from its storages.
 
     `numbers` are the integers of its tensors of one item, by the keys of their storages.
     """
@@ -310,7 +312,7 @@ def has_end(tail: bytes) -> bool:
 
 
 def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
-    """Offset, size and count of members of the directory, from one or two end records."""
+    """Return offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
         raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
     tail = file.read(start + max(0, length - 98), min(98, length))
@@ -352,7 +354,7 @@ def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[Archiv
 def _read_sizes(
     file: OpenFile, extra: bytes, packed: int, size: int, at: int
 ) -> tuple[int, int, int]:
-    """Sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
+    """Return sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
     if 0xFFFFFFFF not in (packed, size, at):
         return packed, size, at
     here = 0
@@ -386,9 +388,9 @@ _STEPS = (
     "num_steps",
     "num_updates",
 )
-"""Under what names a saved dict records its step, the most telling first."""
+"""The names under which a saved dict records its step, the most specific first."""
 _EPOCHS = ("epoch", "current_epoch")
-"""The same for a program that counts epochs alone."""
+"""The same for a program that counts only epochs."""
 _HOLDERS = (
     "trainer",
     "trainer_state",
@@ -414,13 +416,14 @@ FIELDS = frozenset(
         *("timestamp", "Timestamp", "batch"),
     }
 )
-"""What any format wants to know of a saved object."""
+"""The fields of a saved object that any format reads."""
 
 
 def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
-    """Raise NotWhole where a file is no complete one of torch.save. Three or four reads.
+    """Prove a file of torch.save. Raises NotWhole where it is not complete. Three or four reads.
 
-    When it was last written, in ns since the epoch. `deep` compares the checksums of an archive.
+    Returns when it was last written, in ns since the epoch. `deep` compares the checksums of an
+    archive.
     """
     with open_file(root, name) as file:
         if is_stream(file):
@@ -434,9 +437,11 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
 
 
 def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields:
-    """Return the FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
+    """Return the FIELDS of the saved object, which is never executed. Raises NotWhole (TooLarge),
+    OSError.
 
-    A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
+    Takes a tenth of a second of one core for each MB of its pickle, which does not contain the
+    tensors.
     """
     with open_file(root, name) as file:
         return saved_in(file, limit)
@@ -451,7 +456,7 @@ def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
 
 def find_step(saved: SavedFields) -> int | None:
     """Return the step that a saved dict records, itself or in one of the dicts that often do; where
-    Composer does; else the epoch."""
+    Composer keeps it; otherwise the epoch."""
     holders = [saved, *_find_holders(saved)]
     for names in (_STEPS, _EPOCHS):
         for holder in holders:
@@ -464,7 +469,7 @@ def find_step(saved: SavedFields) -> int | None:
 
 
 class SavedNumbers(Struct, frozen=True):
-    """What a file records of its checkpoint; None where it does not."""
+    """The values that a file records of its checkpoint; None where it does not."""
 
     step: int | None = None
     ranks: int | None = None
@@ -508,7 +513,7 @@ def is_of_one_rank(name: str) -> bool:
 
 
 def claim_file(layout: Listing) -> Claim | None:
-    """Return a file of torch.save whose own content records a step: others may be anything."""
+    """Claim a file of torch.save whose content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
         return None
@@ -521,7 +526,7 @@ def claim_file(layout: Listing) -> Claim | None:
             saved = saved_in(file)
             step = find_step(saved)
     except NotWhole:
-        # Saved over in place, and cut: what was there before is lost, and that must be said.
+        # Saved over in place, and truncated: what was there before is lost, which must be reported.
         if step_in(path.name) is None and not begun:
             return None
         raise
@@ -534,7 +539,7 @@ def claim_file(layout: Listing) -> Claim | None:
 
 
 def claim_lightning(layout: Listing) -> Claim | None:
-    """Return a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
+    """Claim a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":
         return None
@@ -561,10 +566,10 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
 
 def require_resumable(root: Place, name: str) -> None:
-    """Raise NotWhole where Lightning saved the weights alone (`save_weights_only`).
+    """Raise NotWhole where Lightning saved only the weights (`save_weights_only`).
 
-    Its fit() ends with a KeyError on such a one, and a job that is told to resume from it would
-    end so each time. Lightning writes `lr_schedulers` with all else, be it an empty list.
+    Its fit() ends with a KeyError on such a file, and a job that resumes from it would fail each
+    time. Lightning writes `lr_schedulers` in all other cases, even as an empty list.
     """
     saved = read_fields(root, name)
     if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
@@ -572,7 +577,7 @@ def require_resumable(root: Place, name: str) -> None:
 
 
 def reject_unfinished(path: Place) -> None:
-    """Raise NotWhole where NeMo's `-unfinished` marker lies beside a checkpoint.
+    """Raise NotWhole where NeMo's `-unfinished` marker lies next to a checkpoint.
 
     Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
     """
@@ -604,7 +609,7 @@ _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descr
 
 
 class HeldItems(Struct):
-    """What one data file holds: its last item; of all of them the place, if kept."""
+    """The content of one data file: its last item, and the places of all items, if kept."""
 
     offset: int
     length: int
@@ -615,17 +620,17 @@ class HeldItems(Struct):
 
     @property
     def end(self) -> int:
-        """Return how long the file must be."""
+        """Return the least length of the file, in bytes."""
         return self.offset + self.length
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """Offset and length of each item, in the metadata's order."""
+        """Return offset and length of each item, in the metadata's order."""
         pairs = iter(self.places)
         return zip(pairs, pairs, strict=True)
 
 
 class _ItemSink(Sink):
-    """`storage_data` while it is filled."""
+    """The receiver of `storage_data` while it is read."""
 
     def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
         self.name, self.keep, self.wants_keys = name, keep, wants_keys
@@ -633,7 +638,7 @@ class _ItemSink(Sink):
         self.steps: dict[str, tuple[str, int, int]] = {}
 
     def note(self, keys: list[object], values: list[object]) -> None:
-        """Keep where the items are that may hold the step."""
+        """Keep the places of the items that may hold the step."""
         for key, state in zip(keys, values, strict=True):
             name = key.get(_FQN) if isinstance(key, dict) else None
             if not isinstance(name, str) or not isinstance(state, dict):
@@ -673,7 +678,7 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, HeldItems]:
     """Return the data files by name; with `keep` the place of each item in them. Raises NotWhole,
     OSError.
 
-    Never executes anything. Raises CannotTell for what torch does not write.
+    Never executes anything. Raises CannotTell for metadata that torch does not write.
     """
     return _read_items(file, keep=keep, fields=_FIELDS).held
 
@@ -699,7 +704,7 @@ _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
 def claim_dcp(layout: Listing) -> Claim | None:
-    """Return a directory with `.metadata` or data files. The step is the name's: no file has it."""
+    """Claim a directory with `.metadata` or data files. The step is the name's: no file has it."""
     if layout.names is None or not looks_like_dcp(layout.names):
         return None
     path = layout.path
@@ -710,7 +715,7 @@ def claim_dcp(layout: Listing) -> Claim | None:
 
 
 def _dcp_step(directory: Place) -> int | None:
-    """Return the step that one of its items holds; None where none is known to."""
+    """Return the step that one of its items holds; None where none is known."""
     try:
         with open_file(directory, METADATA) as metadata:
             items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
@@ -721,12 +726,12 @@ def _dcp_step(directory: Place) -> int | None:
             if step is not None and step >= 0:
                 return step
     except NotWhole:
-        pass  # the proof says so
+        pass  # the proof reports it
     return None
 
 
 def _rank_of_step(name: str) -> int:
-    """Return the most telling name is first."""
+    """Return the rank of a name: the most specific is first."""
     return _STEP_ITEMS.index(name)
 
 
@@ -762,8 +767,8 @@ def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     archive = held.plain and held.length >= END_BYTES
     if archive:
         file.ahead(needed - END_BYTES, END_BYTES)
-    # No tolerance for clocks that differ: a save that begins a moment after the last one ended is
-    # the same sight, and to call a mixture of two saves whole is the one thing not allowed.
+    # No tolerance for clocks that differ: a save that begins a moment after the last one ended
+    # looks the same, and a mixture of two saves must never count as complete.
     if file.modified_ns > written_ns:
         raise saved_over(file.name, METADATA)
     if not archive:

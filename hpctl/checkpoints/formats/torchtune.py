@@ -1,9 +1,9 @@
-"""torchtune's `epoch_N`: a model in HF's layout, and beside it `recipe_state/recipe_state.pt`.
+"""torchtune's `epoch_N`: a model in HF's layout, and next to it `recipe_state/recipe_state.pt`.
 
-The recipe's state (optimizer, seed, epochs done) is one file for all epochs, which each save writes
-over at its end. So no epoch but the one that it is of can go on, and none while it is written. The
-last epoch has none: that training has ended. What is saved asynchronously is torch DCP's. Source:
-torchtune 0.6.1, torchtune/training/checkpointing/_checkpointer.py.
+The recipe's state (optimizer, seed, epochs done) is one file for all epochs, which each save
+overwrites at its end. So training can continue only from the epoch that it is of, and from none
+while it is written. The last epoch has none: that training has ended. What is saved asynchronously
+is torch DCP's. Source: torchtune 0.6.1, torchtune/training/checkpointing/_checkpointer.py.
 """
 
 import re
@@ -33,7 +33,7 @@ _OTHERS = re.compile(
 
 
 def claim(layout: Listing) -> Claim | None:
-    """Return a directory of that name with torchtune's model files. The step is the epoch."""
+    """Claim a directory of that name with torchtune's model files. The step is the epoch."""
     match, path = _NAME.fullmatch(layout.path.name), layout.path
     if match is None or layout.names is None:
         return None

@@ -1,8 +1,8 @@
 """A file that is one zstd frame, followed by the lengths of its blocks: nothing is decompressed.
 
-A zstd frame does not say how long it is, but each of its blocks does. So a cut, and bytes behind
-the end, are found by reading three bytes for each block of at most 128 KiB. Damage within a block
-is not. Source: RFC 8878, section 3.1.1.
+A zstd frame does not record its length, but each of its blocks does. So a truncation, and bytes
+behind the end, are found by reading three bytes for each block of at most 128 KiB. Damage within a
+block is not found. Source: RFC 8878, section 3.1.1.
 """
 
 from hpctl.checkpoints.files import NotWhole, OpenFile
@@ -44,7 +44,7 @@ def follow_blocks(file: OpenFile, most: int) -> int:
 
 
 def _header_bytes(descriptor: int) -> int:
-    """Bytes of the frame's header behind its descriptor."""
+    """Return the number of bytes of the frame's header behind its descriptor."""
     single = bool(descriptor & _SINGLE_SEGMENT)
     window = 0 if single else 1
     content = _CONTENT_SIZE_BYTES[descriptor >> 6] or (1 if single else 0)
