@@ -351,7 +351,7 @@ class _Proof(Struct, frozen=True):
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
 
     def _was_so_before(self, expected: int) -> bool:
-        """Return whether the set before has as few files, of a run of as many ranks."""
+        """Return whether the set before is of a run of `expected` ranks, too."""
         if self.older is None:
             return False
         recorded = read_content(self.older.files[0].path, deep=False).ranks

@@ -6,17 +6,17 @@
         with open(save.path("state.json"), "w") as file:
             json.dump(state, file)
 
-Copy it beside the program (`hpctl checkpoint helper > hpctl_checkpoint.py`). It takes Python 3.8 or
-later and nothing but the standard library; hpctl itself writes its manifests with it.
+Copy it next to the program (`hpctl checkpoint helper > hpctl_checkpoint.py`). It takes Python 3.8
+or later and only the standard library; hpctl itself writes its manifests with it.
 
 Each file that `save.path()` named is synced when the block ends, then listed in `manifest.json`
 with its size and SHA-256; last, the directory gets its final name. Killed at any point, a save
 leaves a directory with `.tmp` in its name, which hpctl passes over. docs/checkpoints.md has the
 format.
 
-Where several ranks save, each calls `saving()` for the same step, with file names of its own. A
-rank's files are described in a part beside them; rank 0 waits for all parts and finishes. Parts of
-another start of the same job are never taken: its name is in the directory's.
+Where several ranks save, each calls `saving()` for the same step, with its own file names. A rank's
+files are described in a part next to them; rank 0 waits for all parts and finishes. Parts of
+another start of the same job are never used: the name of the start is in the directory's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ NAME = "manifest.json"
 FORMAT = "hpctl-checkpoint"
 VERSION = 1
 MARKS = ".hpctl-marks"
-"""Where `hpctl resume` and `hpctl checkpoint mark` say which checkpoints are passed over."""
+"""The directory where `hpctl resume` and `hpctl checkpoint mark` record which checkpoints are
+passed over."""
 WAIT_S = 600.0
 """How long rank 0 waits for the other ranks' parts."""
 
@@ -58,7 +59,7 @@ _START = (
     "TORCHELASTIC_RESTART_COUNT",
     "PMIX_NAMESPACE",
 )
-"""What tells one start of a job's ranks from every other, alike for all of them."""
+"""The id of one start of a job's ranks, the same for all of them."""
 
 Name = Union[str, "os.PathLike[str]"]
 
@@ -76,12 +77,13 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
 ) -> Iterator[Save]:
     """Save the checkpoint of `step` below `directory` (else HPCTL_CHECKPOINT_DIR).
 
-    `rank` of `ranks` are those that save, as the launcher says where they are left out: give
-    `ranks=1` where rank 0 alone saves. `attempt` tells this start of the ranks from every other;
-    it is needed where several save outside of Slurm. `meta` are strings of your own.
+    `rank` of `ranks` are those that save, by default as the launcher sets them: pass `ranks=1`
+    where only rank 0 saves. `attempt` identifies this start of the ranks; it is needed where
+    several save outside of Slurm. `meta` are your own strings.
 
-    When the block ends in rank 0, the checkpoint is on stable storage. Where it raises, nothing is.
-    Raises OSError, ValueError for names that cannot be in a checkpoint, TimeoutError.
+    When the block ends in rank 0, the checkpoint is on stable storage. Where it raises, no
+    checkpoint is published. Raises OSError, ValueError for names that cannot be in a checkpoint,
+    TimeoutError.
     """
     where = directory or os.environ.get("HPCTL_CHECKPOINT_DIR")
     if not where:
@@ -100,7 +102,7 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
 
 
 class Save:
-    """One rank's share in a checkpoint that is being saved; `final` is where it will lie."""
+    """One rank's share in a checkpoint that is being saved; `final` is its later place."""
 
     def __init__(self, final: Path, rank: int, ranks: int, attempt: str) -> None:
         if not 0 <= rank < ranks:
@@ -114,7 +116,7 @@ class Save:
             self._find_part(rank).unlink()
 
     def path(self, name: Name) -> Path:
-        """Return where to write `name`, a file or a directory of files of this rank alone."""
+        """Return where to write `name`, a file or a directory of files of only this rank."""
         inside = PurePosixPath(name)
         first = inside.parts[0] if inside.parts else ""
         if inside.is_absolute() or ".." in inside.parts or first in ("", NAME):
@@ -170,7 +172,8 @@ class Save:
         return self.temporary / f".part-{rank:05d}.json"
 
     def _gather_entries(self, step: int, wait_s: float) -> list[dict[str, Any]]:
-        """Return the files of all ranks, once each has said that its own are on stable storage."""
+        """Return the files of all ranks, once each rank has reported that its own are on stable
+        storage."""
         end = time.monotonic() + wait_s
         files: dict[str, dict[str, Any]] = {}
         for rank in range(self._ranks):
@@ -193,11 +196,11 @@ class Save:
 def publish(temporary: Path, final: Path) -> bool:
     """Give a finished checkpoint its final name; False where a whole one is there already.
 
-    A damaged one is moved aside, never deleted: it may be all that somebody has. So is one that a
-    run has saved from which the job went back. Raises OSError.
+    A damaged one is renamed, never deleted: it may be the only copy. So is one that a run has saved
+    from which the job went back. Raises OSError.
     """
     for _ in range(2):
-        # rename(2) refuses a directory that is not empty: of two attempts one wins, whole.
+        # rename(2) refuses a directory that is not empty: of two attempts exactly one wins.
         try:
             temporary.rename(final)
         except OSError as error:
@@ -247,10 +250,10 @@ def checksum(document: Mapping[str, Any]) -> str:
 
 
 def write(path: Path, raw: bytes) -> None:
-    """Write a small file whole or not at all, and sync it and its directory.
+    """Write a small file completely or not at all, and sync it and its directory.
 
-    A reader may look at any instant, and an in-place writer has no rename of the directory to
-    hide behind.
+    A reader may read at any time, and an in-place writer does not end with a rename of the
+    directory.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("wb") as file:
@@ -294,7 +297,8 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _launched_as() -> tuple[int, int]:
-    """This process's rank and how many there are, as its launcher says; alone without one."""
+    """Return this process's rank and the number of ranks, as its launcher sets them; a single rank
+    without a launcher."""
     for rank, ranks in _RANKS:
         with contextlib.suppress(KeyError, ValueError):
             return int(os.environ[rank]), int(os.environ[ranks])

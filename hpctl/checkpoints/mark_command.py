@@ -1,4 +1,4 @@
-"""`hpctl checkpoint mark`: have a checkpoint passed over, or take that back."""
+"""`hpctl checkpoint mark`: exclude a checkpoint from searches, or undo that."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hpctl.toolkit.declared_view import JsonOnly, Layout, Line
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
 MOST_NAMED = 8
-"""Steps that an error names."""
+"""The most steps that an error names."""
 
 
 class MarkedView(Struct, frozen=True):
-    """What `hpctl checkpoint mark` did. `checkpoints`: those that the mark names."""
+    """The result of `hpctl checkpoint mark`. `checkpoints`: those that the mark names."""
 
     place: str
     step: int
@@ -104,7 +104,7 @@ def mark(
 
 
 def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
-    """Write a mark. Raises HpctlError where the directory does not take it."""
+    """Write a mark. Raises HpctlError where it cannot be written to the directory."""
     try:
         return write_mark(directory, made)
     except OSError as error:
@@ -115,7 +115,7 @@ def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
 
 
 def name_steps(rows: Sequence[CompleteCheckpoint | PassedOver]) -> str:
-    """Say which steps there are, for an error's hint."""
+    """Return which steps there are, for an error's hint."""
     whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step is not None]
     usable = list(dict.fromkeys(str(row.step) for row in whole if row.mark is None))
     marked = list(dict.fromkeys(str(row.step) for row in whole if row.mark is not None))

@@ -2,14 +2,13 @@
 
 A mark is a small JSON file in `.hpctl-marks` of a checkpoint directory, written by the owner of the
 job. It names a range of steps, and it is bound to a time: what is saved later under the same step
-is another checkpoint. A mark of a job that goes back holds for what was written before the next
-start of the job, for the run that it ends may save while it ends; any other holds for what was
-written before the mark. The time of both is that which the file system gives files. Of several
-marks the newest that covers a checkpoint decides, and a clean mark takes earlier ones back.
-Nothing is deleted.
+is another checkpoint. A mark of a job that goes back applies to what was written before the next
+start of the job, because the run that it ends may save while it ends; any other applies to what was
+written before the mark. Both times are file times of the file system. Of several marks the newest
+that covers a checkpoint decides, and a clean mark takes earlier ones back. Nothing is deleted.
 
-What is written by somebody else, damaged or too large is no mark: that is said, and the search goes
-on without it.
+A file of another owner, damaged or too large is not a mark: this is reported, and the search
+continues without it.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from hpctl.toolkit.bounds import make_printable
 MOST_MARKS = 1000
 """Marks of one directory that are read, the newest by name."""
 MOST_BYTES = 16 << 10
-"""Of one mark."""
+"""Bytes of one mark."""
 MOST_TEXT = 500
 """Characters of a mark's reason, and of its writer's name, that are shown."""
 _SKIP = re.compile(r"\d{1,18}:\d{1,18}")
 
 
 class CheckpointMark(Struct, frozen=True, omit_defaults=True):
-    """What one file says. `first` and `last` are steps, both included; without `last` all later
-    ones are meant. `until_start`: what is written before the job's next start is meant, too.
+    """The content of one file. `first` and `last` are steps, both included; without `last` all
+    later ones are meant. `until_start`: what is written before the job's next start is meant, too.
     `since_ns`: only what was written from then on. `skip`: the batches that a run leaves out after
-    going back, `20:22`; "" for none, None where the mark says nothing of it."""
+    going back, `20:22`; "" for none, None where the mark does not give them."""
 
     poisoned: bool
     first: int
@@ -57,14 +56,14 @@ class CheckpointMark(Struct, frozen=True, omit_defaults=True):
 
 
 class PlacedMark(Struct, frozen=True):
-    """A mark, the file it is in, and the time in ns up to which it holds; None: no end yet."""
+    """A mark, the file it is in, and the time in ns up to which it applies; None: no end yet."""
 
     mark: CheckpointMark
     path: str
     until_ns: int | None
 
     def covers(self, step: int, written_ns: int) -> bool:
-        """Return whether a checkpoint of this step, written then, is meant."""
+        """Return whether the mark applies to a checkpoint of this step, written then."""
         since_ns = self.mark.since_ns
         if not self.names(step) or (since_ns is not None and written_ns < since_ns):
             return False
@@ -77,7 +76,7 @@ class PlacedMark(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`marked as poisoned by alice, 2026-11-28 06:41 UTC: loss is NaN`."""
+        """Return `marked as poisoned by alice, 2026-11-28 06:41 UTC: loss is NaN`."""
         why = f": {self.mark.why}" if self.mark.why else ""
         at = f"{self.mark.at:%Y-%m-%d %H:%M} UTC"
         return f"marked as poisoned by {self.mark.by}, {at}{why}"
@@ -112,7 +111,7 @@ NO_MARKS = Marks()
 
 
 def read_marks(directories: Iterable[Place]) -> Marks:
-    """Return the marks in directories; objects have none. Raises nothing: a mark that cannot be
+    """Return the marks in directories; objects have none. Does not raise: a mark that cannot be
     read has no effect."""
     found: list[tuple[int, PlacedMark]] = []
     flaws: list[str] = []
@@ -150,8 +149,8 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
 
 
 def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
-    """Return whose marks count, and their names in order. Raises OSError, and what says why none
-    do."""
+    """Return whose marks count, and their names in order. Raises OSError, and an error with the
+    reason where none do."""
     place = directory / MARKS
     status = os.lstat(place)
     owners = _trusted_owners(directory)
@@ -163,7 +162,7 @@ def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
 
 
 class _NoMarkError(Exception):
-    """Why a file is no mark."""
+    """The error of a file that is not a mark."""
 
 
 def _describe_error(error: Exception) -> str:
@@ -172,8 +171,8 @@ def _describe_error(error: Exception) -> str:
 
 
 def _trusted_owners(directory: Path) -> set[int]:
-    """Return whose marks count: as for checkpoints, the user's own, root's and the directory's
-    owner's."""
+    """Return the owners whose marks count: as for checkpoints, the user's own, root's and the
+    directory's owner's."""
     return {0, os.geteuid(), directory.stat().st_uid}
 
 
@@ -187,8 +186,8 @@ def _mark_names(place: Path) -> Iterator[str]:
 
 
 def _read_mark(path: Path, owners: set[int]) -> tuple[int, CheckpointMark]:
-    """One file: when it was written, and what it says. Raises OSError, MsgspecError and what says
-    why it is no mark."""
+    """Return when a mark was written, and its content. Raises OSError, MsgspecError and
+    _NoMarkError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -206,7 +205,7 @@ def _read_mark(path: Path, owners: set[int]) -> tuple[int, CheckpointMark]:
 
 
 def write_mark(directory: Path, mark: CheckpointMark) -> Path:
-    """Write a mark, whole or not at all, and return its file. Raises OSError.
+    """Write a mark, completely or not at all, and return its file. Raises OSError.
 
     Root may write for a user, who can replace each directory at any time: the one that was checked
     is the one that is written to.
@@ -244,9 +243,9 @@ def _open_marks(place: Path, directory: Path) -> int:
 
 
 def written_ns(path: Place, format_name: str, step: int | None) -> int:
-    """Return when a checkpoint was written, in ns: by then half of its bytes were.
+    """Return when a checkpoint was written, in ns: the time by which half of its bytes were.
 
-    Neither a file that is added later changes that, nor one that a save over it leaves. Raises
+    A file that is added later does not change this time, nor one that a save over it leaves. Raises
     OSError.
     """
     return weigh_times(_sizes_and_times(path, format_name, step))

@@ -1,6 +1,6 @@
 """Patterns of the names of checkpoint files: `ckpt_{step}.pt`, `step_{step}/rank*.bin`.
 
-A pattern is a glob below the checkpoint directory; `{step}` stands for the number of the step.
+A pattern is a glob below the checkpoint directory; `{step}` is the number of the step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ STEP = "{step}"
 _TOKENS = re.compile(r"(\{step\}|\*+|\?|\[[^\]/]+\])")
 _LONGEST = 200
 _MOST_STARS = 3
-"""In one name. A match takes time by the power of their number, and both sides are a user's."""
+"""The most wildcards in one name. The time of a match grows with the power of their number, and
+both pattern and names are a user's."""
 _STEP_DIGITS = re.compile(r"((?:step|iter|iteration|checkpoint|ckpt|epoch)[-_=]?)\d{1,18}(?!\d)")
 _TRAILING_DIGITS = re.compile(r"(?<!\d)\d{1,18}(?=(\.\w+)*$)")
 _RANK_DIGITS = re.compile(r"(?<![a-z])(rank[-_=]?)\d+", re.IGNORECASE)
@@ -32,7 +33,7 @@ class FilePattern(Struct, frozen=True):
 
     @property
     def has_step(self) -> bool:
-        """Return whether the names say the step."""
+        """Return whether the names contain the step."""
         return STEP in self.text
 
     @property
@@ -42,7 +43,7 @@ class FilePattern(Struct, frozen=True):
 
 
 def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
-    """Return the patterns. Raises HpctlError, with a hint, for a text that is none."""
+    """Return the patterns. Raises HpctlError, with a hint, for a text that is not a pattern."""
     return tuple(_parse_pattern(text) for text in dict.fromkeys(texts))
 
 
@@ -75,7 +76,7 @@ def _compile_component(component: str) -> re.Pattern[str]:
     made = []
     for word in _TOKENS.split(component):
         if word == STEP:
-            # The whole number: a `*` beside it takes none of its digits.
+            # The whole number: an adjacent `*` matches none of its digits.
             made.append(r"(?<!\d)(?P<step>\d{1,18})(?!\d)")
         elif word.startswith("*"):
             made.append("(.*)")

@@ -35,7 +35,8 @@ def open_objects(
     region: str | None = None,
     endpoint_url: str | None = None,
 ) -> Remote:
-    """`s3://bucket/prefix` as a place of checkpoints. Nothing is asked yet. Raises HpctlError."""
+    """Return `s3://bucket/prefix` as a place of checkpoints. Makes no request yet. Raises
+    HpctlError."""
     from hpctl.checkpoints.files import Remote
     from hpctl.sagemaker.objects import S3Bucket
 

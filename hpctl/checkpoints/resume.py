@@ -1,13 +1,14 @@
 """Where a start resumes: the newest whole checkpoint, looked up at each start.
 
 `look_up` is the one look-up: it searches the job's directory, its tiers and the nodes' own fast
-saves. `hpctl checkpoint last` prints its answer, and the batch script's preamble asks that command.
+saves. `hpctl checkpoint last` prints its answer, and the batch script's preamble runs that command.
 `find_resume_point` adds the rule of a start: wait for a directory that cannot be read, and refuse
-to begin anew over checkpoints that are damaged. `hpctl run` calls it for each step, the launcher
-inside a step for each generation of ranks (`find_generation_start`), and ranks that restart within
-their processes run this module: `python -m hpctl.checkpoints.resume GENERATION empty|resumed`.
+to start from the beginning over damaged checkpoints. `hpctl run` calls it for each step, the
+launcher inside a step for each generation of ranks (`find_generation_start`), and ranks that
+restart within their processes run this module: `python -m hpctl.checkpoints.resume GENERATION
+empty|resumed`.
 
-Cheap to import: the readers of checkpoints are not.
+The module is cheap to import: it imports the readers of checkpoints on demand.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
 
 PAUSES_S = (2.0, 5.0, 10.0)
-"""Between looks while a checkpoint directory cannot be read, 17 s in all."""
+"""Seconds between attempts while a checkpoint directory cannot be read, 17 s in all."""
 
 
 class ResumePlaces(Struct, frozen=True):
-    """Where one job's checkpoints may be. `nodes` is how many run: of several, none can use what
-    lies on another's own disk. `fast`: the job's own saves on its nodes. `files`: the patterns of
+    """The places where one job's checkpoints may be. `nodes` is how many run: of several, none can
+    read another's own disk. `fast`: the job's own saves on its nodes. `files`: the patterns of
     files that no format recognizes."""
 
     directory: Path
@@ -50,15 +51,15 @@ class ResumePlaces(Struct, frozen=True):
 
     @property
     def is_one_directory(self) -> bool:
-        """Return whether there is nothing to look at but the directory."""
+        """Return whether the directory is the only place."""
         return not self.tiers and self.fast is None
 
 
 def resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlaces | None:
     """Return the places that `hpctl sbatch` exports; None for a job without a directory.
 
-    `nodes`: 0 for those of the job. Raises HpctlError where HPCTL_TIERS is something else: a newer
-    checkpoint may be in a place that it was to name.
+    `nodes`: 0 for those of the job. Raises HpctlError where HPCTL_TIERS is not a list of places: a
+    newer checkpoint may be in a place that it should name.
     """
     directory = environment.get("HPCTL_CHECKPOINT_DIR", "")
     if not directory:
@@ -102,7 +103,7 @@ def count_tasks(environment: Mapping[str, str]) -> int:
 
 def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
     """Return the job's fast saves; None where it has none, or where they cannot be read: the log
-    says why, and the start uses the other places."""
+    gives the reason, and the start uses the other places."""
     from hpctl.checkpoints.fast.spec import ENVIRONMENT
 
     if not environment.get(ENVIRONMENT):
@@ -133,7 +134,7 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     nodes, which are gathered where they are newer. `open_place`, `bring`, `nodes`, `deep` and
     `world_size` are as for `search.tiers_of` and `search.last_complete`, `declared` are the
     patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
-    HpctlError for a text that is no pattern.
+    HpctlError for a text that is not a pattern.
     """
     from hpctl.checkpoints.search import last_complete, tiers_of
 
@@ -156,21 +157,22 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
 
 
 class ResumePoint(Struct, frozen=True):
-    """What the checkpoint directory held at one time. `judged` is false where that is unknown."""
+    """The state of the checkpoint directory at one time. `judged` is false where that is
+    unknown."""
 
     path: str | None = None
     step: int | None = None
     judged: bool = True
     unknown: str = ""
-    """What is there instead, in no known format."""
+    """Files that are there instead, in no known format."""
     unproven: str = ""
-    """What nothing proves of its files."""
+    """The part of its files that nothing proves."""
     skip: str = ""
     """The batches that a run leaves out after going back, `20:22`."""
 
 
 class NothingWhole(HpctlError):
-    """There are checkpoints and none is complete, or they cannot be read: never a fresh start."""
+    """An error of checkpoints of which none is complete or readable: never a fresh start."""
 
 
 def find_resume_point(
@@ -181,10 +183,10 @@ def find_resume_point(
 ) -> ResumePoint:
     """Return where to resume; a ResumePoint without a path is a first start. Raises NothingWhole.
 
-    A run is never begun anew over checkpoints that are damaged or cannot be read; places that
-    cannot be read are tried for 17 s. `was_empty`: the run began with nothing, so that whatever
-    lies there now was written by it: if none of that is whole, the beginning is the right place to
-    start from. A checkpoint in S3 is brought into the directory.
+    A run never starts from the beginning over checkpoints that are damaged or cannot be read;
+    places that cannot be read are tried for 17 s. `was_empty`: the run began with nothing, so that
+    it wrote all that is there now: if none of that is complete, the run starts from the beginning.
+    A checkpoint in S3 is copied into the directory.
     """
     if places is None:
         return ResumePoint(judged=False)
@@ -222,8 +224,8 @@ def _look_in(places: ResumePlaces) -> Search:
 
 
 def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
-    """Return what is there now. A directory that cannot be read is not judged, never "none".
-    `files` are the patterns of --checkpoint-files."""
+    """Return the newest checkpoint now. A directory that cannot be read is not judged, never
+    "none". `files` are the patterns of --checkpoint-files."""
     from hpctl.checkpoints.search import last_complete
 
     if directory is None:
@@ -237,8 +239,8 @@ def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> Resu
 def find_compared_point(
     resume: ResumePoint, directory: Path | None, files: Sequence[str] = ()
 ) -> ResumePoint:
-    """Return what a step's own saves are compared with: its resume point, or, where that lies in
-    another tier, what is in its directory."""
+    """Return the point with which a step's own saves are compared: its resume point, or, where that
+    lies in another tier, what is in its directory."""
     if resume.path is None or directory is None or Path(resume.path).parent == directory:
         return resume
     return find_newest_point(directory, files)

@@ -1,4 +1,4 @@
-"""What happened to a job before, as records that outlive a requeue."""
+"""The history of a job, as records that outlive a requeue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.trouble import Trouble
 
 HISTORIES = ".hpctl"
-"""Where they are in a checkpoint directory."""
+"""The directory of the records in a checkpoint directory."""
 
 
 MOST_SAVES = 8
-"""That are kept of one attempt: a file that grows with every checkpoint would have no end."""
+"""Saves that are kept of one attempt: a file that grows with every checkpoint would have no
+limit."""
 
 
 LARGEST = 16 << 20
@@ -23,7 +24,7 @@ LARGEST = 16 << 20
 
 
 class AttemptStarted(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
-    """A step was launched. `restart` is Slurm's restart count, `attempt` counts all steps."""
+    """The launch of a step. `restart` is Slurm's restart count, `attempt` counts all steps."""
 
     attempt: int
     restart: int
@@ -34,7 +35,7 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="started", omit_defaults=T
 
 
 class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
-    """A trouble was answered."""
+    """An action on a trouble."""
 
     attempt: int
     trouble: Trouble
@@ -43,7 +44,7 @@ class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=T
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
-    """An attempt ended: with which code, and why in one sentence."""
+    """The end of an attempt: its exit code, and the reason in one sentence."""
 
     attempt: int
     at: datetime
@@ -52,7 +53,8 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True)
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=True):
-    """What saving a checkpoint took, by the program. Of each attempt the first few are kept."""
+    """The cost of saving a checkpoint, as the program reports it. Of each attempt the first few are
+    kept."""
 
     attempt: int
     at: datetime
@@ -66,7 +68,7 @@ _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def read_records(raw: bytes) -> Iterable[Record]:
-    """Return the records of a file's bytes; lines that are none are passed over."""
+    """Return the records in a file's bytes; other lines are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:
             yield _DECODER.decode(line)

@@ -29,7 +29,7 @@ DAY_S = 86400.0
 PRIOR_FAILURES = 1
 PRIOR_NODE_DAYS = PRIOR_FAILURES / (6.50 / 1000)
 FEW = 5
-"""Below so many failures the published rate still matters, and the answer says so."""
+"""Below so many failures the published rate still matters, and the answer notes it."""
 
 
 class FailureRate(Struct, frozen=True):
@@ -79,14 +79,14 @@ def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: 
 
 
 def find_median(values: Iterable[float]) -> float | None:
-    """Return the middle one, None of none."""
+    """Return the median; None for no values."""
     found = list(values)
     return statistics.median(found) if found else None
 
 
 NEWEST = 8
 MAX_FILES = 100_000
-"""Of one checkpoint, that are asked for their time."""
+"""The most files of one checkpoint whose times are read."""
 
 
 class MeasuredSave(Struct, frozen=True):
@@ -105,14 +105,14 @@ class MeasuredSaves(Struct, frozen=True):
     formats: tuple[str, ...]
     saves: tuple[MeasuredSave, ...]
     reported_s: tuple[float, ...] = ()
-    """What saves of runs in this directory took, as the program reported to `hpctl run`."""
+    """The cost of saves of runs in this directory, as the program reported it to `hpctl run`."""
 
     @property
     def save_s(self) -> float | None:
         """Return a save's usual length: at least this, for the first file took time before its end,
         too.
 
-        None where each checkpoint is a single file, whose times say nothing.
+        None where each checkpoint is a single file, whose times do not show it.
         """
         return find_median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
 
@@ -131,7 +131,7 @@ class MeasuredSaves(Struct, frozen=True):
         )
 
     def _pair_saves(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
-        # The order is the steps'; a run that went back to an old checkpoint is no distance.
+        # The order is the steps'; a run that went back to an old checkpoint gives no distance.
         return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
 
 
@@ -163,7 +163,8 @@ _LARGEST_HISTORY = 64 << 20
 
 
 def _read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
-    """From the histories that `hpctl run` keeps beside the checkpoints; the newest last."""
+    """Read the costs from the histories that `hpctl run` keeps next to the checkpoints; the newest
+    last."""
     saves: list[CheckpointSaved] = []
     for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
         with contextlib.suppress(OSError, NotWhole):
@@ -177,7 +178,7 @@ def _read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
 
 
 def _read_save_times(path: Path, step: int | None) -> MeasuredSave | None:
-    """None where the checkpoint is being removed."""
+    """Read the times of a checkpoint's files. None where it is being removed."""
     found: list[int] = []
     try:
         if not path.is_dir():

@@ -1,8 +1,8 @@
 """The newest whole checkpoint under a directory, chosen by what the files prove.
 
-Never by a name, a modification time or a `latest` pointer: each of those can be newer than the
-data. A framework is one `Format` in FORMATS: how to recognize one of its checkpoint directories
-and read its step, and how to prove that it is whole.
+A name, a modification time or a `latest` pointer never decides: each of those can be newer than the
+data. A framework is one `Format` in FORMATS: how to recognize one of its checkpoint directories and
+read its step, and how to prove that it is whole.
 """
 
 import contextlib
@@ -50,14 +50,14 @@ from hpctl.checkpoints.marks import NO_MARKS, Marks, PlacedMark, read_marks, wri
 from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
 
 MAX_ENTRIES = 100_000
-"""Entries of the directory that are looked at. More is an error, not a smaller answer."""
+"""Limit of the entries of the directory. More is an error, not a smaller answer."""
 
 _NOT_CHECKPOINTS = re.compile(
     r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|recipe_state|.*tfevents.*"
     r"|.*\.(log|out|err|txt|jsonl|symlink)",
     re.DOTALL,
 )
-"""Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
+"""Names of files that lie next to checkpoints: a first start must not be warned of its own log."""
 
 
 class CompleteCheckpoint(Struct, frozen=True):
@@ -69,19 +69,19 @@ class CompleteCheckpoint(Struct, frozen=True):
     format: str
     deep: bool
     origin: Place | None = None
-    """Where it was fetched from."""
+    """The place that it was fetched from."""
     unproven: str = ""
-    """What nothing proves of files that were declared, for a person."""
+    """The part of declared files that nothing proves, for a person."""
     mark: PlacedMark | None = None
-    """By which no run resumes from it."""
+    """The mark by which no run resumes from it."""
 
 
 class PassedOver(Struct, frozen=True):
     """A directory that was not chosen. `unreadable`: it may be whole, but the storage failed, or
     a file is larger than hpctl reads.
 
-    `claimed` is false for one that nothing marks as a finished checkpoint: still being written,
-    or something else altogether. `format` is None where none was recognised; `holds` then says
+    `claimed` is false for a directory that nothing marks as a finished checkpoint: still being
+    written, or of another kind. `format` is None where none was recognised; `holds` then describes
     what is there, `11 files`: it may be a checkpoint in the program's own format.
     """
 
@@ -92,13 +92,13 @@ class PassedOver(Struct, frozen=True):
     format: str | None = None
     holds: str = ""
     patterns: tuple[str, ...] = ()
-    """What --checkpoint-files could be given for what it holds."""
+    """Patterns for --checkpoint-files that match its files."""
     mark: PlacedMark | None = None
-    """By which it is passed over."""
+    """The mark by which it is passed over."""
 
 
 class CheckpointCandidate(Struct, frozen=True):
-    """Something of a known format that says of itself which step it is."""
+    """A directory or file of a known format that names its step."""
 
     path: Place
     format: str
@@ -108,7 +108,9 @@ class CheckpointCandidate(Struct, frozen=True):
 def _claim_manifest(layout: Listing) -> Claim | Defect | None:
     document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
     if document is None or isinstance(document, manifest.ForeignManifest):
-        return None  # many a tool has a file of that name: another format may know the directory
+        return (
+            None  # many tools have a file of that name: another format may recognize the directory
+        )
     if isinstance(document, Defect):
         return document
     whole = document
@@ -147,8 +149,8 @@ DECLARED = "declared"
 def survey_place(
     place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
 ) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
-    """Return what claims to be a checkpoint among the immediate children, newest step first, and
-    the others. Raises OSError where the place itself cannot be read: that is never "nothing".
+    """Return the candidates among the immediate children, newest step first, and the others. Raises
+    OSError where the place itself cannot be read: that is never "nothing".
 
     The place may also be one of NVRx's local checkpoints itself, or hold several. `declared` are
     patterns of files below it that no format recognizes; they count in a directory, not in S3.
@@ -179,7 +181,8 @@ def survey_place(
     if others and not candidates and not any(each.claimed for each in passed):
         unknown = _describe_unknown(place, len(others))
         passed.append(replace(unknown, patterns=suggest_patterns(others)))
-    # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
+    # Of two with one step any complete one is right, but the choice must not depend on the scan's
+    # order.
     candidates.sort(key=_newest_first, reverse=True)
     return candidates, passed
 
@@ -195,18 +198,19 @@ def _declared_sets(
 
 
 def _with_patterns(passed: list[PassedOver]) -> list[PassedOver]:
-    """Return each directory that no format recognizes, with the pattern of their names."""
+    """Add to each directory that no format recognizes the pattern of its names."""
     patterns = suggest_patterns(each.path.name for each in passed if each.holds)
     return [replace(each, patterns=patterns) if each.holds else each for each in passed]
 
 
 def is_beside_checkpoints(name: str) -> bool:
-    """Return whether it is what a program keeps beside its checkpoints, by its name: a log, say."""
+    """Return whether a file, by its name, is one that a program keeps next to its checkpoints, such
+    as a log."""
     return _NOT_CHECKPOINTS.fullmatch(name) is not None
 
 
 def has_temporary_name(name: str) -> bool:
-    """Return whether its writer still means to rename it."""
+    """Return whether its writer will still rename it."""
     return TEMPORARY in name or orbax.TEMPORARY in name
 
 
@@ -227,8 +231,8 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-            # NFS says so for a name that was replaced under our feet, S3 for an object; the
-            # next look at that name finds its successor.
+            # NFS answers so for a name that was replaced meanwhile, S3 for an object; the next
+            # search of that name finds its successor.
             return _claim_listing(path.fresh() if isinstance(path, Remote) else path, world_size)
     except OSError as error:
         return PassedOver(path, storage_error(error), unreadable=True)
@@ -239,7 +243,7 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
 def prove_candidate(
     candidate: CheckpointCandidate, *, deep: bool
 ) -> CompleteCheckpoint | PassedOver:
-    """Put a claim to the proof."""
+    """Prove the claim of a candidate."""
     path, name, claim = candidate.path, candidate.format, candidate.claim
     try:
         try:
@@ -247,7 +251,7 @@ def prove_candidate(
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-            # Replaced under our feet: what it claims now is another matter, too.
+            # Replaced meanwhile: what it claims now may differ, too.
             again = claim_place(
                 path.fresh() if isinstance(path, Remote) else path, claim.world_size
             )
@@ -267,7 +271,7 @@ def prove_candidate(
 
 
 def storage_error(error: OSError) -> str:
-    """Return an error of the storage, for a person."""
+    """Return the text of an error of the storage, for a person."""
     what = error.strerror or error
     if error.errno == errno.ESTALE:
         what = f"{what}: replaced or removed by another node; not whole as far as can be seen"
@@ -307,7 +311,7 @@ def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate |
 
 
 def _describe_unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
-    """Return what no format recognizes: still being written, the program's own, or others'."""
+    """Describe what no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
         count, one, many = (files, "file", "files")
@@ -327,19 +331,20 @@ def _reject_place(path: Place, defect: NotWhole, name: str | None) -> PassedOver
 
 
 def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
-    """Return a `best` of the same step may have less in it than the one beside it."""
+    """Return the sort key, newest first. A `best` of the same step may contain less than the one
+    next to it."""
     step, name = candidate.claim.step, candidate.path.name
     return (-1 if step is None else step), "best" not in name.lower(), name
 
 
 _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
-"""Names of what hpctl itself keeps beside checkpoints (run.history.HISTORIES, files.STARTS,
+"""Names of what hpctl itself keeps next to checkpoints (run.history.HISTORIES, files.STARTS,
 fast.spec.META, fetch.ASIDE)."""
 
 
 def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
-    """Sub-directories, and files that torch.save or Lightning may have written (true); and the
-    names of other files that may be one."""
+    """Return sub-directories, and files that torch.save or Lightning may have written (true); and
+    the names of other files that may be one."""
     found: list[tuple[Place, bool]] = []
     others: list[str] = []
     for count, (child, is_file) in enumerate(_scan_entries(place), start=1):
@@ -357,12 +362,12 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
 
 
 def _is_known_file(name: str) -> bool:
-    """Return whether a format may know a file of that name."""
+    """Return whether a format may recognize a file of that name."""
     return name.endswith(torch_files.SUFFIXES) or flax_file.NAME.fullmatch(name) is not None
 
 
 def _names_another(child: Place, names: set[str]) -> bool:
-    """Return whether it is a link to one of these beside it: `latest`, which a save replaces."""
+    """Return whether it is a link to one of these next to it: `latest`, which a save replaces."""
     with contextlib.suppress(OSError):
         return isinstance(child, Path) and os.readlink(child) in names - {child.name}
     return False
@@ -382,7 +387,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return True  # the storage does not say: the candidate itself will show why
+        return True  # the storage does not answer: the claim of the candidate shows why
 
 
 OWN_FORMAT = (
@@ -393,14 +398,14 @@ _OWN_DISK = "on this node's own disk, which the job's other nodes cannot read"
 
 
 class CheckpointTier(Struct, frozen=True):
-    """A place to look in. `local`: on this node's own disk, which other nodes cannot read."""
+    """A place to search. `local`: on this node's own disk, which other nodes cannot read."""
 
     place: Place
     local: bool = False
 
 
 class Unseen(Struct, frozen=True):
-    """A place that could not be looked at: there may be a newer checkpoint in it."""
+    """A place that could not be searched: there may be a newer checkpoint in it."""
 
     place: str
     why: str
@@ -409,9 +414,9 @@ class Unseen(Struct, frozen=True):
 def tiers_of(
     texts: Iterable[str], place: Callable[[str], Place]
 ) -> tuple[list[CheckpointTier], list[Unseen]]:
-    """Places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
+    """Return places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
 
-    The second are those of which `place` raises OSError: nobody can look at them.
+    The second value lists those for which `place` raises OSError: they cannot be searched.
     """
     kinds: dict[str, list[CheckpointTier]] = {"local": [], "shared": [], "s3": []}
     unseen = []
@@ -426,7 +431,8 @@ def tiers_of(
 
 
 class Search(Struct, frozen=True):
-    """What was found. `passed_over` holds what is newer than `found`, and what has no step."""
+    """The result of a search. `passed_over` holds what is newer than `found`, and what has no
+    step."""
 
     found: CompleteCheckpoint | None
     passed_over: tuple[PassedOver, ...] = ()
@@ -440,8 +446,8 @@ class Search(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`found`; `none`: nothing here claims to be a checkpoint; `incomplete`: some do, and
-        each is proved not whole; `unreadable`: none found, and the storage failed on some."""
+        """Return `found`; `none`: nothing here claims to be a checkpoint; `incomplete`: some do,
+        and each is proved not whole; `unreadable`: none found, and the storage failed on some."""
         if self.found is not None:
             return "found"
         if self.unseen or any(p.unreadable for p in self.passed_over):
@@ -450,8 +456,8 @@ class Search(Struct, frozen=True):
 
     @property
     def caution(self) -> str:
-        """Return what to know of a file that is saved over in place, and how it is mended; ""
-        else."""
+        """Return what to know of a file that is saved over in place, and how to replace it; ""
+        otherwise."""
         found = self.found
         if found is None or found.format != "torch-save" or step_in(found.path.name) is not None:
             return ""
@@ -464,8 +470,8 @@ class Search(Struct, frozen=True):
 
     @property
     def unknown(self) -> str:
-        """`11 files in DIR, no known format`, and what to do, where there is nothing better; the
-        newest by name where there are several."""
+        """Return `11 files in DIR, no known format`, and what to do, where nothing better was
+        found; the newest by name where there are several."""
         odd = [p for p in self.passed_over if p.holds]
         if self.verdict != "none" or not odd:
             return ""
@@ -489,11 +495,11 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     """Return the newest whole checkpoint among the immediate children of a place, or of several
     tiers.
 
-    Of two of the same step the one in the earlier tier is taken: name the nearest first. `nodes`
-    is how many the job has: on more than one, what lies in a local tier is passed over.
-    `world_size` is the number of ranks for formats that do not record it (NVRx local). `bring`
-    may put another in the place of the one that was chosen (a copy, say), or refuse it. `declared`
-    is as for `survey_place`. Of checkpoints after step `most` none is looked at.
+    Of two of the same step the one in the earlier tier wins: name the nearest first. `nodes` is how
+    many the job has: on more than one, what lies in a local tier is passed over. `world_size` is
+    the number of ranks for formats that do not record it (NVRx local). `bring` may replace the
+    chosen checkpoint by another (a copy, for example), or refuse it. `declared` is as for
+    `survey_place`. Checkpoints after step `most` are left out.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
@@ -528,8 +534,8 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
 def find_marked(candidates: Sequence[CheckpointCandidate], marks: Marks) -> list[PassedOver | None]:
     """Return for each candidate why a mark has it passed over, None where none does.
 
-    An object store says when a file was uploaded. So what is there counts as a copy where a
-    directory has checkpoints of the same step, and all of them are passed over.
+    An object store says when a file was uploaded. So an object counts as a copy where a directory
+    has checkpoints of the same step, and all of them are passed over.
     """
     marked: dict[int, PassedOver | None] = {}
     steps: dict[int, PlacedMark | None] = {}
@@ -586,7 +592,7 @@ def _survey_tiers(
             unseen.append(Unseen(str(tier.place), _describe_error(error)))
             continue
         if tier.local and nodes > 1:
-            # The program that wrote NVRx's asks all nodes by itself: no reason to stop a job.
+            # The program that wrote NVRx's asks all nodes: no reason to stop a job.
             others += [
                 PassedOver(c.path, _OWN_DISK, claimed=c.format != nvrx.FORMAT, format=c.format)
                 for c in claiming
@@ -614,8 +620,8 @@ def list_checkpoints(
     world_size: int | None = None,
     declared: Sequence[FilePattern] = (),
 ) -> list[CompleteCheckpoint | PassedOver]:
-    """Return all of them, newest first, each proved or with its defect, and with its mark. Raises
-    as last_complete."""
+    """Return all checkpoints, newest first, each proved or with its defect, and with its mark.
+    Raises as last_complete."""
     candidates, passed = survey_place(directory, world_size, declared)
     marked = find_marked(candidates, read_marks([directory]))
     rows: list[CompleteCheckpoint | PassedOver] = []
@@ -628,8 +634,8 @@ def list_checkpoints(
 def judge_checkpoint(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> CompleteCheckpoint | PassedOver:
-    """One checkpoint, directory or file: proved whole, or what is wrong with it. Its mark is not
-    looked at."""
+    """Return one checkpoint, directory or file, proved complete, or what is wrong with it. Ignores
+    its mark."""
     candidate = claim_place(path, world_size)
     return candidate if isinstance(candidate, PassedOver) else prove_candidate(candidate, deep=deep)
 
@@ -637,7 +643,7 @@ def judge_checkpoint(
 def judge_with_mark(
     path: Place, *, deep: bool = False, world_size: int | None = None
 ) -> CompleteCheckpoint | PassedOver:
-    """Return the same, with the mark that lies beside it; an object in S3 has none."""
+    """Return the same, with the mark next to it; an object in S3 has none."""
     candidate = claim_place(path, world_size)
     if isinstance(candidate, PassedOver):
         return candidate

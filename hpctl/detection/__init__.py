@@ -1,16 +1,16 @@
 """The agent: the service on every compute node that states findings about its hardware.
 
 The room promises that the agent never hangs with what it watches, stays within its budget of CPU
-and memory, and that a finding says what was seen and never what should be done.
+and memory, and that a finding states what was observed and never what should be done.
 
-`service` is the main loop, blocked on the kernel's log. What runs beside it:
+`service` is the main loop, blocked on the kernel's log. These run in parallel:
 
 - `kmsg` and `kernel` read and judge log lines; `findings` folds a burst into one finding.
 - `runner` runs the timed `checks`, one after the other, on one thread. A check has a `gather` that
-  touches the machine and a `judge` that is pure (`check` explains both); `conditions` says for how
-  long a finding holds.
+  touches the machine and a `judge` that is pure (`check` explains both); `conditions` decides for
+  how long a finding lasts.
 - `nvml` keeps NVIDIA's library in a child process; `probe` does the same for mounts and disks.
-- `outside` listens to scripts, plugins and HyperPod's health agent, on threads of their own.
+- `outside` listens to scripts, plugins and HyperPod's health agent, on separate threads.
 - `send` reports to the head node over one connection; `spool` keeps findings over a restart;
   `budget` drops checks when the agent uses too much.
 

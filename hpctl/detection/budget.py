@@ -11,10 +11,10 @@ from msgspec import Struct
 from hpctl.detection.check import Observation
 from hpctl.vocabulary.model import Verdict
 
-# The agent watches itself: over its budget, it sheds optional checks and says that it did.
+# The agent measures itself: over its budget, it sheds optional checks and reports it.
 
 CPU_PERCENT = 0.5
-"""Of one core, over a window."""
+"""Percent of one core, over a window."""
 
 
 MEMORY_MB = 40.0
@@ -25,25 +25,25 @@ WINDOW_S = 60.0
 
 
 OVER_WINDOWS = 3
-"""So many windows over the budget shed one more level."""
+"""After so many windows over the budget one more level is shed."""
 
 
 CALM_WINDOWS = 10
-"""So many windows under half of the CPU and 0.9 of the memory take one level back."""
+"""After so many windows under half of the CPU and 0.9 of the memory one level runs again."""
 
 
 _MB = 1e6
 
 
 class Usage(Struct, frozen=True):
-    """What the process has used: CPU seconds so far, resident memory now in MB."""
+    """The process's usage: CPU seconds so far, resident memory now in MB."""
 
     cpu_s: float
     memory_mb: float
 
 
 def measure_usage() -> Usage:
-    """Of this process, all threads, without its children."""
+    """Measure this process, all threads, without its children."""
     times = os.times()
     return Usage(times.user + times.system, resident_mb("self"))
 
@@ -55,7 +55,7 @@ def resident_mb(process: int | str) -> float:
 
 
 class Budget:
-    """Decides which levels of checks (Spec.shed) are shed. `levels` are those in use."""
+    """The decision which levels of checks (CheckSpec.shed) are shed. `levels` are those in use."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Budget:
             self._shed, self._calm = self._shed - 1, 0
 
     def observations(self, left_out: Collection[str]) -> list[Observation]:
-        """Return what to report of itself: which checks it left out, and why."""
+        """Return what the agent reports of itself: which checks it left out, and why."""
         if not self._shed:
             return []
         used = f"{self.cpu_percent:.2f} % of a core, {self.memory_mb:.0f} MB"

@@ -4,10 +4,10 @@ from typing import Protocol
 
 
 class ChangeListener(Protocol):
-    """Hears of news. For any thread."""
+    """A receiver of news. For any thread."""
 
     def note_change(self) -> None:
-        """A finding came or went."""
+        """Record that a finding came or went."""
 
 
 class NoListener:

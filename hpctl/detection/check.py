@@ -1,17 +1,17 @@
-"""What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
+"""What a check is: `gather` touches the machine, `judge` is pure, and a CheckSpec holds the rest.
 
 A module of `hpctl.detection.checks` holds one check, two functions for each:
 
     def gather(machine: Machine) -> Sample: ...
     def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged: ...
 
-`Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
-rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
-what is so now: how often it must be so, for how long it stays known and when it is too early to
-say are its CheckSpec's (`hpctl.faults.table`, `hpctl.detection.findings`). How bad it is, the head
-node's catalogue decides, by `<check with dashes>-<code>`.
+`Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where rates
+are needed. `before` is the sample of the last gather in this run of the agent. A judge states the
+present condition. Its CheckSpec (`hpctl.faults.table`, `hpctl.detection.findings`) decides how
+often it must be seen, for how long it stays known and when it is too early to judge. The head
+node's catalogue decides how bad it is, by `<check with dashes>-<code>`.
 
-The GPU checks take the NVML child's sweeps here: whole, in pairs, and as growth of counters.
+The GPU checks use the NVML child's sweeps from here: whole, in pairs, and as growth of counters.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ Limits = Mapping[str, float]
 
 
 class CannotTell(Exception):
-    """A gather could not find out: the check is UNKNOWN, with this message as its detail."""
+    """The error of a gather that cannot tell: the check is UNKNOWN, with this message as its
+    detail."""
 
 
 class DriverHung(CannotTell):
-    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
+    """The error of a call into the driver that has not returned: `CheckedMachine.nvml` raises it in
+    place of a sweep.
 
-    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
-    children that were started since. `call` is what the child was doing, where known.
+    `overdue_s` is the time since the newest answer was due, in seconds, over all children that were
+    started since. `call` is what the child was doing, where known.
     """
 
     def __init__(self, overdue_s: float, call: str = "") -> None:
@@ -52,13 +54,13 @@ class DriverHung(CannotTell):
 
 
 class NotHere(Exception):
-    """This machine has no such thing (no GPU, no EFA): the check says nothing."""
+    """The error of a machine without such a device (no GPU, no EFA): the check reports nothing."""
 
 
 class Observation(Struct, frozen=True):
-    """What is so now, by one judge: the finding without its times.
+    """A present condition, by one judge: the finding without its times.
 
-    `clears` and `gone_s` are for the one thing that ends otherwise than its Spec says.
+    `clears` and `gone_s` are for an observation that ends otherwise than its CheckSpec defines.
     """
 
     code: str
@@ -72,23 +74,23 @@ class Observation(Struct, frozen=True):
 
 
 Judged = Iterable[Observation]
-"""What a judge says."""
+"""The result of a judge."""
 
 
 def make_failure(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
-    """Return what speaks against the node."""
+    """Return an observation that is evidence against the node."""
     return Observation(code, device, Verdict.FAIL, detail, evidence)
 
 
 def make_warning(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
-    """Return what is worth watching."""
+    """Return an observation that is only watched."""
     return Observation(code, device, Verdict.WARN, detail, evidence)
 
 
 class Expected(Struct, frozen=True, forbid_unknown_fields=True):
     """What this machine should have, by `expected` of agent.yaml; None: by its instance type.
 
-    `spot`: EC2 may take it back, and says so at `metadata_url`.
+    `spot`: EC2 may reclaim it, and announces it at `metadata_url`.
     """
 
     instance_type: str = ""
@@ -100,11 +102,11 @@ class Expected(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Functions(Struct, frozen=True):
-    """What the runner calls of a check.
+    """The functions of a check that the runner calls.
 
     `gauges(seen, before)` are numbers that the head node compares with those of a job's other
-    nodes. No number is better than a wrong one: one is left out where nothing is known (the
-    first gather, a counter that was reset, too little traffic).
+    nodes. A number is left out where it is unknown (the first gather, a counter that was reset, too
+    little traffic).
     """
 
     gather: Callable[[CheckedMachine], Any]
@@ -129,8 +131,8 @@ class CheckedMachine(Struct, frozen=True):
         return self.root / path.lstrip("/")
 
     def text(self, path: str) -> str:
-        """Return a small file, stripped. Raises CannotTell, and NotHere where there is no such
-        file."""
+        """Return the content of a small file, stripped. Raises CannotTell, and NotHere where there
+        is no such file."""
         try:
             return self.path(path).read_text(errors="replace").strip()
         except FileNotFoundError as error:
@@ -180,12 +182,12 @@ def _raise_on_error(snapshot: Snapshot) -> Snapshot:
 
 
 def describe_error(error: NvmlError) -> str:
-    """Return an NVML error as people read it."""
+    """Return the text of an NVML error."""
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
 
 def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, GpuState]]:
-    """Return each GPU of this sweep with itself in the earlier one; those that are in both.
+    """Return each GPU of this sweep with itself in the earlier one; only those that are in both.
 
     By UUID, else by PCI address: an index may change when a GPU drops out.
     """

@@ -22,7 +22,7 @@ from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.model import Finding, Verdict
 
 #
-# One run of every check on this machine, and one look at the kernel's log as it stands.
+# One run of every check on this machine, and one reading of the kernel's log as it is now.
 
 LOG = "kernel"
 
@@ -36,7 +36,8 @@ _STATES = {Condition.FAULTY: Verdict.FAIL, Condition.SUSPECT: Verdict.WARN}
 class CheckRow(Struct, frozen=True):
     """One check: `state` is ok, note, warn, fail, unknown, or absent where this machine lacks it.
 
-    `why` says what it looks at, why it is absent or unknown, or what the kernel's lines amount to.
+    `why` describes what it examines, why it is absent or unknown, or the result of the kernel's
+    lines.
     """
 
     check: str
@@ -46,12 +47,12 @@ class CheckRow(Struct, frozen=True):
 
 
 def run_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> list[CheckRow]:
-    """Run each check now, one after the other, N of M and grace aside."""
+    """Run each check now, one after the other, without N of M and grace."""
     return [_run_check(check, machine) for check in checks]
 
 
 def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
-    """Return what this boot's kernel log says, folded, and how many records were lost."""
+    """Return the findings of this boot's kernel log, folded, and how many records were lost."""
     try:
         findings, lost = _read_log(path, accept_user)
     except Unavailable as error:
@@ -60,7 +61,7 @@ def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int
 
 
 def _log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
-    """Judge the lines together, by the daemon's own function, so that both say the same."""
+    """Judge the lines together, by the daemon's own function, so that both agree."""
     if not findings:
         return CheckRow(LOG, Verdict.OK, f"what the kernel says in {path}")
     assessment = assess_settled(findings, build_rules())

@@ -25,12 +25,12 @@ NAMES = frozenset(spec.name for spec in (*CHECKS, AGENT_CHECKS))
 
 
 FIRST_SWEEP_S = 5.0
-"""The NVML child needs a moment for its first sweep. To call the GPUs unknown until then would
+"""The NVML child needs a moment for its first sweep. Reporting the GPUs as unknown until then would
 make each start of the agent news."""
 
 
 class Checks:
-    """The checks of one agent. `listener` hears of news, from a thread of theirs."""
+    """The checks of one agent. `listener` is called with news, from one of their threads."""
 
     def __init__(
         self, settings: AgentSettings, earlier: Iterable[Finding], listener: ChangeListener
@@ -60,13 +60,13 @@ class Checks:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Off the GPUs, which are reset meanwhile; what was seen of them is forgotten then."""
+        """Keep off the GPUs while they are reset; drop what was seen of them."""
         with self._nvml.held():
             yield
         self._runner.forget("gpu.")
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start the checks."""
         self._runner.start()
 
     def stop(self) -> None:
@@ -75,11 +75,12 @@ class Checks:
         self._nvml.close()
 
     def fileno(self) -> int:
-        """Readable when NVML's child has sent something: call `listen` then, and now and then."""
+        """Return a descriptor that is readable when NVML's child has sent something: call `listen`
+        then, and periodically."""
         return self._nvml.fileno()
 
     def listen(self) -> None:
-        """Take in what NVML's child has sent, and look after it."""
+        """Read what NVML's child has sent, and supervise it."""
         self._nvml.events()
 
     def findings(self) -> list[Finding]:
@@ -87,11 +88,11 @@ class Checks:
         return self._runner.findings()
 
     def gauges(self) -> dict[str, float]:
-        """Numbers for the head node's comparison of peers. From any thread."""
+        """Return numbers for the head node's comparison of peers. From any thread."""
         return self._runner.gauges()
 
     def metrics(self, findings: Iterable[Finding]) -> bytes:
-        """Return all that Prometheus is told. From any thread."""
+        """Return all that is exported to Prometheus. From any thread."""
         return render_samples(
             (
                 *samples_of(self._runner.samples(), findings, self._runner.gauges()),

@@ -276,7 +276,7 @@ class Leader:
         return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
 
     def _flush_beside(self) -> None:
-        """Flush on a thread, while steps are proved and copied."""
+        """Flush, while other threads prove and copy steps."""
         peers = PeerConnections(self._spec, self._node)
         try:
             self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)

@@ -131,8 +131,8 @@ class NodeUnion(Struct, frozen=True):
     """All files by step, those of the same name too."""
 
     def split_singles(self, step: str) -> list[NodeUnion]:
-        """Split a step that is a single file on several nodes: each but the first becomes its own
-        step."""
+        """Return, of a step that is a single file on several nodes, each file but the first as a
+        separate union."""
         others = [part for part in self.also[step] if part.key == step][1:]
         return [NodeUnion(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
 

@@ -347,7 +347,8 @@ class PickleReader:
             self.put.pop(place, None)
 
     def recall(self, place: int) -> object:
-        """Push what the memo holds there: a text, or a placeholder of a value that was not kept."""
+        """Return the text that the memo holds there, or a placeholder of a value that was not
+        kept."""
         at = bisect_left(self.places, place)
         number = self.put.get(place)
         if number is None and at < len(self.places) and self.places[at] == place:
@@ -416,7 +417,8 @@ def _pop_value(reader: PickleReader) -> None:
 
 
 def _make_object(reader: PickleReader) -> None:
-    """Push an object of some class: a tensor, or perhaps an OrderedDict, whose pairs come next."""
+    """Replace a class and its arguments by an object: a tensor, or perhaps an OrderedDict, whose
+    pairs come next."""
     arguments = reader.stack[-1]
     reader.drop(2)
     reader.stack[-1] = arguments if isinstance(arguments, StorageRef) else {}

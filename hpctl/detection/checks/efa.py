@@ -1,4 +1,4 @@
-"""EFA devices: there, linked, alive, answering, without bursts of errors or retransmissions."""
+"""EFA devices: present, linked, alive, answering, without bursts of errors or retransmissions."""
 
 from hpctl.detection.check import Functions
 from hpctl.detection.checks.efa_commands import judge_commands

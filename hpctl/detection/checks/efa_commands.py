@@ -8,14 +8,14 @@ from hpctl.detection.rdma_counters import CounterReading, Trace, count_rise
 
 # Whether the EFA devices answer the driver's admin commands.
 #
-# After a command without an answer the driver gives the device's admin queue up: nothing but a
-# reset of the device brings it back. Commands that fail speak against the NIC only where neither an
-# application nor the reading of counters explains them (`count_failures`), and where it goes on:
-# what a process that goes down was refused (modify, destroy) is counted nowhere else.
+# After a command without an answer the driver gives up the device's admin queue: only a reset of
+# the device restores it. Commands that fail are evidence against the NIC only where neither an
+# application nor the reading of counters explains them (`count_failures`), and where they continue:
+# what a process that ends was refused (modify, destroy) is counted nowhere else.
 
 
 def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """Devices with commands that were not answered, or that failed, in the window."""
+    """Return the devices with commands that were not answered, or that failed, in the window."""
     past = [s for s in seen.past if seen.now.at - s.at <= limits["window_s"]]
     for device, reading in seen.now.devices.items():
         earlier = [s.devices[device] for s in past if device in s.devices]

@@ -17,18 +17,18 @@ from hpctl.detection.check import (
 from hpctl.detection.instance_shapes import shape_of
 from hpctl.detection.rdma import efa_functions, list_devices
 
-# Whether all EFA devices are there: on the bus, with a driver, as many as there should be.
+# Whether all EFA devices are present: on the bus, with a driver, as many as there should be.
 #
-# What there should be is what the agent is configured to expect, else what the instance type
-# has, else the most that this run of the agent saw. An instance may be launched with fewer EFA
-# interfaces than its type has, or with none: with neither, the check says nothing.
+# What there should be is what the agent is configured to expect, else what the instance type has,
+# else the most that this run of the agent saw. An instance may be launched with fewer EFA
+# interfaces than its type has, or with none: with neither, the check reports nothing.
 
 MOST_NAMES = 8
 """Names listed in one finding."""
 
 
 class EfaDeviceSample(Struct, frozen=True):
-    """The EFA devices by name, the bus's own count, and what there should be by whose word."""
+    """The EFA devices by name, the bus's own count, and the expected number with its source."""
 
     names: tuple[str, ...]
     on_bus: int | None
@@ -49,7 +49,8 @@ def _remember_devices(root: Path) -> _SeenDevices:
 
 
 def gather_devices(machine: CheckedMachine) -> EfaDeviceSample:
-    """Count. Raises NotHere where there is no EFA and none is expected, CannotTell."""
+    """Count the EFA devices. Raises NotHere where there is no EFA and none is expected,
+    CannotTell."""
     try:
         names = tuple(device.name for device in list_devices(machine) if device.efa)
     except NotHere:
@@ -77,7 +78,7 @@ def _set_expected(machine: CheckedMachine, sample: EfaDeviceSample, most: int) -
 
 
 def judge_devices(seen: EfaDeviceSample, before: EfaDeviceSample | None, limits: Limits) -> Judged:
-    """Fewer than there should be, more, or on the bus and without a driver."""
+    """Return devices that are fewer than expected, more, or on the bus without a driver."""
     found, bus = len(seen.names), seen.on_bus
     on_bus = "" if bus is None else f", {bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:

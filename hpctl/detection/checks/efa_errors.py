@@ -7,19 +7,20 @@ from hpctl.detection.checks.efa_reading import count_failures
 from hpctl.detection.counter_rules import counter_rules, find_worst
 from hpctl.detection.rdma_counters import Trace
 
-# Errors that EFA devices count: only ever a warning, for a job or a remote node can cause them.
+# Errors that EFA devices count: only a warning, because a job or a remote node can cause them.
 #
 # Each counter has a bucket: it may burst, and it may creep by the refill; more in any of the
 # windows that are kept is reported. The bursts are those of AWS's eks-node-monitoring-agent. It
-# refills by one a second whatever is counted, which for retransmitted bytes is a warning for any
-# load; here packets and bytes may creep by what is 1e-4 of the line rate. What a node says of its
-# remote side points away from it: the head node compares the peers of a job, by the gauges.
+# refills by one a second whatever is counted, which for retransmitted bytes warns at any load; here
+# packets and bytes may creep by what is 1e-4 of the line rate. What a node counts about its remote
+# side is not evidence against it: the head node compares the peers of a job, by the gauges.
 
 RULES = counter_rules("efa.errors")
 
 
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """One observation a counter, naming its worst device; refusals and dead counters a device."""
+    """Return one observation a counter, naming its worst device; refusals and dead counters for
+    each device."""
     yield from _judge_devices(seen, limits)
     for rule in RULES:
         over = find_worst(seen, rule, limits)
@@ -47,7 +48,7 @@ def _judge_devices(seen: Trace, limits: Limits) -> Judged:
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
-    """Return what the node says of its remote side, and what it drops, a second."""
+    """Return the errors of the remote side, and the packets that the node drops, a second."""
     remote = ("unresponsive_remote_events", "impaired_remote_conn_events")
     return seen.rates(
         before, {"efa.remote_events_per_s": remote, "efa.rx_drops_per_s": ("rx_drops",)}

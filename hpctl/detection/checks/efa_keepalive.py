@@ -3,17 +3,17 @@
 from hpctl.detection.check import Judged, Limits, make_failure, make_warning
 from hpctl.detection.rdma_counters import Trace
 
-# Whether the EFA devices still send their keep-alives: one that stopped has a dead device behind.
+# Whether the EFA devices still send their keep-alives: one that stopped indicates a dead device.
 #
-# A counter that never moved is one that the device does not send (facts/detection 5.1 names only
-# its standing still). Where all devices of a node stop at once the driver or the count is rather to
-# blame than every NIC, so that is only watched.
+# A counter that never moved is one that the device does not send (facts/detection 5.1 describes
+# only a stopped counter). Where all devices of a node stop together, the driver or the count is the
+# likelier cause than every NIC, so that is only watched.
 
 COUNTER = "keep_alive_rcvd"
 
 
 def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """Return each device whose count stood still since the last trace."""
+    """Return each device whose count has not moved since the last trace."""
     if before is None or seen.now.at - before.now.at < limits["still_s"]:
         return
     grown = dict(seen.rises(before.now, COUNTER))

@@ -5,8 +5,8 @@ from hpctl.detection.rdma import Port, efa_devices, list_ports
 
 # Whether every EFA port is active.
 #
-# The EFA driver answers ACTIVE and LinkUp for any port (amzn-drivers, efa_query_port): what this
-# check would find is a device on its way out, and it is only watched.
+# The EFA driver answers ACTIVE and LinkUp for any port (amzn-drivers, efa_query_port): this check
+# would only find a device that is being removed, and it is only watched.
 
 
 def gather_link(machine: CheckedMachine) -> tuple[Port, ...]:

@@ -1,4 +1,4 @@
-"""What the checks of this family read in common."""
+"""Counters that the checks of this family share."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -19,11 +19,11 @@ from hpctl.detection.rdma_counters import (
 # One sweep over the counters of all EFA devices, shared by every check that looks at them.
 #
 # A read outside the RDMA core's cache costs the NIC one admin command a port, so all counters of a
-# device are read one after the other, and never more often than every HOLD_S seconds, however many
-# checks ask. `lifespan`, the cache's own setting, is no counter.
+# device are read one after the other, at most once every HOLD_S seconds, however many checks ask.
+# `lifespan`, the cache's own setting, is not a counter.
 
 HOLD_S = 10.0
-"""A sweep younger than this is given again (facts/detection 5.1: poll at 5-10 s or more)."""
+"""A sweep younger than this is returned again (facts/detection 5.1: poll at 5-10 s or more)."""
 
 
 SWEEP_S = 2.0
@@ -31,7 +31,7 @@ SWEEP_S = 2.0
 
 
 SPANS_S = (60.0, 600.0)
-"""How far back counters can be compared."""
+"""The longest time over which counters are compared."""
 
 
 PORT = (*("tx_bytes", "tx_pkts", "rx_bytes"), *(rule.name for rule in counter_rules("efa.errors")))
@@ -49,24 +49,25 @@ DEVICE = (
     *("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd"),
     *ASKED,
 )
-"""Names of the EFA driver (amzn-drivers, efa_verbs.c). Older drivers lack some: then no number."""
+"""Names of the EFA driver (amzn-drivers, efa_verbs.c). Older drivers lack some: then there is no
+number."""
 
 
 FILES: Mapping[str, tuple[str, ...]] = {
-    # Before device-wide counters had a folder of their own, they were among the port's.
+    # Before device-wide counters had a separate folder, they were among the port's.
     **{name: (f"hw_counters/{name}", f"ports/1/hw_counters/{name}") for name in DEVICE},
     **{name: (f"ports/1/hw_counters/{name}",) for name in PORT},
 }
 
 
 def count_failures(now: CounterReading, then: CounterReading | None) -> tuple[int, int]:
-    """Admin commands that failed in between: those that nothing explains, those refused.
+    """Return the admin commands that failed in between: unexplained ones, and refused ones.
 
-    `cmds_err` also counts what a device rightly refuses to an application (too many memory
-    regions, a queue pair with wrong attributes); the driver counts those a second time by kind.
-    It also counts reading the port's counters where the device does not know a group of them (the
-    driver asks for all, whatever the device can), by us or any exporter: where a reading failed,
-    nothing is known.
+    `cmds_err` also counts what a device correctly refuses to an application (too many memory
+    regions, a queue pair with wrong attributes); the driver counts those a second time by kind. It
+    also counts reading the port's counters where the device does not know a group of them (the
+    driver asks for all, whatever the device supports), by the agent or any exporter: where a
+    reading failed, the result is unknown.
     """
     errors = count_rise(now, then, "cmds_err")
     if errors is None or then is None or now.failed or now.troubles != then.troubles:
@@ -99,7 +100,7 @@ class EfaCounters:
     def _read_sweep(self, machine: CheckedMachine, now: float) -> CounterSweep:
         found = efa_devices(machine)
         self._files.keep_only([device.folder for device in found])
-        # A NIC whose admin queue is dead answers late: the others' turn comes in the next sweep.
+        # A NIC whose admin queue is dead answers late: the next sweep reads the others.
         start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
         self._first = ""
         devices: dict[str, CounterReading] = {}

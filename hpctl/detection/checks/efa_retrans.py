@@ -7,16 +7,17 @@ from hpctl.detection.rdma_counters import Trace
 
 # How much of what a node sends over EFA it has to send again.
 #
-# SRD recovers a lost packet, so this costs speed and no job. The measure is the peers of the same
-# job, on the head node, by the gauges; the check warns of its own only when it is far beyond the
-# ratio from which that comparison looks at all.
+# SRD recovers a lost packet, so this costs speed and no job. The head node compares the peers of
+# the same job by the gauges; the check itself warns only far beyond the ratio at which that
+# comparison begins.
 
 LEAST_PACKETS = 10_000
 """Packets that must have been sent between two gathers before a ratio means anything."""
 
 
 def count_retransmits(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
-    """For each device that can tell: packets sent again, packets sent, since the last trace."""
+    """Return, for each device with known counters, packets sent again and packets sent since the
+    last trace."""
     if before is None:
         return {}
     sent = dict(seen.rises(before.now, "tx_pkts"))

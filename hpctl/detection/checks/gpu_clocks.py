@@ -8,8 +8,8 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # A busy GPU whose SM clock is well below that of the node's other, equally busy GPUs.
 #
-# Only ever relative: what clock is right depends on the model, the power limit and the work. Fewer
-# than three peers prove nothing.
+# Always relative: the right clock depends on the model, the power limit and the work. Fewer than
+# three peers prove nothing.
 
 BUSY_PERCENT = 50.0
 
@@ -33,7 +33,7 @@ def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Jud
 
 
 def gauges_clocks(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
-    """`gpu.sm_clock_mhz`: the slowest busy GPU's clock, which sets the pace of the node."""
+    """Return `gpu.sm_clock_mhz`: the slowest busy GPU's clock, which sets the pace of the node."""
     clocks = [
         gpu.sm_clock_mhz
         for gpu in seen.gpus

@@ -18,7 +18,7 @@ from hpctl.detection.machine import pci_gpus
 
 
 class CountSample(Struct, frozen=True):
-    """The three counts; None is not known."""
+    """The three counts; None where unknown."""
 
     pci: tuple[str, ...]
     nvml: tuple[str, ...] | None
@@ -26,13 +26,13 @@ class CountSample(Struct, frozen=True):
 
 
 def gather_count(machine: CheckedMachine) -> CountSample:
-    """Count. NotHere where nobody knows of a GPU."""
+    """Count. Raises NotHere where no source knows of a GPU."""
     pci, expected = pci_gpus(machine.root), machine.expected.gpus
     nvml: tuple[str, ...] | None
     try:
         nvml = tuple(gpu.device for gpu in list_gpus(machine))
     except NotHere:
-        # Without a driver the machine has none to use, which matters where it should have some.
+        # Without a driver the machine has no usable GPU, which matters where it should have some.
         nvml = () if expected else None
     except CannotTell:
         nvml = None

@@ -35,8 +35,8 @@ from hpctl.detection.nvml.snapshot import NvmlError
 # The NVIDIA driver itself: missing, of another version than its library, or not answering right.
 #
 # A mismatch that NVML reports (error 18) is certain: no new process can use a GPU. A library on
-# disk that is newer than the loaded kernel module says the same of the next process, before one is
-# tried.
+# disk that is newer than the loaded kernel module shows the same for the next process, before one
+# is started.
 
 _MODULE = "/proc/driver/nvidia/version"
 
@@ -59,7 +59,8 @@ class DriverSample(Struct, frozen=True):
 
 
 def gather_driver(machine: CheckedMachine) -> DriverSample:
-    """Ask NVML, the kernel module and the library's file. NotHere without a GPU or a driver."""
+    """Ask NVML, the kernel module and the library's file. Raises NotHere without a GPU or a
+    driver."""
     gpus, no_driver = len(pci_gpus(machine.root)), ""
     error: NvmlError | None = None
     try:
@@ -70,7 +71,7 @@ def gather_driver(machine: CheckedMachine) -> DriverSample:
     except DriverHung:
         raise
     except CannotTell:
-        # NVML's child is not ready: the files may still tell.
+        # NVML's child is not ready: the files may still show it.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
         no_driver, error = describe_error(error), None

@@ -12,9 +12,9 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # Uncorrectable memory errors since the last sweep, and the SRAM threshold flag.
 #
-# Whether an uncorrectable error was contained (one process died, the GPU is sound) is asked of the
-# driver, in this order: its recovery action where it has one, then its events: Xid 94, or poison
-# that was not fatal. Counts of corrected errors lead to no action at all: healthy fleets show
+# Whether an uncorrectable error was contained (one process died, the GPU is sound) is answered by
+# the driver, in this order: its recovery action where it has one, then its events: Xid 94, or
+# poison that was not fatal. Counts of corrected errors lead to no action: healthy fleets show
 # millions of them.
 
 _XID = 0x8

@@ -1,11 +1,11 @@
-"""Check `gpu.ecc.corrected`: a storm of corrected memory errors that goes on."""
+"""Check `gpu.ecc.corrected`: a storm of corrected memory errors that continues."""
 
 from hpctl.detection.check import Judged, Limits, count_growth, make_warning, pair_gpus
 from hpctl.detection.nvml.snapshot import Snapshot
 
 # A storm of corrected memory errors: while it lasts, calls into the driver may stall.
 #
-# The count says nothing about a GPU's health; only a rate that goes on and on is worth a look.
+# The count does not show a GPU's health; only a persistent rate is worth a report.
 
 
 def judge_ecc_corrected(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:

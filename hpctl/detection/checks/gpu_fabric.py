@@ -13,9 +13,9 @@ from hpctl.detection.nvml.snapshot import Fabric, GpuState, Snapshot
 
 # Whether each GPU is registered with the NVSwitch fabric: state *and* status.
 #
-# Until it is, CUDA does not start on it, and every other surface looks healthy: all links may be up
-# and no Xid is ever written. A GPU without a fabric (state 0, or the call not supported) says
-# nothing, nor does one in MIG mode: the driver suspends its registration.
+# Until it is, CUDA does not start on it, and all other readings look healthy: all links may be up
+# and no Xid is written. A GPU without a fabric (state 0, or the call not supported) gives no
+# finding, nor does one in MIG mode: the driver suspends its registration.
 
 _NOT_SUPPORTED = 0
 
@@ -52,7 +52,7 @@ _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 
 
 def gather_fabric(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. NotHere where no GPU belongs to a fabric."""
+    """Return the newest sweep. Raises NotHere where no GPU belongs to a fabric."""
     seen = sweep_with_gpus(machine)
     if all(_read_fabric(gpu) is None for gpu in seen.gpus):
         raise NotHere("no GPU belongs to an NVSwitch fabric")

@@ -10,21 +10,22 @@ from hpctl.detection.checks.gpu_settings import gauges_settings
 from hpctl.detection.checks.gpu_throttle_slowdown import gauges_throttle
 from hpctl.detection.nvml.snapshot import Snapshot
 
-# The GPUs' numbers for the head node's comparison of peers, taken often; it finds nothing itself.
+# The GPUs' numbers for the head node's comparison of peers, taken often; the check itself has no
+# findings.
 #
 # The checks that these numbers belong to run once a minute. Peers are compared in windows of 20 s,
 # and one old number reported three times would count as three.
 
 
 def judge_gauges(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """Nothing: one node's numbers say nothing without its peers'."""
+    """Return nothing: one node's numbers mean nothing without its peers'."""
     return ()
 
 
 def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
-    """Throttle share, slowest clock and PCIe replays since the last run, as their checks count
-    them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all GPUs,
-    which tell who waits."""
+    """Return throttle share, slowest clock and PCIe replays since the last run, as their checks
+    count them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all
+    GPUs, which show which node waits."""
     if before is not None and seen.at <= before.at:
         return {}
     gauges = {

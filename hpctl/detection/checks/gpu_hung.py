@@ -1,4 +1,4 @@
-"""Check `gpu.hung`: a call into the NVIDIA driver that does not come back."""
+"""Check `gpu.hung`: a call into the NVIDIA driver that does not return."""
 
 from msgspec import Struct
 
@@ -11,11 +11,11 @@ from hpctl.detection.check import (
     make_failure,
 )
 
-# A call into the driver that does not come back: itself a fault of the node, not of the agent.
+# A call into the driver that does not return is a fault of the node, not of the agent.
 
 
 class GpuHungSample(Struct, frozen=True):
-    """For how long an answer has been overdue, in seconds; 0 when the driver answers."""
+    """The time for which an answer has been overdue, in seconds; 0 when the driver answers."""
 
     overdue_s: float = 0.0
     call: str = ""
@@ -31,7 +31,7 @@ def gather_hung(machine: CheckedMachine) -> GpuHungSample:
 
 
 def judge_hung(seen: GpuHungSample, before: GpuHungSample | None, limits: Limits) -> Judged:
-    """Hung from the limit on."""
+    """Return an observation once the limit is reached."""
     if seen.overdue_s >= limits["overdue_s"]:
         what = seen.call or "NVML"
         yield make_failure("hung", "", f"the driver has not answered {what}", what)

@@ -24,7 +24,8 @@ _LOST_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset-required"}
 
 
 def gather_lost(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep, also one that failed as a whole. NotHere where there are no GPUs."""
+    """Return the newest sweep, also one that failed as a whole. Raises NotHere where there are no
+    GPUs."""
     seen = latest_sweep(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
         raise NotHere(describe_error(seen.error) if seen.error else "NVML lists no GPU")

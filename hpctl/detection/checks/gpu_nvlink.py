@@ -12,12 +12,12 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 # NVLinks that are down where they should be up.
 #
-# How many should be up is taken from the node's other GPUs of the same model and, once any link of
+# How many should be up follows from the node's other GPUs of the same model and, once any link of
 # the node is up at all, from the number that the model has. A node without NVLink, or a share of a
 # board whose links are all off, has nothing to be compared with. A GPU in MIG mode has no NVLink:
 # the driver takes its links down (open-gpu-kernel-modules, kmigmgrIsMIGNvlinkP2PSupported).
 
-# By the beginning of NVML's name. Boards for a PCIe slot carry other names and other numbers.
+# By the beginning of NVML's name. Boards for a PCIe slot have other names and other numbers.
 _LINKS = {
     "NVIDIA A100-SXM": 12,
     "NVIDIA H100 80GB HBM3": 18,
@@ -31,7 +31,7 @@ _LINKS = {
 
 
 def gather_nvlink(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. NotHere where no GPU has an NVLink."""
+    """Return the newest sweep. Raises NotHere where no GPU has an NVLink."""
     seen = sweep_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise NotHere("no GPU with NVLink")

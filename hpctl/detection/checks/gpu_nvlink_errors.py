@@ -12,11 +12,11 @@ from hpctl.detection.check import (
 )
 from hpctl.detection.nvml.snapshot import GpuState, NvLink, Snapshot
 
-# NVLinks that are up but trouble: recoveries since the last look, and bit error rates.
+# NVLinks that are up but faulty: recoveries since the last run, and bit error rates.
 
 
 def gather_nvlink_errors(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. NotHere where no GPU has an NVLink."""
+    """Return the newest sweep. Raises NotHere where no GPU has an NVLink."""
     seen = sweep_with_gpus(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
         raise NotHere("no GPU with NVLink")
@@ -47,7 +47,7 @@ def _judge_counts(code: str, gpu: GpuState, counts: dict[int, int], limit: float
 
 
 def _bit_errors(gpu: GpuState, limits: Limits) -> Judged:
-    """Return the worse word only: `ber-high` beyond the high limit, else `ber` beyond the low
+    """Return only the worse code: `ber-high` beyond the high limit, else `ber` beyond the low
     one."""
     rates = {link.link: _error_rate(link) for link in gpu.nvlinks}
     for code, limit in (("ber-high", limits["ber_high"]), ("ber", limits["ber"])):

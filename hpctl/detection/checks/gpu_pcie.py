@@ -18,8 +18,8 @@ from hpctl.vocabulary.model import Verdict
 # The GPUs' PCIe links: narrower or slower than they can be, or repeating packets too often.
 #
 # Links are compared with those of the node's other GPUs first: some instance types wire every GPU
-# with fewer lanes than it has, which is no fault. An idle GPU lowers its generation to save power,
-# and from PCIe 6 on also its width (L0p), so these count only while it works.
+# with fewer lanes than it has, which is not a fault. An idle GPU lowers its generation to save
+# power, and from PCIe 6 on also its width (L0p), so these count only while it works.
 
 _DYNAMIC_WIDTH = 6
 
@@ -32,7 +32,7 @@ _GAUGE = "gpu.pcie_replays_per_minute"
 
 
 def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """Width, generation and replays of each GPU."""
+    """Judge width, generation and replays of each GPU."""
     narrow = [gpu for gpu in seen.gpus if _is_narrow(gpu, limits)]
     slow = [gpu for gpu in seen.gpus if _is_slow(gpu, limits)]
     others_wide = any(_full_width(gpu) for gpu in seen.gpus)
@@ -55,7 +55,7 @@ def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judge
 
 
 def gauges_pcie(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
-    """`gpu.pcie_replays_per_minute`: of the GPU with the most."""
+    """Return `gpu.pcie_replays_per_minute` of the GPU with the most."""
     rates = [rate for _, rate in _replay_rates(seen, before)]
     return {_GAUGE: max(rates)} if rates else {}
 
@@ -101,7 +101,7 @@ def _judge_replays(
 
 
 def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, float]]:
-    """Replays a minute of each GPU that counts them."""
+    """Return the replays a minute of each GPU that counts them."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
@@ -111,7 +111,8 @@ def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu
 
 
 def _allowed_rate(gpu: GpuState, limits: Limits) -> float | None:
-    """Replays a minute that a link within the bit error rate of the standard may show."""
+    """Return the replays a minute that a link within the bit error rate of the standard may
+    show."""
     speed = _LANE_GBPS.get(gpu.pcie.generation or 0)
     if speed is None or not gpu.pcie.width:
         return None

@@ -1,11 +1,11 @@
 """Processes that hold GPU memory on a node without a Slurm job.
 
-They are what a job left behind or what somebody started past Slurm: the next job finds less
-memory than it asked for. A node has a job when one of its slurmstepd processes is there, or a
-process in a control group of a job.
+A job left them behind, or a user started them outside of Slurm: the next job finds less memory than
+it requested. A node has a job when it runs a slurmstepd process, or a process in a control group of
+a job.
 
-Of no other process is the command line read: that needs its memory map's lock, and a process that
-hangs in the driver holds it for ever. `comm`, `stat` and `cgroup` need none.
+The command line of other processes is not read: that needs the lock of their memory map, and a
+process that hangs in the driver holds it forever. `comm`, `stat` and `cgroup` need none.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from hpctl.detection.check import (
 from hpctl.detection.slurm_jobs import ProcessJobs, is_slurmstepd
 
 _MIB = 1024 * 1024
-# What belongs on a GPU node without a job: DCGM, its exporter, the persistence daemon.
+# Processes that belong on a GPU node without a job: DCGM, its exporter, the persistence daemon.
 _SERVICES = frozenset({"nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi"})
 _SHOWN = 4
 
@@ -39,14 +39,14 @@ class GpuHolder(Struct, frozen=True):
 
 
 class GpuProcessSample(Struct, frozen=True):
-    """Whether a Slurm job is on the node, and who holds GPU memory, services left out."""
+    """Whether a Slurm job is on the node, and which processes hold GPU memory, without services."""
 
     has_job: bool
     holders: tuple[GpuHolder, ...]
 
 
 def gather(machine: CheckedMachine) -> GpuProcessSample:
-    """Return who is there. NotHere where NVML does not list processes."""
+    """Return the processes. Raises NotHere where NVML does not list processes."""
     seen = sweep_with_gpus(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
         raise NotHere("NVML does not list processes here")
@@ -75,7 +75,7 @@ def judge(seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limit
 
 
 def _read_name(machine: CheckedMachine, pid: int) -> str:
-    """Empty for a process that has gone: the sweep is older than this look."""
+    """Return a process's name; empty for one that has ended since the sweep."""
     try:
         return machine.path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
@@ -83,11 +83,11 @@ def _read_name(machine: CheckedMachine, pid: int) -> str:
 
 
 def _has_job(machine: CheckedMachine, holders: Iterable[GpuHolder]) -> bool:
-    """Return whether a job is on the node, as far as it matters here: false where nobody holds
+    """Return whether a job is on the node, as far as it matters here: false where no process holds
     memory.
 
-    The holders themselves are asked first: to walk all of /proc costs a busy node more than all
-    other GPU checks together.
+    The holders are checked first: reading all of /proc costs a busy node more than all other GPU
+    checks together.
     """
     pids = {holder.pid for holder in holders}
     jobs = ProcessJobs(machine.path("/proc"))

@@ -5,8 +5,8 @@ from hpctl.detection.nvml.snapshot import Snapshot
 
 # The driver's own recovery action for each GPU (NVML field 230): the first authority.
 #
-# It is the same word that Xid 154 writes to the kernel's log when it changes; the field is its
-# state, so it is also seen by an agent that started later, and it goes when the GPU has recovered.
+# Xid 154 writes the same value to the kernel's log when it changes. The field is its state, so an
+# agent that started later also sees it, and it disappears when the GPU has recovered.
 
 # NVML_GPU_RECOVERY_ACTION_* of nvml.h.
 _NONE = 0
@@ -24,7 +24,7 @@ _ACTIONS = {
 
 
 def judge_recovery(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """One observation for each GPU for which the driver asks anything."""
+    """One observation for each GPU for which the driver requests an action."""
     for gpu in seen.gpus:
         action = gpu.recovery_action
         if action is None or action == _NONE:

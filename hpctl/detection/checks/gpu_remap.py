@@ -7,7 +7,8 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot
 
 
 def judge_remap(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """Return what the row remapper says now; what a GPU or driver does not say is left out."""
+    """Return the state of the row remapper; values that a GPU or driver does not report are left
+    out."""
     for gpu in seen.gpus:
         yield from _judge_gpu(gpu, limits)
 

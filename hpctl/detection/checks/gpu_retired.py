@@ -7,7 +7,7 @@ from hpctl.detection.nvml.snapshot import Snapshot
 
 
 def judge_retired(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """Pages that wait for a reset, and GPUs that have none left to retire."""
+    """Return pages that wait for a reset, and GPUs that have none left to retire."""
     for gpu in seen.gpus:
         ecc = gpu.ecc
         pages = (ecc.retired_sbe or 0) + (ecc.retired_dbe or 0)

@@ -9,10 +9,10 @@ from hpctl.detection.nvml.snapshot import Snapshot
 
 # How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
 #
-# All GPUs of a node are of one kind and set up alike: one that differs was changed, or exchanged.
+# All GPUs of a node are of one kind and set up alike: one that differs was changed or replaced.
 
 _VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
-"""Five bytes: a float holds them exactly."""
+"""Five bytes, which a float represents exactly."""
 
 
 def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:

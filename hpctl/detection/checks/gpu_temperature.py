@@ -19,7 +19,8 @@ def judge_temperature(seen: Snapshot, before: Snapshot | None, limits: Limits) -
 
 
 def _core_margin(gpu: GpuState) -> int | None:
-    """NVML's own margin, else (before Hopper) the slowdown threshold less the temperature."""
+    """Return NVML's own margin, else (before Hopper) the slowdown threshold less the
+    temperature."""
     if gpu.temperature_margin_c is not None:
         return gpu.temperature_margin_c
     return _subtract_known(gpu.temperature_slowdown_c, gpu.temperature_c)

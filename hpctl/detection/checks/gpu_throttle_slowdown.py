@@ -8,12 +8,12 @@ from hpctl.detection.nvml.snapshot import GpuState, Snapshot, Throttle
 
 # Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
 #
-# From the cumulative nanosecond counters alone (NVML fields 269-271). The event reason bits are
-# a moment's view: sampled once a minute they miss bursts, and the bit for the software power cap is
+# Only the cumulative nanosecond counters count (NVML fields 269-271). The event reason bits are a
+# moment's view: sampled once a minute they miss bursts, and the bit for the software power cap is
 # set on any healthy GPU under load. Two rows of the table run this module with different limits; a
 # limit that a row does not have is not judged.
 
-# More than all of the time means a counter that was reset or jumped: no evidence.
+# More than the whole time means a counter that was reset or jumped: no evidence.
 _POSSIBLE = 1.1
 
 
@@ -35,7 +35,8 @@ def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
 
 
 def gauges_throttle(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
-    """`gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power cap."""
+    """Return `gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power
+    cap."""
     totals = [sum(shares.values()) for _, _, shares in _throttle_shares(seen, before, BUSY_PERCENT)]
     return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
 

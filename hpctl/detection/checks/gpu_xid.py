@@ -4,10 +4,10 @@ from hpctl.detection.check import Judged, Limits, make_failure
 from hpctl.detection.nvml.snapshot import Snapshot
 from hpctl.faults.table import rows_of
 
-# Xids that NVML's events name: the second source beside the kernel's log.
+# Xids that NVML's events name: the second source next to the kernel's log.
 #
-# Only those whose number alone says everything. Where the driver's text or a companion line decides
-# (48 with 94, 154, the NVLink codes) the kernel's log is the source: an event has no text.
+# Only those whose number is sufficient. Where the driver's text or a companion line decides (48
+# with 94, 154, the NVLink codes) the kernel's log is the source: an event has no text.
 
 _XID = 0x8
 
