@@ -108,9 +108,7 @@ class CheckpointCandidate(Struct, frozen=True):
 def _claim_manifest(layout: Listing) -> Claim | Defect | None:
     document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
     if document is None or isinstance(document, manifest.ForeignManifest):
-        return (
-            None  # many tools have a file of that name: another format may recognize the directory
-        )
+        return None  # many tools have such a file: another format may recognize the directory
     if isinstance(document, Defect):
         return document
     whole = document

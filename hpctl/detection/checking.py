@@ -53,8 +53,7 @@ class Checks:
         )
 
     def _wait_for_sweep(self) -> Snapshot:
-        """Return the newest sweep; only the first look of all waits for one. On the runner's
-        thread."""
+        """Return the newest sweep; only the first call waits for one. On the runner's thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
 

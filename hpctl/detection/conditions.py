@@ -12,17 +12,17 @@ from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 
-# From what a check says run after run to its findings: N of M, grace, and how they end.
+# From a check's results, run after run, to its findings: N of M, grace, and how they end.
 
 MAX_THINGS = 128
-"""Distinct things that one check may follow: beyond it, new ones are not followed."""
+"""Limit of the distinct conditions that one check follows; further ones are not followed."""
 
 
 _Thing_Key = tuple[str, str, str]
 
 
 class _Thing(Struct):
-    """One code on one device (and job): its last runs, and the finding once it is one."""
+    """One code on one device (and job): its last runs, and the finding once it is reported."""
 
     runs: deque[bool]
     since: datetime
@@ -33,8 +33,8 @@ class _Thing(Struct):
 class Conditions:
     """The findings of one check. Not for several threads at once.
 
-    `earlier` are the check's findings of a former run of the agent in this boot: they end as any
-    other does.
+    `earlier` are the check's findings of a former run of the agent in this boot: they end like any
+    other.
     """
 
     def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
@@ -51,7 +51,7 @@ class Conditions:
     def saw(
         self, observations: Iterable[Observation], at: datetime, *, early: bool = False
     ) -> bool:
-        """Take in one run. True when the list of findings is another than before.
+        """Record one run. Return whether the list of findings has changed.
 
         What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
         """
@@ -71,7 +71,7 @@ class Conditions:
         return self._list_names() != before
 
     def could_not_tell(self, why: str, at: datetime) -> bool:
-        """Return a run that found nothing out: what was known stays known. True when this is
+        """Record a run that could not tell: what was known stays known. Return whether this is
         new."""
         self._keep_up(at)
         old = self._unknown
@@ -88,17 +88,18 @@ class Conditions:
         return old is None
 
     def _too_early(self, codes: list[str], at: datetime) -> None:
-        """What is wrong in the grace is no fault yet, but nobody can vouch for the node."""
+        """Return an observation during grace as UNKNOWN: it is not a fault yet, but the node is not
+        known to be healthy either."""
         if codes:
             self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
         else:
             self._unknown = None
 
     def _keep_up(self, at: datetime) -> None:
-        """Where the clock was set back, all that is known was as long ago as it was before.
+        """Move all times with a clock that was set back, so that their ages stay the same.
 
-        Else a finding would have begun after it was last seen, for which the head node refuses
-        the whole report, and would not end before the clock has made up for it.
+        Otherwise a finding would begin after it was last seen, for which the head node refuses the
+        whole report, and would not end before the clock has caught up.
         """
         back, self._at = self._at - at, at
         if back <= timedelta(0):
@@ -111,7 +112,7 @@ class Conditions:
             self._unknown = _backdate_finding(self._unknown, back)
 
     def findings(self) -> list[Finding]:
-        """Return what is to be reported now."""
+        """Return the findings to report now."""
         known = [thing.finding for thing in self._things.values() if thing.finding is not None]
         return known if self._unknown is None else [*known, self._unknown]
 
@@ -165,7 +166,8 @@ def _backdate_finding(finding: Finding, by: timedelta) -> Finding:
 
 
 def _count_again(finding: Finding, seen: Observation, at: datetime) -> Finding:
-    """Counted once more. Its text stays what it first was, unless the verdict is another."""
+    """Return the finding with one more count. Its text stays the first one, unless the verdict
+    changes."""
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more
@@ -174,5 +176,5 @@ def _count_again(finding: Finding, seen: Observation, at: datetime) -> Finding:
 
 
 def _clean_text(text: str, limit: int) -> str:
-    """Return what a report can carry: the name of a file or device need not be UTF-8."""
+    """Return the text that a report can carry: the name of a file or device need not be UTF-8."""
     return text[:limit].encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
 """The agent's own file, `/etc/hpctl/agent.yaml`: what this machine should have, checks, budget.
 
-Everything in it is optional, and so is the file.
+All fields are optional, and so is the file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _Positive = Annotated[float, Meta(gt=0)]
 
 
 class CheckConfig(Struct, frozen=True):
-    """What a site changes in one check. `limits` in the units of docs/checks.md."""
+    """The site's changes to one check. `limits` in the units of docs/checks.md."""
 
     enabled: bool = True
     every_s: Annotated[float, Meta(ge=1, le=86400)] | None = None
@@ -32,7 +32,7 @@ class CheckConfig(Struct, frozen=True):
 
 
 class BudgetConfig(Struct, frozen=True):
-    """What the agent may use before it sheds checks: percent of one core, megabytes."""
+    """The limits at which the agent sheds checks: percent of one core, megabytes."""
 
     cpu_percent: _Positive = detection_budget.CPU_PERCENT
     memory_mb: _Positive = detection_budget.MEMORY_MB
@@ -47,7 +47,7 @@ class AgentConfig(Struct, frozen=True):
 
 
 class AgentFileError(FileProblems):
-    """An agent's file with problems."""
+    """The error of an agent's file with problems."""
 
     hint_text = "docs/checks.md names all checks and limits"
 
@@ -60,7 +60,7 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
     """
     if path is None or (path == CONFIG and not path.exists()):
         return AgentConfig()
-    from hpctl.toolkit import yaml_files  # only where there is a file: it costs memory
+    from hpctl.toolkit import yaml_files  # only where there is a file, because it costs memory
 
     text = yaml_files.read_text(path, AgentFileError)
     data = yaml_files.load_mapping(text, str(path), AgentFileError)

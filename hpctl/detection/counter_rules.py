@@ -22,7 +22,8 @@ class CounterRule(Struct, frozen=True):
 
     @property
     def span_s(self) -> float:
-        """Seconds in which the counter may grow by the limit, by the end of the limit's name."""
+        """Return the seconds in which the counter may grow by the limit, from the suffix of the
+        limit's name."""
         return next(span for end, span in _SPANS_S.items() if self.limit.endswith(end))
 
     def allowed(self, age_s: float, limits: Limits) -> float:
@@ -40,7 +41,7 @@ def counter_rules(check: str) -> tuple[CounterRule, ...]:
 def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tuple[int, float]]:
     """Return the devices whose counter grew by too much: by how much, and in how many seconds.
 
-    Of the earlier sweeps that are compared, the one that shows most counts.
+    Of the earlier sweeps that are compared, the one with the largest growth counts.
     """
     past = seen.past
     if rule.operator == ">":

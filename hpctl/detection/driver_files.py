@@ -5,8 +5,8 @@ machines use /usr/local/nvidia (an H200 machine with driver 580.159.04 did); NVI
 puts a driver container's root at /run/nvidia/driver; NVIDIA's device plug-in and container toolkit
 take that root from NVIDIA_DRIVER_ROOT.
 
-The agent runs as root and loads what it finds here. So a file counts only where nobody but root
-can have written it, by the same rules as plug-ins (`hpctl.detection.outside.trust`).
+The agent runs as root and loads what it finds here. So a file counts only where only root can have
+written it, by the same rules as plug-ins (`hpctl.detection.outside.trust`).
 """
 
 import logging
@@ -32,7 +32,7 @@ _refused: set[Path] = set()
 
 
 class DriverPlace(Struct, frozen=True):
-    """One place of a driver: where its programs are, and where its libraries may be."""
+    """One place of a driver: the folder of its programs, and those where its libraries may be."""
 
     programs: Path
     libraries: tuple[Path, ...]
@@ -82,14 +82,14 @@ def find_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram |
 def library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
     """Return the version that the loader's name of the library leads to; empty where unknown.
 
-    Only the link is read, so that a link to a file that is gone still tells.
+    Only the link is read, so that a link to a removed file still shows the version.
     """
     for place in list_places(root, env):
         for folder in place.libraries:
             try:
                 match = _LIBRARY_VERSION.search(str((folder / LIBRARY).readlink()))
             except OSError:
-                continue  # not here, or no link
+                continue  # missing, or not a link
             if match:
                 return match[1]
     return ""

@@ -1,11 +1,10 @@
-"""What checks and log lines say over and over, as the findings of one boot.
+"""The findings of one boot, folded from repeated results of checks and log lines.
 
-Of the kernel's log all is folded: a burst of one error is one finding with a count.
-Bounded: what no longer fits is folded without its detail and job, and then only counted, so that
-a log storm cannot grow the agent. A fault that is known stays known, unless the log itself says
-that it is over.
+All of the kernel's log is folded: a burst of one error is one finding with a count. Memory is
+bounded: what no longer fits is folded without its detail and job, and then only counted, so that a
+log storm cannot grow the agent. A known fault stays known, unless the log itself reports its end.
 
-Of the checks `Conditions` keeps N of M, grace, and how findings end.
+For checks, `Conditions` handles N of M, grace, and how findings end.
 """
 
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 
 
 MAX_JOBS = 8
-"""Jobs that are kept apart for one error on one device: that two had it is what counts."""
+"""Jobs that are kept apart for one error on one device: it only matters that several had it."""
 
 
 MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
@@ -30,22 +29,23 @@ MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
 
 
 MAX_NOTES = wire.MAX_FINDINGS * 5 // 8
-"""Beyond this many, a new note is folded by check and code alone: what says nothing against the
-node must not take the place of what does, whoever has such lines printed."""
+"""Beyond this many, a new note is folded by check and code alone: a line that is no evidence
+against the node must not displace one that is, whichever user causes such lines."""
 
 
 SAME_BURST = timedelta(seconds=5)
-"""A line whose process is gone already belongs to the job that the same error just hit."""
+"""A line whose process has already ended belongs to the job that the same error just hit, within
+this time."""
 
 
 MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
-"""One place is left for the finding that says what was left out, and an eighth of a report for what
-the checks find: what is missing from it counts as gone."""
+"""One place is reserved for the finding that reports what was left out, and an eighth of a report
+for the checks' findings: what is missing from it counts as ended."""
 
 
 def merge_findings(old: Finding, new: Finding) -> Finding:
-    """Two sightings of the same thing: counted together, the first evidence kept."""
-    # Spelled out: `replace` takes three times as long, and a storm runs through this line.
+    """Return two sightings of the same condition as one: counts added, the first evidence kept."""
+    # Written in full: `replace` takes three times as long, and a storm runs through this line.
     return Finding(
         old.check,
         old.verdict,
@@ -64,8 +64,8 @@ def merge_findings(old: Finding, new: Finding) -> Finding:
 class FindingStore:
     """The folded findings of one boot.
 
-    `earlier` is what a former run of the agent saw. The kernel's ring shows part of it again, so
-    of the two counts the larger is kept, never the sum.
+    `earlier` are the findings of a former run of the agent. The kernel's ring shows part of them
+    again, so the larger of the two counts is kept, never the sum.
     """
 
     def __init__(self, earlier: Iterable[Finding] = ()) -> None:
@@ -78,9 +78,9 @@ class FindingStore:
             self._note_job(name)
 
     def add(self, finding: Finding) -> bool:
-        """Fold one sighting in. True when something is to be reported that was not known before.
+        """Fold one sighting in. Return whether there is something new to report.
 
-        A finding that is OK and clears by being gone ends what was seen of it until then.
+        A finding that is OK and clears by being gone ends what was seen of it before.
         """
         if finding.verdict is Verdict.OK and finding.clears is Clears.GONE:
             return self._drop_ended(finding)
@@ -113,8 +113,7 @@ class FindingStore:
         return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
 
     def _with_job(self, finding: Finding) -> Finding:
-        """Return a sighting under the job that it belongs to; room is made for a job that is
-        new."""
+        """Return a sighting under the job that it belongs to, after making room for a new job."""
         name = make_finding_key(finding)
         jobs = self._jobs.get(_strip_job(name))
         if jobs is None:
@@ -162,7 +161,7 @@ class FindingStore:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
 
     def _fit_note(self, note: Finding) -> Finding:
-        """Take in a note of a new name, without its detail, job and device where there are many."""
+        """Add a note of a new name, without its detail, job and device where there are many."""
         if len(self._notes) >= MAX_DETAILED_NOTES:
             note = replace(note, detail="", job="")
         if make_finding_key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
@@ -187,7 +186,7 @@ def _strip_job(name: Key) -> Key:
 
 
 def _widen_finding(old: Finding, new: Finding) -> Finding:
-    """Join what two runs of the agent saw: the later run may be of a version that knows better."""
+    """Join the findings of two runs of the agent: the later run may be of a newer version."""
     return replace(
         old,
         verdict=new.verdict,

@@ -11,11 +11,11 @@ from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, No
 from hpctl.detection.checks.host_nvme_smart import is_refused
 from hpctl.detection.probe import ProbeResult, Probes
 
-# Traffic that EC2 held back: network and EBS allowances of the instance that were exceeded.
+# Traffic that EC2 throttled: network and EBS allowances of the instance that were exceeded.
 #
 # ENA counts packets that were queued or dropped beyond each allowance (`ethtool -S`, amzn-drivers
-# kernel/linux/ena); an EBS volume counts the microseconds for which more was asked of it, or of the
-# instance, than is allowed (NVMe log page 0xd0, Amazon EBS User Guide, "NVMe statistics").
+# kernel/linux/ena); an EBS volume counts the microseconds for which it, or the instance, was asked
+# for more than is allowed (NVMe log page 0xd0, Amazon EBS User Guide, "NVMe statistics").
 
 NET, NVME = "/sys/class/net", "/sys/class/nvme"
 
@@ -99,7 +99,7 @@ def _read_driver(machine: CheckedMachine, name: str) -> str:
 
 
 def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
-    """Return those that answered. Raises CannotTell where none did in time."""
+    """Return the answers of the devices that answered. Raises CannotTell where none did in time."""
     if not questions:
         return {}
     try:
@@ -113,13 +113,13 @@ def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult
 
 
 def parse_allowances(text: str) -> list[tuple[str, int]]:
-    """`bw_in_allowance_exceeded: 12` of `ethtool -S`, as `bw_in` and 12."""
+    """Return `bw_in_allowance_exceeded: 12` of `ethtool -S` as `bw_in` and 12."""
     return [(name, int(count)) for name, count in _COUNTER.findall(text)]
 
 
 def ebs_stats(text: str) -> list[tuple[str, int]]:
-    """Return the log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); nothing if it is
-    none."""
+    """Return the log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); empty for another
+    text."""
     data = bytes.fromhex("".join(_ROW.findall(text)))
     if len(data) < _STATS.size:
         return []
@@ -130,7 +130,7 @@ def ebs_stats(text: str) -> list[tuple[str, int]]:
 def judge_allowance(
     seen: AllowanceSample, before: AllowanceSample | None, limits: Limits
 ) -> Judged:
-    """Counters that grew since the last look, by the share that matters."""
+    """Return counters that grew since the last run, by their share of the time or traffic."""
     if before is None:
         return
     earlier = {(name, what): count for name, what, count in (*before.network, *before.ebs)}

@@ -16,10 +16,11 @@ from hpctl.detection.check import (
 )
 from hpctl.detection.probe import ProbeResult, Probes
 
-# The clock: kept by a time service, and how far off. MUNGE refuses credentials of other times.
+# The clock: whether a time service keeps it, and its offset. MUNGE refuses credentials of other
+# times.
 #
-# The kernel knows whether its clock is kept, and the last half second of an offset; how far a clock
-# is off that has lost its time only the time service can say, so chrony is asked where it is there.
+# The kernel reports whether its clock is kept, and up to half a second of its offset; only the time
+# service knows a larger offset, so chrony is asked where it is installed.
 
 CHRONY = ("chronyc", "-n", "-c", "tracking")
 
@@ -52,7 +53,8 @@ class Timex(ctypes.Structure):
 
 
 class ClockReading(Struct, frozen=True):
-    """`offset_s` without its sign, the larger of the kernel's and chrony's."""
+    """A reading of the clock. `offset_s` without its sign, the larger of the kernel's and
+    chrony's."""
 
     kept: bool
     offset_s: float
@@ -67,7 +69,7 @@ _clock_probes = Probes(DEADLINE_S)
 def gather_clock(machine: CheckedMachine) -> ClockReading:
     """Ask the kernel, and chrony. Raises CannotTell; NotHere where systemd does not run.
 
-    There (a container) the clock is another machine's to keep.
+    In a container another machine keeps the clock.
     """
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run: the clock is not this machine's own")
@@ -85,7 +87,8 @@ def read_kernel_clock() -> tuple[bool, float]:
 
 
 def read_chrony_offset() -> float:
-    """Return what chrony says it is off, in seconds; 0 where it is not there or does not know."""
+    """Return the offset that chrony reports, in seconds; 0 where it is not installed or has
+    none."""
     try:
         answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
     except NotHere:
@@ -98,7 +101,8 @@ def read_chrony_offset() -> float:
 
 
 def parse_tracking(line: str) -> float:
-    """From chronyc's CSV: the fifth field, unless the stratum (third) says there is no source."""
+    """Return the offset of chronyc's CSV: the fifth field, unless the stratum (third) shows that
+    there is no source."""
     fields = line.strip().split(",")
     try:
         return abs(float(fields[4])) if int(fields[2]) else 0.0
@@ -107,7 +111,7 @@ def parse_tracking(line: str) -> float:
 
 
 def judge_clock(seen: ClockReading, before: ClockReading | None, limits: Limits) -> Judged:
-    """`skewed` beyond repair by slewing, `offset` when large, `unsynchronised`."""
+    """Return `skewed` beyond what slewing corrects, `offset` when large, `unsynchronised`."""
     detail = f"{seen.offset_s:.3f} s off"
     if seen.offset_s > limits["skewed_s"]:
         yield make_failure("skewed", "", detail)

@@ -17,10 +17,10 @@ from hpctl.detection.check import (
 )
 from hpctl.detection.instance_shapes import shape_of
 
-# The instance's own NVMe disks and its network cards: as many as there should be, and were.
+# The instance's own NVMe disks and its network cards: as many as expected, and as before.
 #
-# What a device is, its PCI function says: an EBS volume or a network interface that somebody
-# attached or took away is another matter, and only what the instance type brings is counted.
+# The PCI function identifies a device: EBS volumes and network interfaces that a user attaches or
+# detaches are not counted, only what the instance type has.
 
 PCI = "/sys/bus/pci/devices"
 
@@ -40,8 +40,8 @@ _NETWORK = "0x02"
 
 
 class HostDeviceSample(Struct, frozen=True):
-    """PCI addresses now, those of network cards that are gone since the agent began, and how many
-    disks the instance type has."""
+    """PCI addresses now, those of network cards that have disappeared since the agent began, and
+    how many disks the instance type has."""
 
     disks: tuple[str, ...]
     cards: tuple[str, ...]
@@ -55,7 +55,7 @@ def _remember_devices(root: Path) -> set[str]:
 
 
 def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
-    """Look at every PCI function. Raises NotHere where there is none of either."""
+    """List every PCI function. Raises NotHere where there is none of either."""
     disks, cards = [], []
     for folder in sorted(machine.path(PCI).glob("*")):
         try:
@@ -63,7 +63,7 @@ def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
                 (folder / name).read_text().strip() for name in ("vendor", "device", "class")
             )
         except OSError:
-            continue  # one that goes while it is looked at is not there
+            continue  # one that disappears meanwhile is not there
         if vendor == AMAZON and device in _DISKS:
             disks.append(folder.name)
         elif kind.startswith(_NETWORK) and (vendor == MELLANOX or device in _ENA):
@@ -80,10 +80,9 @@ def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
 def judge_devices(
     seen: HostDeviceSample, before: HostDeviceSample | None, limits: Limits
 ) -> Judged:
-    """Too few disks; network cards that were there and are not.
+    """Return too few disks, and network cards that have disappeared.
 
-    Where not one disk is to be seen it is rather the view that is cut off: a machine does not lose
-    all of them at once.
+    Where no disk is visible, the view is restricted: a machine does not lose all of them together.
     """
     if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
         detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"

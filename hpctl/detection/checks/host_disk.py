@@ -17,13 +17,13 @@ from hpctl.detection.procs import Scan
 
 # Disks and /dev/shm that are full, by space or by inodes.
 #
-# What a job fills is the job's affair while it runs; what it leaves in /tmp and /dev/shm makes the
-# next one fail. So these two are judged between jobs, and the system's own disks at any time.
+# What a job fills concerns only the job while it runs; what it leaves in /tmp and /dev/shm makes
+# the next one fail. So these two are judged between jobs, and the system's own disks at any time.
 
 SYSTEM = ("/", "/var")
 
 
-SHM = "/dev/shm"  # noqa: S108 - looked at, not written
+SHM = "/dev/shm"  # noqa: S108 - read, not written
 
 
 SCRATCH = ("/tmp", "/var/tmp", SHM)  # noqa: S108
@@ -45,17 +45,18 @@ class DiskSpace(Struct, frozen=True):
 
     @property
     def used_pct(self) -> float:
-        """Of what ordinary users may use."""
+        """Return the used share of what ordinary users may use, in percent."""
         return 100 * self.used / max(self.used + self.free, 1)
 
     @property
     def inodes_pct(self) -> float:
-        """0 where the file system makes inodes as it needs them."""
+        """Return the used share of inodes; 0 where the file system makes inodes as it needs
+        them."""
         return 100 * self.inodes_used / self.inodes if self.inodes else 0.0
 
 
 class DiskSpaceSample(Struct, frozen=True):
-    """The disks, and whether a Slurm step runs (None: nobody had to know)."""
+    """The disks, and whether a Slurm step runs (None: not checked, because it did not matter)."""
 
     disks: tuple[DiskSpace, ...]
     jobs: bool | None = None
@@ -65,7 +66,7 @@ _scan = Scan()
 
 
 def gather_full(machine: CheckedMachine) -> DiskSpaceSample:
-    """statvfs of each. All are local, so that none can hang. Raises CannotTell."""
+    """Call statvfs for each. All are local, so that none can hang. Raises CannotTell."""
     disks = tuple(_list_disks(machine))
     if not disks:
         raise CannotTell("no file system can be looked at")
@@ -98,7 +99,8 @@ def _list_disks(machine: CheckedMachine) -> Iterator[DiskSpace]:
 
 
 def judge_full(seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Limits) -> Judged:
-    """`full`, `inodes`, `leftovers` (full scratch between jobs), and `filling` before `full`."""
+    """Return `full`, `inodes`, `leftovers` (full scratch between jobs), and `filling` before
+    `full`."""
     for disk in seen.disks:
         if disk.scratch and seen.jobs:
             continue
@@ -117,9 +119,10 @@ def judge_full(seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Li
 
 
 def _is_full(disk: DiskSpace, limits: Limits) -> bool:
-    """By percent, unless what is left is plenty; or too little left on a disk that had room.
+    """Return whether a disk is full by percent, unless much space is left; or has too little left
+    where it had more.
 
-    /dev/shm is memory: what is left there is no measure of plenty.
+    /dev/shm is memory: what is left there does not count as much space.
     """
     bare = disk.free < limits["least_mib"] * 2**20 and disk.size >= 20 * limits["least_mib"] * 2**20
     return bare or _used_up(disk, limits["full_pct"], limits["roomy_gib"])

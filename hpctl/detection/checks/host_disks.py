@@ -1,4 +1,4 @@
-"""Disks: full ones, and NVMe by the kernel's view and by its own word on its health."""
+"""Disks: full ones, and NVMe by the kernel's view and by its own health log."""
 
 from hpctl.detection.check import Functions
 from hpctl.detection.checks.host_disk import gather_full, judge_full

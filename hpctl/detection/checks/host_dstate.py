@@ -18,20 +18,20 @@ from hpctl.detection.procs import ProcTask, Scan, list_threads
 
 # Tasks that have slept in the kernel for a minute without running, and in whose code.
 #
-# State D alone is how every read from a disk looks; so a task counts from the first look at which
-# it was in D, and only while its context switches stand still: it has not run in between. Kernel
-# threads are left out: some wait so when idle, and one that is stuck soon holds a process.
+# Every read from a disk shows state D; so a task counts from the first run at which it was in D,
+# and only while its context switches do not grow: it has not run in between. Kernel threads are
+# left out: some wait so when idle, and a stuck one soon blocks a process.
 #
-# Of processes on a GPU every thread is looked at: PyTorch's backward pass and NCCL call the driver
-# from threads of their own, while the first one waits for them. Of others the first stands for all.
+# Of processes on a GPU every thread is examined: PyTorch's backward pass and NCCL call the driver
+# from separate threads, while the first one waits for them. Of others the first represents all.
 
 MOST_THREADS = 512
-"""Threads that are looked at of one process."""
+"""Limit of the threads of one process that are examined."""
 
 
 MOST_STUCK = 1024
-"""Tasks that are asked where they sleep, those first that have slept longest: the many that wait
-for a slow file server must not hide the one that waits for a GPU."""
+"""Limit of the tasks whose place is read, the longest asleep first: the many that wait for a slow
+file server must not hide the one that waits for a GPU."""
 
 
 FRAMES = 12
@@ -75,7 +75,7 @@ _scan = Scan()
 
 
 _known: dict[tuple[int, int], _SleepRecord] = {}
-"""Tasks in D at the last look, by pid and start: when they were first, and their switches."""
+"""Tasks in D at the last look, by pid and start: when they were first seen, and their switches."""
 
 
 def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
@@ -93,7 +93,7 @@ def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
     _known.clear()
     _known.update(found)
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
-    # A task that was not in D at the last look cannot have been so for long: no need to ask where.
+    # A task that was not in D at the last look cannot have been so for long: its place is not read.
     return tuple(
         Stuck(task.pid, task.comm, age, _read_wait_place(machine, task.pid) if age else "")
         for age, task in stuck[:MOST_STUCK]
@@ -110,8 +110,7 @@ def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
 
 
 def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
-    """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` tells by
-    itself."""
+    """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` reports."""
     try:
         seen = latest_sweep(machine)
     except (NotHere, CannotTell):
@@ -120,7 +119,7 @@ def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
 
 
 def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
-    """Return how often it has run, as text to compare. Empty once it has ended."""
+    """Return how often a task has run, as text to compare. Empty once it has ended."""
     try:
         text = machine.text(f"/proc/{task.pid}/status")
     except (NotHere, CannotTell):
@@ -142,7 +141,7 @@ def _read_wait_place(machine: CheckedMachine, pid: int) -> str:
 
 
 def name_driver(where: str) -> str:
-    """Return whose code it is, by the topmost frame that says so; empty for any other."""
+    """Return the driver of a stack, by the topmost frame that names one; empty for any other."""
     for frame in where.splitlines():
         for name in DRIVERS:
             if _BRACKETS[name].search(frame) or _WORDS[name].match(frame):
@@ -153,7 +152,7 @@ def name_driver(where: str) -> str:
 def judge_dstate(
     seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
 ) -> Judged:
-    """One observation a driver, with the task that has slept longest in it as evidence."""
+    """Return one observation a driver, with the task that has slept longest in it as evidence."""
     reported: set[str] = set()
     for stuck in seen:
         name = name_driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""

@@ -44,7 +44,7 @@ def _read_count(machine: CheckedMachine, controller: str, name: str) -> int:
 def judge_edac(
     seen: tuple[EdacCounts, ...], before: tuple[EdacCounts, ...] | None, limits: Limits
 ) -> Judged:
-    """`ue` for any uncorrected error. Corrected ones are `host.memory`'s, by their rate."""
+    """Return `ue` for any uncorrected error. `host.memory` judges corrected ones, by their rate."""
     for counts in seen:
         if counts.uncorrected >= limits["uncorrected"]:
             detail = f"{counts.uncorrected} uncorrected memory errors since boot"

@@ -1,4 +1,4 @@
-"""What the checks of this family read in common."""
+"""Readings that the checks of this family share."""
 
 import re
 
@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from hpctl.detection.check import CheckedMachine
 
-# What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hang can hold up.
+# What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hung file system can
+# block.
 
 NETWORK = frozenset({"lustre", "nfs", "nfs4", "beegfs", "ceph", "cifs", "gpfs", "wekafs"})
 
@@ -59,7 +60,7 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
 def one_each(
     found: tuple[MountedFilesystem, ...], kinds: frozenset[str], most: int
 ) -> tuple[MountedFilesystem, ...]:
-    """One mount for each file system of those kinds: bind mounts and hidden ones left out."""
+    """Return one mount for each file system of those kinds, without bind mounts and hidden ones."""
     on_top = {mount.point: mount for mount in found}
     chosen: dict[str, MountedFilesystem] = {}
     for mount in on_top.values():
@@ -69,5 +70,5 @@ def one_each(
 
 
 def _unescape_octal(text: str) -> str:
-    """Without the octal escapes that the kernel puts for blanks and backslashes."""
+    """Return a path without the octal escapes that the kernel writes for blanks and backslashes."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -19,7 +19,7 @@ from hpctl.detection.checks.host_edac import EdacCounts, gather_edac, judge_edac
 from hpctl.detection.instance_shapes import shape_of
 from hpctl.detection.procs import Scan
 
-# Main memory: too little, hardly any left, left in use, corrected errors in a stream.
+# Main memory: too little, almost none left, left in use, frequent corrected errors.
 
 _LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 
@@ -33,23 +33,24 @@ class MemorySample(Struct, frozen=True):
     nominal_mib: float | None
     errors: tuple[EdacCounts, ...] = ()
     jobs: bool | None = None
-    """Whether Slurm runs a job here; None where nobody looked, for too little is in use."""
+    """Whether Slurm runs a job here; None where it was not checked, because too little is in
+    use."""
 
     @property
     def used_pct(self) -> float:
-        """Of all memory what cannot be had, caches not counted."""
+        """Return the share of memory that is not available, without caches, in percent."""
         return 100 * (1 - self.available_mib / self.total_mib) if self.total_mib else 0.0
 
 
 _LOOK_PCT = 20.0
-"""Memory in use from which on it is worth a look at all processes for a job's."""
+"""Memory in use above which all processes are searched for a job's."""
 
 
 _scan = Scan()
 
 
 def gather_memory(machine: CheckedMachine) -> MemorySample:
-    """/proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
+    """Read /proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
         raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
@@ -71,7 +72,8 @@ def gather_memory(machine: CheckedMachine) -> MemorySample:
 
 
 def judge_memory(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
-    """`short` against the instance type, `low` when almost none is left, `leftovers`, `ce-rate`."""
+    """Return `short` against the instance type, `low` when almost none is left, `leftovers`,
+    `ce-rate`."""
     if seen.nominal_mib is not None:
         percent = 100 * seen.total_mib / seen.nominal_mib
         if percent < limits["short_pct"]:

@@ -1,4 +1,4 @@
-"""Check `host.mounts`: network file systems that hang, or whose server is gone."""
+"""Check `host.mounts`: network file systems that hang, or whose server has disappeared."""
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -17,9 +17,9 @@ from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 
 # Network file systems that hang or fail: Lustre (FSx), NFS (EFS) and the like.
 #
-# Each is asked for its figures (`stat -f`) at one look and for its root (`stat`) at the next: a
+# Each is asked for its figures (`stat -f`) in one run and for its root (`stat`) in the next: a
 # client may answer either from memory while a server is away. Healthy ones answer within
-# milliseconds, in the same look; one that does not is left to its child, and the next look sees
+# milliseconds, in the same run; one that does not is left to its child, and the next run measures
 # for how long.
 
 STATFS = ("stat", "--file-system", "--format=%T", "--")
@@ -28,8 +28,8 @@ STATFS = ("stat", "--file-system", "--format=%T", "--")
 STAT_ROOT = ("stat", "--format=%i", "--")
 
 
-# What stat(1) says of a file system whose server has gone or has thrown this client out; a
-# root that may not be looked at (root squash) or that was just unmounted is no fault.
+# What stat(1) prints for a file system whose server has disappeared or has evicted this client; a
+# root that may not be read (root squash) or that was just unmounted is not a fault.
 BROKEN = (
     "Stale file handle",
     "Input/output error",
@@ -42,7 +42,7 @@ BROKEN = (
 
 
 class MountAnswer(Struct, frozen=True):
-    """One file system: for how long it has been silent (0 when it answered), or its error."""
+    """One file system: how long it has been silent (0 when it answered), or its error."""
 
     point: str
     kind: str
@@ -71,7 +71,7 @@ def probe_mounts(
     command: Sequence[str],
     probes: Probes,
 ) -> tuple[MountAnswer, ...]:
-    """Put one question to all of them. Those that still owe an answer get no new one."""
+    """Ask all of them the same question. Those that have not answered yet get no new one."""
     questions = {point: (*command, str(machine.path(point))) for point in chosen}
     try:
         answers = probes.ask(questions, probes.wait_s(WAIT_S))
@@ -93,7 +93,8 @@ def _find_error(answer: ProbeResult) -> str:
 def judge_mounts(
     seen: tuple[MountAnswer, ...], before: tuple[MountAnswer, ...] | None, limits: Limits
 ) -> Judged:
-    """`hangs` for silence of `silent_s` and longer, `error` for a server that is gone."""
+    """Return `hangs` for silence of `silent_s` and longer, `error` for a server that has
+    disappeared."""
     for asked in seen:
         if asked.error:
             yield make_failure("error", asked.point, f"{asked.kind}: {asked.error}")

@@ -22,7 +22,7 @@ _DEAD = frozenset({"dead", "deleting", "deleting (no IO)"})
 
 
 class Controller(Struct, frozen=True):
-    """One controller on PCIe: the driver's word for its state; `hot` by its own threshold."""
+    """One controller on PCIe: the driver's name of its state; `hot` by its own threshold."""
 
     name: str
     model: str
@@ -31,10 +31,10 @@ class Controller(Struct, frozen=True):
 
 
 def gather_nvme(machine: CheckedMachine) -> tuple[Controller, ...]:
-    """Read sysfs, which never waits for the device but for its temperature, where it has one.
+    """Read sysfs, which never waits for the device except for its temperature, where it has one.
 
-    Raises NotHere where there is no NVMe. Controllers reached over a network are left out:
-    that they connect anew is no fault of this machine.
+    Raises NotHere where there is no NVMe. Controllers reached over a network are left out: a
+    reconnect is not a fault of this machine.
     """
     folder = machine.path(NVME)
     try:
@@ -55,7 +55,8 @@ def gather_nvme(machine: CheckedMachine) -> tuple[Controller, ...]:
 
 
 def _has_alarm(place: Path) -> bool:
-    """Its alarm; asking costs the device a command, and only some have the file."""
+    """Return whether the alarm is on. Reading it costs the device a command, and only some have the
+    file."""
     return any(_read_word(path) == "1" for path in place.glob("hwmon*/temp1_alarm"))
 
 
@@ -69,7 +70,7 @@ def _read_word(path: Path) -> str:
 def judge_nvme(
     seen: tuple[Controller, ...], before: tuple[Controller, ...] | None, limits: Limits
 ) -> Judged:
-    """`dead`, `not-live` for a reset that does not end, `hot`."""
+    """Return `dead`, `not-live` for a reset that does not end, `hot`."""
     for one in seen:
         detail = f"{one.model}: {one.state}".removeprefix(": ")
         if one.state in _DEAD:

@@ -1,4 +1,4 @@
-"""Check `host.nvme.smart`: the disks' own warning of their end (critical_warning)."""
+"""Check `host.nvme.smart`: the disks' own warning of failure (critical_warning)."""
 
 import json
 
@@ -16,9 +16,9 @@ from hpctl.detection.check import (
 from hpctl.detection.checks.host_nvme import NVME
 from hpctl.detection.probe import ProbeResult, Probes
 
-# What NVMe disks say of their own health (`critical_warning`), where nvme-cli is installed.
+# What NVMe disks report of their health (`critical_warning`), where nvme-cli is installed.
 #
-# It costs each disk an administration command, so it is asked for rarely and in a child.
+# It costs each disk an administration command, so it is read rarely and in a child.
 
 COMMAND = ("nvme", "smart-log", "--output-format=json")
 
@@ -47,7 +47,7 @@ WORDS = {
 
 
 class SmartHealth(Struct, frozen=True):
-    """One controller's critical warning, as it stands in its log."""
+    """One controller's critical warning, as its log records it."""
 
     name: str
     warning: int
@@ -77,7 +77,7 @@ def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
         if isinstance(answer, ProbeResult) and (warning := parse_smart(answer)) is not None
     ]
     if not found and any(isinstance(a, ProbeResult) and is_refused(a) for a in answers.values()):
-        # Not allowed, as in hpctl's own unit, is not blind: it would leave the node Unknown.
+        # Not allowed, as in hpctl's own unit, is not a failure: it would leave the node Unknown.
         raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
         raise CannotTell("no NVMe controller reported its health")
@@ -85,7 +85,7 @@ def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
 
 
 def is_refused(answer: ProbeResult) -> bool:
-    """Return whether the kernel did not let nvme-cli ask."""
+    """Return whether the kernel denied nvme-cli the command."""
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
 
@@ -102,7 +102,7 @@ def parse_smart(answer: ProbeResult) -> int | None:
 def judge_smart(
     seen: tuple[SmartHealth, ...], before: tuple[SmartHealth, ...] | None, limits: Limits
 ) -> Judged:
-    """`failing` for a disk that is ending, `hot` for its temperature alone."""
+    """Return `failing` for a disk that is failing, `hot` for only its temperature."""
     for disk in seen:
         warnings = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
         raw = f"critical_warning={disk.warning:#04x}"

@@ -23,14 +23,14 @@ from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 
 # Local file systems that the kernel took out of service after an error.
 #
-# Three signs, for each kernel shows another: `ro` among the file system's own options (not the
-# mount's: a service's read-only view of a healthy disk is no fault), `emergency_ro` and `shutdown`
-# of newer ext4, and an I/O error of the mount point itself, which is all that XFS shows. And one
-# byte is written where the agent may write anyway, in a child, because a disk can refuse that
-# while everything looks well.
+# Three signs, because each kernel shows another: `ro` among the file system's own options (not the
+# mount's: a service's read-only view of a healthy disk is not a fault), `emergency_ro` and
+# `shutdown` of newer ext4, and an I/O error of the mount point itself, which is all that XFS shows.
+# One byte is also written where the agent may write, in a child, because a disk can refuse that
+# while all signs look healthy.
 
 STATE = "/var/lib/hpctl/agent"
-"""The agent's own folder: there it may write, and nobody else can put a link in the way."""
+"""The agent's own folder: there it may write, and no other user can place a link."""
 
 
 WRITTEN = ".write-probe"
@@ -64,7 +64,8 @@ _ERROR = "Input/output error"
 
 
 class WatchedDisk(Struct, frozen=True):
-    """A local file system: `wanted` is that it should be writable, `sign` what speaks against."""
+    """A local file system: `wanted` is whether it should be writable, `sign` the evidence against
+    it."""
 
     point: str
     kind: str
@@ -102,7 +103,7 @@ def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
     holder = _find_mount(found)
     return ReadonlySample(
         judge_disks(machine, local, answers["stat"]),
-        # A view of the disk that is read-only for this service alone says nothing of the disk.
+        # A view that is read-only only for this service is no evidence about the disk.
         "" if "ro" in holder.options else _write_error(written),
         holder.point,
         written.age_s if isinstance(written, ProbePending) else 0.0,
@@ -153,7 +154,7 @@ def _read_fstab(machine: CheckedMachine) -> dict[str, frozenset[str]]:
 
 
 def judge_readonly(seen: ReadonlySample, before: ReadonlySample | None, limits: Limits) -> Judged:
-    """`readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
+    """Return `readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
     signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}
     if seen.write_error:
         signs.setdefault(seen.write_point, f"writing one byte: {seen.write_error}")

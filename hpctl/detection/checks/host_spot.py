@@ -1,4 +1,4 @@
-"""Check `host.spot`: a spot instance that EC2 is about to take back."""
+"""Check `host.spot`: a spot instance that EC2 is about to reclaim."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
 
-# A spot instance that EC2 is about to take back: two minutes' notice, by its metadata service.
+# A spot instance that EC2 is about to reclaim: two minutes' notice, by its metadata service.
 #
-# `spot/instance-action` answers 404 until there is a notice, and then what happens when. Asked by
-# IMDSv2 (a token first), on the link-local address, and only where agent.yaml says
-# `expected: {spot: true}`: elsewhere nothing is asked. A metadata service that does not answer is
-# UNKNOWN, which is no notice.
+# `spot/instance-action` answers 404 until there is a notice, and then the action and its time.
+# Asked by IMDSv2 (a token first), on the link-local address, and only where agent.yaml says
+# `expected: {spot: true}`: elsewhere no request is made. A metadata service that does not answer is
+# UNKNOWN, which is not a notice.
 
 TOKEN, ACTION = "/latest/api/token", "/latest/meta-data/spot/instance-action"
 
 
 TOKEN_S = 21600
-"""How long a token is good: IMDSv2's most."""
+"""How long a token is valid: IMDSv2's maximum."""
 
 
 TIMEOUT_S = 1.0
@@ -43,7 +43,7 @@ class SpotNotice(Struct, frozen=True):
 
 
 class _Token:
-    """The session's token, kept between looks."""
+    """The session's token, kept between runs."""
 
     value = ""
 
@@ -52,7 +52,7 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
     """Ask for a notice. Raises NotHere where spot is not expected, CannotTell without an answer."""
     if not machine.expected.spot:
         raise NotHere("not expected to be a spot instance")
-    # Only a spot instance pays for the module: two megabytes.
+    # Only a spot instance loads the module: two megabytes.
     from http.client import HTTPConnection, HTTPException
 
     place = urlsplit(machine.expected.metadata_url)
@@ -72,7 +72,7 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
 
 
 def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
-    """Return the answer, with a fresh token where the one that is kept is not good any more."""
+    """Return the answer, with a fresh token where the kept one is no longer valid."""
     for _ in range(2):
         if not _Token.value:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
@@ -102,7 +102,7 @@ def _parse_notice(body: str) -> SpotNotice:
 
 
 def judge_spot(seen: SpotNotice, before: SpotNotice | None, limits: Limits) -> Judged:
-    """`interruption`, whatever becomes of the instance then: its jobs end either way."""
+    """Return `interruption` for any action on the instance: its jobs end in all cases."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""
         yield make_failure(

@@ -8,10 +8,11 @@ from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, No
 from hpctl.detection.probe import ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
 
-# The systemd units that a compute node cannot do without.
+# The systemd units that a compute node needs.
 #
 # Only a unit that is installed and enabled is missed, and the fabric manager only where there is an
-# NVSwitch. One that was stopped and ended well was stopped by somebody: reported, not undone.
+# NVSwitch. One that was stopped and exited normally was stopped by an administrator: reported, not
+# started again.
 
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
@@ -72,7 +73,7 @@ class UnitState(Struct, frozen=True):
 
 
 def gather_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
-    """One call of systemctl for all. Raises CannotTell; NotHere where systemd does not run."""
+    """Call systemctl once for all units. Raises CannotTell; NotHere where systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
     answer = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
@@ -117,8 +118,8 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
 def judge_units(
     seen: tuple[UnitState, ...], before: tuple[UnitState, ...] | None, limits: Limits
 ) -> Judged:
-    """Return the unit's code when it does not run; `stopped` when it was ended and nothing is
-    wrong."""
+    """Return the unit's code when it does not run; `stopped` when it was stopped without an
+    error."""
     for unit in seen:
         wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED
         if not wanted or unit.active in _RUNS:

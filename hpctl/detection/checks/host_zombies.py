@@ -13,7 +13,7 @@ from hpctl.detection.check import (
 from hpctl.detection.procs import Scan
 from hpctl.vocabulary.model import Verdict
 
-# Zombies, and how near the machine is to its limits of tasks and of open files.
+# Zombies, and the use of the machine's limits of tasks and of open files.
 
 
 class ZombieSample(Struct, frozen=True):
@@ -30,10 +30,10 @@ _zombie_scan = Scan()
 
 
 def gather_zombies(machine: CheckedMachine) -> ZombieSample:
-    """Count. Raises CannotTell, NotHere."""
+    """Count zombies, tasks and open files. Raises CannotTell, NotHere."""
     try:
         tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
-        # pid_max bounds the ids and threads-max the tasks: the smaller is what is met first.
+        # pid_max bounds the ids and threads-max the tasks: the smaller is reached first.
         most = min(int(machine.text(f"/proc/sys/kernel/{n}")) for n in ("pid_max", "threads-max"))
         files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
     except (ValueError, IndexError) as error:
@@ -43,7 +43,7 @@ def gather_zombies(machine: CheckedMachine) -> ZombieSample:
 
 
 def judge_zombies(seen: ZombieSample, before: ZombieSample | None, limits: Limits) -> Judged:
-    """`zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
+    """Return `zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
     if seen.zombies >= limits["zombies"]:
         yield make_warning("zombies", "", f"{seen.zombies} zombies")
     counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))

@@ -1,20 +1,19 @@
-"""What the processes of each Slurm job do, as numbers: the head node finds hung jobs by them.
+"""Numbers on what the processes of each Slurm job do, by which the head node finds hung jobs.
 
-A process counts as one of five, by what the kernel counted since the run before:
+A process has one of five states, by what the kernel counted since the run before:
 
-- working: it read or wrote, touched new memory, ran its main thread again and again between waits,
-  or used more than one core; one that is new, or whose children ended, has worked too
+- working: it read or wrote, touched new memory, ran its main thread repeatedly between waits, or
+  used more than one core; one that is new, or whose children ended, has worked too
 - spinning: it used a core, or was ready to, and did none of this
 - blocked: it sleeps where no signal reaches it (D), as on a dead file server
 - waiting: its main thread sleeps on a futex, as a rank does in a collective of gloo
 - asleep: anything else
 
-Only processes that have used RANK_S of processor time are counted: launchers and resource trackers
-are none that a training run waits for. Such as work count as the node's traffic does. Shells are
-passed over: what their children read and wrote is added to their own when those end. GPUs count by
-their utilization and power. Which job a process belongs to, its control group says, or the
-slurmstepd above it: root's, both. Its environment is read once, and only for what concerns this
-very job.
+Only processes that have used RANK_S of processor time are counted: a training run does not wait for
+launchers and resource trackers. Those that work count as the node's traffic does. Shells are passed
+over: what their children read and wrote is added to their own when those end. GPUs count by their
+utilization and power. A process's control group, or the slurmstepd above it, names its job; both
+belong to root. Its environment is read once, and only for what concerns this job.
 """
 
 import os
@@ -38,29 +37,30 @@ from hpctl.detection.procs import KERNEL_THREAD, stat_fields
 from hpctl.detection.slurm_jobs import ProcessJobs
 
 RANK_S = 2.0
-"""Importing torch takes that much."""
+"""Importing torch takes this much."""
 MOST_JOBS, MOST_NUMBERS = 16, 40
 """Per node: a report holds 64 numbers, of which hpctl's other checks take 20."""
 MOST_PROCESSES = 1024
-"""Of one job. One that has more is said to work, for any of the others may: whoever starts so many
-hides the hangs of that job alone."""
+"""Processes of one job. A job with more counts as working, because any of the others may work: a
+user who starts so many hides only that job's hangs."""
 IO, FAULTS, SWITCHES, CPU = 64 * 1024, 10.0, 5.0, 0.2
 """From so many bytes, page faults and waits of the main thread a second, and so much of a core on,
 a process works. Idle ranks of torch 2.13 show under 1 KiB, 2 faults and 1 % of a core; training,
 loading, compiling and writing ones 150 KiB or 500 faults."""
 TRAFFIC = 1e6
-"""Bytes a second over a node's network cards or disks. They count where one job has the node."""
+"""Bytes a second over a node's network cards or disks. They count where the node has a single
+job."""
 ONCE, AGAIN = 0.5, 1.0
-"""Of `traffic`: a single sample may be a log's rotation, or a person who looks around."""
+"""Of `traffic`: a single sample may be a log's rotation, or a user's login session."""
 _REFRESH = 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 _VIRTUAL = ("lo", "veth", "docker", "br-", "ifb", "dummy", "virbr", "cni", "tun")
 _DISKS = ("nvme", "sd", "vd", "xvd", "md", "dm-")
 _HELPER = b"\0HPCTL_HELPER="
-"""In the environment of what hpctl runs within a job: it works on while all ranks hang."""
+"""In the environment of what hpctl runs within a job, which works even while all ranks hang."""
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "busybox")
 OTHERS: Mapping[bytes, float] = {b"HYPERPOD_HANG_RULES=": 1.0}
-"""Who else looks after hangs of a job, by what stands in its environment."""
+"""Other tools that handle hangs of a job, by variables in its environment."""
 
 
 class ActiveProcess(Struct, frozen=True):
@@ -86,7 +86,7 @@ class ActiveProcess(Struct, frozen=True):
 class JobActivitySample(Struct, frozen=True):
     """All jobs' processes by pid and start. `traffic`: bytes of the node's cards and disks so far.
     `gpus`: utilization (0 to 1) and watts of each job's GPUs, means. `crowded`: jobs of which some
-    processes were not looked at."""
+    processes were not examined."""
 
     at: float
     processes: Mapping[tuple[int, int], ActiveProcess]
@@ -96,21 +96,21 @@ class JobActivitySample(Struct, frozen=True):
 
 
 _holders: dict[tuple[int, int], tuple[str, float]] = {}
-"""The job of each process that is in one, by pid and start, and who else looks after it."""
+"""The job of each process that is in one, by pid and start, and which other tool handles it."""
 _strangers: set[int] = set()
 _crowd: dict[int, str] = {}
-"""The job of each process that is not looked at, because its job has too many."""
+"""The job of each process that is not examined, because its job has too many."""
 _signs: dict[str, float] = {}
-"""The jobs whose last sample showed traffic, and when that was."""
+"""The jobs whose last sample showed traffic, with its time."""
 _runs = 0
 
 
 def gather(machine: CheckedMachine) -> JobActivitySample:
-    """Look at the processes of all jobs. Raises CannotTell without a /proc."""
+    """Examine the processes of all jobs. Raises CannotTell without a /proc."""
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
-        _strangers.clear()  # a pid is given out again
+        _strangers.clear()  # a pid may be reused
         _crowd.clear()
     _runs += 1
     try:
@@ -157,7 +157,8 @@ def _read_process(
     if count[job] >= MOST_PROCESSES:
         _crowd[pid] = job
         return
-    # A shell may become another program: it is looked at again until it has computed for long.
+    # A shell may become another program: it is examined again until it has used enough processor
+    # time.
     if (cpu < RANK_S * _TICKS or other < 0) and _is_shell(f"{proc}/{pid}/exe"):
         return
     io = switches = 0
@@ -167,7 +168,7 @@ def _read_process(
     if cpu >= RANK_S * _TICKS:
         if other < 0:
             # Read while the process computes: one that hangs in a driver may hold the lock of its
-            # memory for ever.
+            # memory forever.
             environ = b"\0" + _read_bytes(f"{proc}/{pid}/environ", 1 << 16)
             if _HELPER in environ:
                 _strangers.add(pid)
@@ -212,7 +213,7 @@ def _read_bytes(path: str, most: int = 4096) -> bytes:
 
 
 def _read_traffic(machine: CheckedMachine) -> int:
-    """Bytes over real network cards, RDMA ports and disks since the boot."""
+    """Return the bytes over real network cards, RDMA ports and disks since the boot."""
     total = 0
     for line in _read_bytes(str(machine.path("/proc/net/dev")), 1 << 16).splitlines()[2:]:
         name, _, rest = line.decode("ascii", "replace").partition(":")
@@ -259,13 +260,13 @@ def _assign_gpus(
 
 
 def judge(seen: JobActivitySample, before: JobActivitySample | None, limits: Limits) -> Judged:
-    """Nothing: whether a job hangs, all its nodes tell together."""
+    """Return nothing: only all nodes of a job together show whether it hangs."""
     return ()
 
 
 def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping[str, float]:
-    """`job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out. `jobs`: how
-    many there are; where it is there, a job that is not named has no process here."""
+    """Return `job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out.
+    `jobs`: how many there are; where it is present, a job that is not named has no process here."""
     if before is None or seen.at <= before.at:
         return {}
     seconds, jobs = seen.at - before.at, sorted({p.job for p in seen.processes.values()}, key=int)
@@ -297,8 +298,8 @@ def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping
 def _fit_numbers(
     counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
-    """Return what of it a report holds. Of a job that works nothing else of its processes
-    matters."""
+    """Return the numbers that fit into a report. Of a job that works, no other number of its
+    processes matters."""
     found, complete = {"jobs": float(jobs)}, jobs <= MOST_JOBS
     for job, all_its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""AWS Neuron devices: all there, and without uncorrected memory errors."""
+"""AWS Neuron devices: all present, and without uncorrected memory errors."""
 
 from hpctl.detection.check import Functions
 from hpctl.detection.checks.neuron_devices import gather_devices, judge_devices

@@ -14,11 +14,11 @@ from hpctl.detection.checks.neuron_reading import PCI_ID, list_devices
 from hpctl.detection.instance_shapes import shape_of
 from hpctl.detection.rdma import pci_functions
 
-# Whether all Neuron devices are there: as many as configured, or as the type has.
+# Whether all Neuron devices are present: as many as configured, or as the type has.
 
 
 class NeuronDeviceSample(Struct, frozen=True):
-    """The devices of the driver by name, the bus's own count, and what there should be."""
+    """The devices of the driver by name, the bus's own count, and the expected number."""
 
     names: tuple[str, ...]
     on_bus: int | None
@@ -26,7 +26,7 @@ class NeuronDeviceSample(Struct, frozen=True):
 
 
 def gather_devices(machine: CheckedMachine) -> NeuronDeviceSample:
-    """Count. Raises NotHere where there is none and none is expected, CannotTell."""
+    """Count Neuron devices. Raises NotHere where there is none and none is expected, CannotTell."""
     found, bus = tuple(list_devices(machine)), pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
@@ -39,7 +39,8 @@ def gather_devices(machine: CheckedMachine) -> NeuronDeviceSample:
 def judge_devices(
     seen: NeuronDeviceSample, before: NeuronDeviceSample | None, limits: Limits
 ) -> Judged:
-    """Fewer than there should be, more, or on the bus and unknown to the driver."""
+    """Return devices that are fewer than expected, more, or on the bus and unknown to the
+    driver."""
     found = len(seen.names)
     on_bus = "" if seen.on_bus is None else f", {seen.on_bus} on the PCI bus"
     if seen.wanted is not None and found < seen.wanted:

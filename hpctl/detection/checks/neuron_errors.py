@@ -9,9 +9,9 @@ from hpctl.detection.counter_rules import counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
 #
-# The driver counts from when it was loaded, so any number but zero happened in this boot, whether
-# the agent ran then or not. AWS says to replace the instance for HBM and SRAM, and to reboot for
-# what can be repaired (Neuron Runtime troubleshooting guide).
+# The driver counts from when it was loaded, so any other number than zero happened in this boot,
+# whether the agent ran then or not. AWS recommends replacing the instance for HBM and SRAM errors,
+# and a reboot for repairable ones (Neuron Runtime troubleshooting guide).
 
 RULES = counter_rules("neuron.errors")
 
@@ -22,14 +22,14 @@ def _open_counters(root: Path) -> ErrorCounters:
 
 
 def gather_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
-    """Read them. Raises NotHere where there is no Neuron device, CannotTell."""
+    """Read the error counters. Raises NotHere where there is no Neuron device, CannotTell."""
     return _open_counters(machine.root).read(machine)
 
 
 def judge_errors(
     seen: tuple[NeuronDevice, ...], before: tuple[NeuronDevice, ...] | None, limits: Limits
 ) -> Judged:
-    """Return each device and kind of error from the limit on."""
+    """Return each device and kind of error that reaches the limit."""
     for device in seen:
         for rule in RULES:
             count = device.errors.get(rule.name, 0)

@@ -1,4 +1,4 @@
-"""What the checks of this family read in common."""
+"""Readings that the checks of this family share."""
 
 import os
 import re
@@ -18,7 +18,7 @@ NAME = re.compile(r"neuron\d+")
 
 
 PCI_ID = re.compile(r"0x7[0-9]64")
-"""PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and what followed."""
+"""PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and later ones."""
 
 
 COUNTERS = tuple(rule.name for rule in counter_rules("neuron.errors"))
@@ -26,18 +26,18 @@ COUNTERS = tuple(rule.name for rule in counter_rules("neuron.errors"))
 
 
 OLD_FOLDER = "stats/hardware"
-"""Where they were before driver 2.31, which moved nodes of its tree."""
+"""Their folder before driver 2.31, which moved nodes of its tree."""
 
 
 MOST_DEPTH = 4
 
 
 MOST_FOLDERS = 200
-"""How far below a device the counters are looked for where they are not in OLD_FOLDER."""
+"""How many levels below a device the counters are searched where they are not in OLD_FOLDER."""
 
 
 class NeuronDevice(Struct, frozen=True):
-    """One Neuron device and its error counters; one that its driver lacks is not there."""
+    """One Neuron device and its error counters; one that its driver lacks is missing."""
 
     name: str
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def list_devices(machine: CheckedMachine) -> dict[str, str]:
 
 
 class ErrorCounters:
-    """Where each device keeps its error counters, found once. Not for several threads at once."""
+    """The places of each device's error counters, found once. Not for several threads at once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Mapping[str, str]] = {}
@@ -81,7 +81,7 @@ class ErrorCounters:
                 with open(path, "rb") as file:
                     errors[name] = int(file.read(64))
             except (OSError, ValueError):
-                # Not where it was: a driver of another release was loaded. Looked for again.
+                # Not at its place: a driver of another release was loaded. Search again.
                 self._found.pop(folder, None)
                 return errors
         if errors:
@@ -96,7 +96,7 @@ def find_counters(folder: str) -> Mapping[str, str]:
 
 
 def _walk_folders(folder: str) -> dict[str, str]:
-    """Breadth first, so that a device's own counter goes before one of its cores."""
+    """Walk breadth first, so that a device's own counter comes before one of its cores."""
     found: dict[str, str] = {}
     waiting = [(folder, 0)]
     looked = 0
@@ -110,7 +110,8 @@ def _walk_folders(folder: str) -> dict[str, str]:
 
 
 def _counters_in(folder: str) -> dict[str, str]:
-    """Return a counter is a file, or a folder with its number in `total`."""
+    """Return the counters in a folder. A counter is a file, or a folder with its number in
+    `total`."""
     found = {}
     for name in COUNTERS:
         path = f"{folder}/{name}"

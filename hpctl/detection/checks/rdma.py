@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports: as they were, and without errors that matter."""
+"""InfiniBand and RoCE ports: unchanged, and without errors that matter."""
 
 from hpctl.detection.check import Functions
 from hpctl.detection.checks.rdma_errors import gather_errors, gauges_errors, judge_errors

@@ -27,7 +27,7 @@ SPANS_S = (60.0, 3600.0)
 _PORTS, _INTERFACES = "ports", "device/net"
 RULES = counter_rules("rdma.errors")
 _FOR_GAUGES = ("ports/*/hw_counters/out_of_sequence",)
-"""Counters without a row: only a gauge is made of them."""
+"""Counters without a row, which only become gauges."""
 
 
 def _list_counter_files(below: str) -> dict[str, Sequence[str]]:
@@ -49,7 +49,7 @@ class PortCounters:
         self._history = SweepHistory(SPANS_S)
 
     def trace(self, machine: CheckedMachine) -> Trace:
-        """Read them all. Raises NotHere, CannotTell."""
+        """Read all counters. Raises NotHere, CannotTell."""
         now = machine.monotonic()
         found = other_devices(machine)
         seen = {
@@ -86,12 +86,12 @@ def _open_counters(root: Path) -> PortCounters:
 
 
 def gather_errors(machine: CheckedMachine) -> Trace:
-    """Raises NotHere where there is no InfiniBand or RoCE device, CannotTell."""
+    """Read the counters. Raises NotHere where there is no InfiniBand or RoCE device, CannotTell."""
     return _open_counters(machine.root).trace(machine)
 
 
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
-    """One observation for each rule and port, with the window that shows most."""
+    """Return one observation for each rule and port, with the window that shows most."""
     for rule in RULES:
         for port, (grown, age) in find_worst(seen, rule, limits).items():
             detail = f"{rule.name} +{grown} in {age:.0f} s"
@@ -99,7 +99,7 @@ def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
-    """Errors and retransmissions a second, all ports together."""
+    """Return errors and retransmissions a second, all ports together."""
     return seen.rates(
         before,
         {

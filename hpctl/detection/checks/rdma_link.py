@@ -9,19 +9,19 @@ from msgspec import Struct
 from hpctl.detection.check import CheckedMachine, Judged, Limits, NotHere, make_failure
 from hpctl.detection.rdma import Port, list_ports, other_devices
 
-# Whether InfiniBand and RoCE ports that worked still do, and as fast as they did.
+# Whether InfiniBand and RoCE ports that worked still do, at the same rate.
 #
-# A port that was never active in this run of the agent is one that nobody cabled.
+# A port that was never active in this run of the agent is one without a cable.
 
 
 class RdmaLinkSample(Struct, frozen=True):
-    """The ports now, those that were active once, and the devices that are gone since."""
+    """The ports now, those that were active once, and the devices that have disappeared since."""
 
     ports: tuple[Port, ...]
     were_active: frozenset[str] = frozenset()
     gone: tuple[str, ...] = ()
     fastest: tuple[tuple[str, float], ...] = ()
-    """Gb/s that a port has had at best."""
+    """The highest rate of a port so far, in Gb/s."""
 
 
 class _SeenPorts(Struct):
@@ -58,13 +58,13 @@ def gather_link(machine: CheckedMachine) -> RdmaLinkSample:
 
 
 def gauges_link(seen: RdmaLinkSample, before: RdmaLinkSample | None) -> Mapping[str, float]:
-    """`rdma.gbps`: the rate of the slowest port in use."""
+    """Return `rdma.gbps`: the rate of the slowest port in use."""
     rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
     return {"rdma.gbps": min(rates)} if rates else {}
 
 
 def judge_link(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits) -> Judged:
-    """Ports that were active and are not, that became slower, and devices that went."""
+    """Return ports that are no longer active or became slower, and devices that disappeared."""
     fastest = dict(seen.fastest)
     for port in seen.ports:
         if port.active and 0 < port.gbps < (best := fastest.get(port.name, 0.0)):
