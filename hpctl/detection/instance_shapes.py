@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 #
-# How many devices an instance type has: what a machine is held against if nothing is configured.
+# How many devices an instance type has: a machine is compared with it if nothing is configured.
 
 
 class InstanceShape(Struct, frozen=True):
-    """What one instance type has; None is not known here, and is then not checked."""
+    """What one instance type has; None is unknown, and is then not checked."""
 
     efa_devices: int | None = None
     gpus: int | None = None
@@ -22,7 +22,7 @@ _GPUS = {1: ("", "2", "4", "8", "16"), 4: ("12", "24"), 8: ("48",)}
 """The sizes of G5, G6 and G6e by their GPUs, A10G, L4 and L40S: 16xlarge has one, 12xlarge four.
 
 G5 and the sizes of G6 up to 16xlarge are in AWS's own table (AWS Batch User Guide, "Running GPU
-jobs"); the larger ones and G6e are taken to be alike, and were not checked on an instance."""
+jobs"); the larger ones and G6e are assumed to be alike, and were not checked on an instance."""
 
 
 SHAPES: Mapping[str, InstanceShape] = {
@@ -60,6 +60,5 @@ SHAPES: Mapping[str, InstanceShape] = {
 
 
 def shape_of(instance_type: str) -> InstanceShape:
-    """Return the shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if it is not
-    here."""
+    """Return the shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if unknown."""
     return SHAPES.get(instance_type.removeprefix("ml."), InstanceShape())

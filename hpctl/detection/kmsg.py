@@ -1,12 +1,11 @@
 r"""The kernel's log, record by record: /dev/kmsg itself, or a file in the same format.
 
-A record is `PRI,SEQ,USEC,FLAGS;text`, followed by continuation lines that begin with a space
-(the kernel's Documentation/ABI/testing/dev-kmsg). The facility is PRI >> 3: 0 is the kernel,
-and user space can never write it, so a line of another facility proves nothing about hardware.
-USEC counts from boot. The device hands out one record a read, from the oldest that the ring
-still holds, so a restarted agent sees this boot's records again. A record that was written
-without a closing newline stays hidden until the next one begins (seen on Linux 6.18): whoever
-writes test lines ends them.
+A record is `PRI,SEQ,USEC,FLAGS;text`, followed by continuation lines that begin with a space (the
+kernel's Documentation/ABI/testing/dev-kmsg). The facility is PRI >> 3: 0 is the kernel, and user
+space can never write it, so a line of another facility is no evidence about hardware. USEC counts
+from boot. The device hands out one record a read, from the oldest that the ring still holds, so a
+restarted agent sees this boot's records again. A record that was written without a closing newline
+stays hidden until the next one begins (seen on Linux 6.18): test lines must end with one.
 """
 
 import contextlib
@@ -28,9 +27,9 @@ from hpctl.toolkit.errors import Unavailable
 RECORD_BYTES = 8192
 """The longest record that the kernel hands out."""
 BATCH = 512
-"""Most records that one `read` returns, so that a log storm cannot starve the caller."""
+"""The most records that one `read` returns, so that a log storm cannot starve the caller."""
 FILE_POLL_S = 0.2
-"""How often a file is looked at where inotify is not to be had."""
+"""How often a file is read where inotify is not available."""
 KERNEL_FACILITY = 0
 
 # Of linux/inotify.h.
@@ -50,7 +49,7 @@ class Record(Struct, frozen=True):
 
 
 def parse_record(raw: bytes, booted: float | None = None) -> Record | None:
-    """One record from its bytes; None where they are none. Continuation lines are left out.
+    """Return one record from its bytes; None for other bytes. Continuation lines are left out.
 
     `booted` is the wall-clock time that USEC counts from: by default this machine's boot.
     """
@@ -59,7 +58,7 @@ def parse_record(raw: bytes, booted: float | None = None) -> Record | None:
 
 
 def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
-    """`parse_record` where the clock was read once for many records: a storm runs through here."""
+    """Parse a record where the clock was read once for many: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
     if (header := _HEADER.match(line)) is None:
         return None
@@ -70,7 +69,7 @@ def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
 
 
 def format_record(text: str, seq: int, priority: int = 4) -> bytes:
-    """One record as the kernel would hand it out now: for a stand-in file.
+    """Return one record as the kernel would return it now, for a stand-in file.
 
     The default priority is facility 0 (kernel), level 4 (warning), the NVIDIA driver's own for
     most of its lines.
@@ -107,9 +106,9 @@ def _unescape_text(text: str) -> str:
 
 
 class KernelDevice:
-    """/dev/kmsg, non-blocking, from the oldest record that the ring holds.
+    """The device /dev/kmsg, non-blocking, from the oldest record that the ring holds.
 
-    `lost` counts how often the kernel overwrote records before they were read: reading goes on
+    `lost` counts how often the kernel overwrote records before they were read: reading continues
     with the oldest that is left.
     """
 
@@ -119,7 +118,7 @@ class KernelDevice:
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """For a selector: readable while records wait."""
+        """Return a descriptor for a selector, readable while records wait."""
         return self._fd
 
     def read(self) -> list[Record]:
@@ -139,7 +138,7 @@ class KernelDevice:
                     self.lost += 1
                     continue
                 if error.errno == errno.EINVAL:
-                    # A record longer than the buffer; none is. The position has moved on.
+                    # A record longer than the buffer; none is. The position has advanced.
                     continue
                 raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
             if not raw:
@@ -149,14 +148,14 @@ class KernelDevice:
         return records
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
 class Inotify:
-    """A descriptor that is readable when the file at a path grew, or another took its place.
+    """A descriptor that is readable when the file at a path grew, or was replaced.
 
-    Raises OSError where the kernel has no inotify, or none left for this user.
+    Raises OSError where the kernel has no inotify, or its limit for this user is reached.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,7 +172,7 @@ class Inotify:
             raise
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return a descriptor for a selector."""
         return self._fd
 
     def again(self) -> None:
@@ -181,13 +180,13 @@ class Inotify:
         self._add_watch(self._path, _MODIFY)
 
     def drain(self) -> None:
-        """Take note of what has changed so far: the descriptor is readable again after the next."""
+        """Read the changes so far: the descriptor is readable again after the next change."""
         with contextlib.suppress(BlockingIOError, InterruptedError):
             while os.read(self._fd, 64 * 1024):
                 pass
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)
 
     def _add_watch(self, path: Path, events: int) -> None:
@@ -198,10 +197,9 @@ class Inotify:
 class KernelFile:
     """A regular file in /dev/kmsg's format, followed by inotify; for machines without GPUs.
 
-    A file of another format is refused: its lines say nothing of who wrote them. A file that
-    shrinks or is replaced is read again from its start. A last line without its newline waits for
-    the rest. Whose boot USEC counts from is the writer's business: the file's modification time
-    says when its last record was written.
+    A file of another format is refused: its lines do not show who wrote them. A file that shrinks
+    or is replaced is read again from its start. A last line without its newline waits for the rest.
+    USEC may count from any boot: the file's modification time is the time of its last record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -219,7 +217,8 @@ class KernelFile:
             self._changes = Inotify(path)
 
     def fileno(self) -> int | None:
-        """For a selector: readable when the file has changed. None: poll it every FILE_POLL_S."""
+        """Return a descriptor for a selector, readable when the file has changed. None: poll it
+        every FILE_POLL_S."""
         return None if self._changes is None else self._changes.fileno()
 
     def read(self) -> list[Record]:
@@ -232,7 +231,7 @@ class KernelFile:
         return batch
 
     def _read_piece(self) -> bool:
-        """Take in the next piece of the file; False where there is none."""
+        """Read the next piece of the file; return False where there is none."""
         try:
             written = self._follow_file()
             chunk = os.pread(self._file.fileno(), 256 * 1024, self._offset)
@@ -243,7 +242,7 @@ class KernelFile:
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > RECORD_BYTES:
-            # No record is as long: damaged, and never to be whole.
+            # No record is as long: it is damaged and never becomes complete.
             self._rest = b""
             self.lost += 1
         last = next(filter(None, map(_STAMP.match, reversed(lines))), None)
@@ -263,7 +262,7 @@ class KernelFile:
         return bool(chunk)
 
     def _follow_file(self) -> float:
-        """Notice a replaced or shortened file; when it was last written."""
+        """Detect a replaced or shortened file; return when it was last written."""
         status = self._path.stat()
         if status.st_ino != self._inode:
             self._file.close()
@@ -277,7 +276,7 @@ class KernelFile:
         return status.st_mtime
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._file.close()
         if self._changes is not None:
             self._changes.close()

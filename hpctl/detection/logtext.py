@@ -1,6 +1,6 @@
-r"""Kernel messages in a log that somebody kept, in whatever form: dmesg, the journal, syslog, kmsg.
+r"""Kernel messages in a saved log, in any of these forms: dmesg, the journal, syslog, kmsg.
 
-What is understood, line by line, so that a file may hold several forms:
+These forms are recognized, line by line, so that a file may contain several:
 
     [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, [ T1234] callers
     4,123,456789,-;TEXT                  /dev/kmsg
@@ -10,8 +10,9 @@ What is understood, line by line, so that a file may hold several forms:
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
     TEXT                                 the bare message
 
-Lines of other programs are left out, where the form tells: only the kernel vouches for hardware.
-In plain text anybody may have written `kernel:`; that is for the reader of the file to know.
+Lines of other programs are left out, where the form shows it: only the kernel's lines are evidence
+about hardware. In plain text any user may have written `kernel:`; the reader of the file must judge
+that.
 """
 
 import re
@@ -28,12 +29,12 @@ from hpctl.toolkit.bounds import EARLIEST, bound_time
 from hpctl.toolkit.compat import UTC, iso_time
 
 MAX_LINE = 256 * 1024
-"""Bytes of a line that are read: what comes after is skipped."""
+"""Bytes of a line that are read; the rest is skipped."""
 KERNEL = "kernel"
 USER = 1
-"""The facility of what the kernel did not write."""
+"""The facility of lines that the kernel did not write."""
 _PRETTY_LINES = 200
-_UNKNOWN_YEAR = 2000  # a leap year: 29 February is one of its days
+_UNKNOWN_YEAR = 2000  # a leap year, which has a 29 February
 
 _PRI = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(r"1 (\S+) \S+ (\S+) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?")
@@ -56,17 +57,17 @@ _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
 _SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
-"""What rsyslog makes of equal lines."""
+"""The line that rsyslog writes for equal lines."""
 _APEI = re.compile(r"\{\d{1,10}\}\[")
 _MEMBER = re.compile(r"\s+[\"\[\]\d]")
-"""A line inside of an object that is printed over several."""
+"""A line within an object that is printed over several."""
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
 class LogEntry(Struct, frozen=True):
     """One message: the number of its line in the file, counted from 1, and its record.
 
-    `record.facility` is 0 where the kernel wrote it, by what the form tells; `raw` is the line.
+    `record.facility` is 0 where the kernel wrote it, as far as the form shows; `raw` is the line.
     """
 
     number: int
@@ -105,7 +106,7 @@ class LogText:
                 yield entry
 
     def _read_line(self) -> bytes:
-        """Return the next line; of one that is too long its beginning."""
+        """Return the next line; only the beginning of one that is too long."""
         line = self._stream.readline(MAX_LINE)
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -132,7 +133,7 @@ class LogText:
         return LogEntry(number, kmsg.Record(facility, number, self._at, message), raw or message)
 
     def _parse_block(self, block: list[str]) -> Iterator[LogEntry]:
-        """One object of json-pretty or of dmesg's JSON, which ended on this line."""
+        """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
         for back, line in enumerate(reversed(inner), 1):
             if '"MESSAGE"' in line or '"msg"' in line:
@@ -142,7 +143,7 @@ class LogText:
                 return
 
     def _parse_export(self, first: bytes) -> Iterator[LogEntry]:
-        """One entry of the journal's export format, until its empty line."""
+        """Parse one entry of the journal's export format, until its empty line."""
         fields: dict[str, Any] = {}
         number, line = self.lines, first
         while line and line != b"\n":
@@ -158,14 +159,15 @@ class LogText:
             yield self._from_fields(decoded, decoded["MESSAGE"], number)
 
     def _read_binary(self) -> bytes:
-        """Return a field of any bytes: its length in 8 of them, itself, a newline."""
+        """Read a field of any bytes: its length in 8 bytes, the field, a newline."""
         data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
         self.lines += data.count(b"\n")
         self._read_line()
         return data
 
     def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
-        """Return the journal's fields, or dmesg's own: who wrote it, when, and what."""
+        """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
+        text."""
         if "msg" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
             at = _time_since_boot(fields.get("time"))
@@ -181,7 +183,7 @@ class LogText:
 
 
 def _split_line(text: str) -> tuple[int, datetime | None, str]:
-    """Return a line of text: the facility, when, and the message."""
+    """Split a line of text into facility, time and message."""
     facility = 0
     if (pri := _PRI.match(text)) is not None:
         facility, text = int(pri[1]) >> 3, text[pri.end() :]
@@ -206,7 +208,7 @@ def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
     elif (stamp := _CTIME.match(text)) is not None:
         at = _parse_named_date(stamp[1])
     elif (stamp := _ISO.match(text)) is not None:
-        # Of those who write such times dmesg alone has a comma in them, and no host's name after.
+        # Of the writers of such times only dmesg has a comma in them, and no host's name after it.
         at, syslog = _parse_iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
     elif (stamp := _SYSLOG.match(text)) is not None:
         at, syslog = _parse_named_date(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
@@ -260,7 +262,7 @@ def _parse_iso(text: str) -> datetime | None:
 
 @lru_cache(64)
 def _parse_named_date(text: str) -> datetime | None:
-    """`Nov 10 12:00:00 2026`, as taken for UTC: only how far lines are apart counts."""
+    """Parse `Nov 10 12:00:00 2026` as UTC: only the time between lines counts."""
     try:
         return bound_time(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an agent that starts must know: this boot's age, what it replaces, what it runs on."""
+"""What an agent needs to know at its start: this boot's age, what it replaces, what it runs on."""
 
 import contextlib
 from pathlib import Path
@@ -11,13 +11,13 @@ from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
 from hpctl.detection.instance_shapes import shape_of
 
 #
-# Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot say.
+# Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot report it.
 
 NVIDIA = "0x10de"
 
 
 CONTROLLER_3D = "0x0302"
-"""The PCI class of data-centre GPUs. Display controllers (0x0300) are not for work."""
+"""The PCI class of data-centre GPUs. Display controllers (0x0300) do not count."""
 
 
 def pci_gpus(root: Path) -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def _is_gpu(device: Path) -> bool:
         vendor = (device / "vendor").read_text().strip()
         return vendor == NVIDIA and (device / "class").read_text().startswith(CONTROLLER_3D)
     except OSError:
-        # A device that goes while it is looked at is not there.
+        # A device that disappears meanwhile is not there.
         return False
 
 
@@ -38,7 +38,7 @@ PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
 
 
 def boot_age_s(machine: CheckedMachine) -> float:
-    """Seconds since the machine booted; 0 where it does not say, so that every grace holds."""
+    """Return the seconds since the machine booted; 0 where unknown, so that every grace applies."""
     try:
         return float(machine.text("/proc/uptime").split()[0])
     except (CannotTell, NotHere, ValueError, IndexError):
@@ -46,10 +46,10 @@ def boot_age_s(machine: CheckedMachine) -> float:
 
 
 def note_upgrade(spool: Path) -> bool:
-    """Return whether another version of the agent ran here last. Leaves this version's name behind.
+    """Return whether another version of the agent ran here last, and record this version.
 
-    A first start is no upgrade. A spool that cannot be written makes no upgrade either: the
-    grace would begin anew with every restart.
+    A first start is no upgrade. Nor is a spool that cannot be written: the grace would restart with
+    every start.
     """
     file = spool / "version"
     try:
@@ -66,7 +66,7 @@ def note_upgrade(spool: Path) -> bool:
 
 
 def build_machine(root: Path, configured: Expected) -> CheckedMachine:
-    """Return the machine to check: what the settings leave open comes from its instance type.
+    """Return the machine to check; the instance type gives what the settings leave open.
 
     A Nitro instance has its type as the product name in its firmware's tables.
     """

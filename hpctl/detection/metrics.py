@@ -1,9 +1,9 @@
 """The agent's last readings for Prometheus, and the endpoint that serves them (docs/adr/0060).
 
-Nothing is read for a scrape: what is printed is what the checks saw last. The text is written by
-hand, for prometheus-client would take 14 of the agent's 40 MB. The endpoint is plain HTTP on a
-thread of its own, one request at a time, each within REQUEST_S seconds; it answers the head nodes,
-this host, and who is named besides. What it prints is made anew every KEPT_S seconds at most.
+A scrape reads no device: it prints what the checks saw last. The text is rendered here, because
+prometheus-client would take 14 of the agent's 40 MB. The endpoint is plain HTTP on a separate
+thread, one request at a time, each within REQUEST_S seconds; it answers the head nodes, this host,
+and further configured hosts. The text is rendered again at most every KEPT_S seconds.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ PREFIX: Final = "hpctl_agent_"
 KEPT_S: Final = 5.0
 REQUEST_S: Final = 2.0
 PAUSE_S: Final = 0.02
-"""After each request: fifty a second are the most that anybody can make the agent answer."""
+"""Wait after each request: the agent answers at most fifty a second."""
 RESOLVED_S: Final = 60.0
 MOST_REQUEST: Final = 4096
 MOST_LABEL: Final = 128
@@ -64,7 +64,7 @@ _KNOWN: Final = frozenset(spec.name for spec in (*CHECKS, *KERNEL_CHECKS))
 
 
 def list_series() -> dict[str, tuple[str, str]]:
-    """Type and meaning of each series, by the table of metrics.md."""
+    """Return type and meaning of each series, by the table of metrics.md."""
     text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in text.splitlines()[4:] if line.startswith("|")]
     return {name.strip(): (kind.strip(), meaning.strip()) for name, kind, _, meaning in rows}
@@ -98,16 +98,16 @@ def _escape_label(text: object) -> str:
 def samples_of(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
-    """Return what the checks saw last, by their names, what they report, and what peers are
-    compared by.
+    """Return as samples what the checks saw last, by their names, what they report, and their
+    gauges.
 
-    A check that is none of hpctl's own is `other`: its name is whatever somebody chose.
+    A check that is not hpctl's own is `other`: its name may be any text.
     """
     yield "info", {"version": __version__}, 1.0
     yield from _of_findings(tuple(findings))
     for name, value in gauges.items():
         if name.startswith("job"):
-            continue  # jobs come and go: each would be a series for good
+            continue  # jobs come and go: each would be a permanent series
         yield "peer_value", {"gauge": name}, value
     sweeps = [sample for sample in seen.values() if isinstance(sample, Snapshot)]
     if sweeps:
@@ -171,12 +171,13 @@ def _of_host(seen: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 class Endpoint(threading.Thread):
-    """Serves GET /metrics until stopped. Its failures are logged, and cost the agent nothing."""
+    """A server of GET /metrics until stopped. Its failures are logged and do not affect the
+    agent."""
 
     def __init__(
         self, listen: str, heads: Sequence[str], allow: Sequence[str], text: Callable[[], bytes]
     ) -> None:
-        """Listens on HOST:PORT. `heads`: their hosts; `allow`: networks. Raises HpctlError."""
+        """Listen on HOST:PORT. `heads`: their hosts; `allow`: networks. Raises HpctlError."""
         super().__init__(name="metrics", daemon=True)
         host, _, port = listen.rpartition(":")
         try:
@@ -194,18 +195,18 @@ class Endpoint(threading.Thread):
 
     @property
     def port(self) -> int:
-        """Return where it listens."""
+        """Return the port."""
         return int(self._socket.getsockname()[1])
 
     def stop(self) -> None:
-        """End it; a request under way ends by itself."""
+        """Stop the server; a request under way still ends."""
         self._stopping = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def run(self) -> None:
-        """One request after the other."""
+        """Serve one request after the other."""
         while not self._stopping:
             try:
                 connection, peer = self._socket.accept()

@@ -1,11 +1,11 @@
-"""This node's name in Slurm: that of the node whose NodeAddr munged vouches for.
+"""This node's name in Slurm: that of the node with the NodeAddr in munged's credentials.
 
-The head node accepts a report only if its MUNGE credential comes from the NodeAddr of the node
-that it speaks of (`hpctl.wire.authentication`). So Slurm is asked the same question here: the
-host name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It
-works configless too, as scontrol does. Slurm is asked for single nodes first, the one that it was
-last and the one with this host's name (NodeName or NodeHostName): all nodes are 8 MB in a cluster
-of 10,000, and only who fits neither asks for them.
+The head node accepts a report only if its MUNGE credential comes from the NodeAddr of the node that
+it describes (`hpctl.wire.authentication`). So the agent asks Slurm for the same address: the host
+name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It works
+configless too, as scontrol does. Slurm is asked for single nodes first, the last known one and the
+one with this host's name (NodeName or NodeHostName): all nodes are 8 MB in a cluster of 10,000, and
+are only requested where neither fits.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from hpctl.wire import munge
 log = logging.getLogger(__name__)
 
 OPT_SLURM = Path("/opt/slurm/bin")
-"""Where HyperPod's AMIs have Slurm, in nobody's PATH."""
+"""The folder of Slurm in HyperPod's AMIs, which is not in PATH."""
 WAIT_S = 60.0
-"""How long to try: a node may boot before its network, munged and slurmctld know it."""
+"""How long to try: a node may boot before its network, munged and slurmctld are ready."""
 PAUSE_S = 3.0
 _NODE = re.compile(r"^NodeName=(\S+) .*? NodeAddr=(\S+)", re.M)
 
 
 class NoName(HpctlError):
-    """Slurm answers, and has no one node at this node's address."""
+    """The error where Slurm has no single node at this node's address."""
 
 
 def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) -> NodeName:
-    """$SLURMD_NODENAME, else as above, tried for so long. Blocks.
+    """Return $SLURMD_NODENAME, else the name as above, tried for so long. Blocks.
 
-    The name is kept in `spool` for a start while slurmctld is away. Raises NoName, Unavailable.
+    The name is kept in `spool` for a start without slurmctld. Raises NoName, Unavailable.
     """
     if name := os.environ.get("SLURMD_NODENAME"):
         return NodeName(name)
@@ -88,7 +88,7 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     found = shutil.which("scontrol")
     slurm = SlurmRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
     for name in likely:
-        # Which fails for a name that Slurm does not know.
+        # This fails for a name that is unknown to Slurm.
         if here := _find_at_address(origin, slurm.run("scontrol", "-o", "show", "node", name).text):
             return here[0]
     ran = slurm.run("scontrol", "-o", "show", "node")
@@ -125,7 +125,8 @@ def _resolve_host(host: str) -> frozenset[IPv4Address]:
 
 
 def _short_host_name() -> str:
-    """Return the short host name; none that scontrol would take for an option or a hostlist."""
+    """Return the short host name; empty for one that scontrol would read as an option or a
+    hostlist."""
     name = socket.gethostname().partition(".")[0]
     return name if re.fullmatch(r"\w[\w-]*", name) else ""
 

@@ -1,10 +1,10 @@
 """Children that touch what may hang, so that the agent never does.
 
-A call into a dead file server or a dead disk can sleep in the kernel where no signal reaches it.
-So a small program makes the call (`stat`, `dd`; no shell, no second Python), and the agent only
-looks whether it has ended. One that does not end is killed once, because that frees what can be
-freed, and is then left alone: it is never waited for, and its key gets no second child before it
-is gone. So however long a mount hangs, there is one sleeper for it and not one for every look.
+A call into a dead file server or a dead disk can sleep in the kernel where no signal reaches it. So
+a small program makes the call (`stat`, `dd`; no shell, no second Python), and the agent only polls
+whether it has ended. One that does not end is killed once, because that frees what can be freed,
+and is then abandoned: it is never waited for, and its key gets no second child before it has ended.
+So however long a mount hangs, it has one sleeping process and not one for every run.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ _LONGEST_PAUSE_S = 0.05
 
 
 class ProbeResult(Struct, frozen=True):
-    """What a child printed before it ended. `exit_code` is negative for a signal."""
+    """The output of a child that has ended. `exit_code` is negative for a signal."""
 
     exit_code: int
     out: str
@@ -43,8 +43,8 @@ class _ProbeProcess(Struct):
 class Probes:
     """At most one child for each key. For one thread at a time.
 
-    `deadline_s` is how long a child may take before it is given up. What a child prints must fit
-    into a pipe (64 KiB): nobody reads before it has ended.
+    `deadline_s` is how long a child may take before it is abandoned. A child's output must fit into
+    a pipe (64 KiB): it is read only after its end.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Probes:
         monotonic: Callable[[], float] = time.monotonic,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`environment` is added to the little that every child gets."""
+        """Prepare. `environment` is added to the small environment of every child."""
         self.deadline_s = deadline_s
         self._environment = environment or {}
         self._monotonic = monotonic
@@ -62,9 +62,9 @@ class Probes:
         self._looked = False
 
     def wait_s(self, usual_s: float) -> float:
-        """Return how long to wait: `usual_s`, but for the first look the whole deadline.
+        """Return how long to wait: `usual_s`, but the whole deadline for the first run.
 
-        A look that comes again can leave a child to the next one; who looks once wants to know.
+        A repeated run can leave a child to the next one; a single run needs the answer.
         """
         first, self._looked = not self._looked, True
         return max(usual_s, self.deadline_s) if first else usual_s
@@ -74,8 +74,8 @@ class Probes:
     ) -> Mapping[str, ProbeResult | ProbePending]:
         """Start each program and wait for all of them together, for `wait_s` at most.
 
-        What has not answered by then is Waiting, and the next call with its key looks again.
-        Raises NotHere where there is no such program, CannotTell where none can be started.
+        A child without an answer by then is a ProbePending, and the next call with its key polls it
+        again. Raises NotHere where there is no such program, CannotTell where none can be started.
         """
         for key, command in questions.items():
             if not self._still_out(key):
@@ -84,7 +84,7 @@ class Probes:
         return {key: self._check_probe(key) for key in questions}
 
     def forget(self, keep: Mapping[str, object] | frozenset[str]) -> None:
-        """Drop what is known of all other keys: they are not there any more."""
+        """Drop what is known of all other keys: they no longer exist."""
         for key in self._unanswered.keys() - set(keep):
             del self._unanswered[key]
         for key in self._out.keys() - set(keep):
@@ -96,8 +96,8 @@ class Probes:
         return sum(self._still_out(key) for key in list(self._out))
 
     def _still_out(self, key: str) -> bool:
-        """Return whether the key's last child lives; one that has ended since is reaped,
-        unheard."""
+        """Return whether the key's last child still runs; one that has ended is reaped and its
+        output dropped."""
         child = self._out.get(key)
         if child is None:
             return False

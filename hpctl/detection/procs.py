@@ -1,4 +1,4 @@
-"""The tasks of the machine as /proc lists them, read as seldom and as little as can be."""
+"""The tasks of the machine as /proc lists them, with as few reads as possible."""
 
 import os
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from hpctl.detection.check import CannotTell, CheckedMachine
 from hpctl.detection.slurm_jobs import is_slurmstepd
 
 MOST = 8192
-"""Tasks that one scan reads at most; the next scan goes on behind the last."""
+"""Tasks that one scan reads at most; the next scan continues after the last."""
 
 
 _REFRESH = 10
-"""After so many scans the kernel's own threads are looked at again: a pid may be reused."""
+"""After so many scans the kernel's own threads are read again: a pid may be reused."""
 
 
 KERNEL_THREAD = 0x00200000
@@ -21,7 +21,7 @@ KERNEL_THREAD = 0x00200000
 
 
 class ProcTask(Struct, frozen=True):
-    """One task. `start` is in clock ticks after boot: with the pid it names one task for good."""
+    """One task. `start` is in clock ticks after boot: with the pid it identifies one task."""
 
     pid: int
     comm: str
@@ -31,10 +31,10 @@ class ProcTask(Struct, frozen=True):
 
 
 class Scan:
-    """Repeated looks at all processes of user space. For one thread at a time.
+    """Repeated scans of all processes of user space. For one thread at a time.
 
-    A node of 192 cores has some 2 000 kernel threads, which hardly change and are not asked
-    for: their pids are remembered, which leaves the processes of users and jobs to be read.
+    A node of 192 cores has some 2 000 kernel threads, which hardly change and are not read: their
+    pids are remembered, which leaves the processes of users and jobs to be read.
     """
 
     def __init__(self) -> None:

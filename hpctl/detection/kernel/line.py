@@ -1,8 +1,8 @@
-"""What is read of one kernel line, and the finding that it becomes.
+"""The values of one kernel line, and the finding that it becomes.
 
-What a line means for the node is decided nowhere but in the fault table: its row, by check and
-code, gives the finding's verdict (`FaultRow.verdict`), and the head node judges the finding by the
-same row, with the site's overrides and with the other lines around it.
+Only the fault table decides what a line means for the node: its row, by check and code, gives the
+finding's verdict (`FaultRow.verdict`), and the head node judges the finding by the same row, with
+the site's overrides and with the other lines around it.
 """
 
 import re
@@ -16,12 +16,12 @@ from hpctl.faults.table import KERNEL_CHECKS, FaultRow, rows_of
 from hpctl.vocabulary.model import Finding, Verdict
 
 ENDED = "ok:"
-"""Before a code: the line that ends what the code began."""
+"""A prefix of a code: the line that ends the condition of the code."""
 HEAD_CHARS = 4
 """How many of a line's first characters choose its families."""
 EVIDENCE_CHARS = 512
 NAME_CHARS = 128
-"""Of a device's or server's name, which may be as long as its owner likes."""
+"""Characters kept of a device's or server's name, which may be of any length."""
 # The kernel's own lines about a process begin with its name, which is its owner's to choose: up
 # to 15 characters (control characters stay escaped). Some end with a file's name, or a control
 # group's. What may follow the process's name, by the kernel's sources, Linux 4.14 to 6.18:
@@ -51,7 +51,7 @@ _ROWS = {
 
 
 class KernelLine(Struct, frozen=True):
-    """One line that matters. `pid` is the process that it names, `job` the job where it says so."""
+    """One line that matters. `pid` is the process that it names, `job` the job that it names."""
 
     check: str
     code: str
@@ -77,7 +77,7 @@ def of_a_process(text: str) -> bool:
 def make_line(
     check: str, code: str, record: Record, device: str = "", pid: str | None = None
 ) -> KernelLine:
-    """Return a line as a record says it: its time and its text, cut to what a report carries."""
+    """Return the line of a record: its time and its text, cut to what a report carries."""
     number = int(pid) if pid else None
     return KernelLine(
         check, code, record.at, record.text[:EVIDENCE_CHARS], device[:NAME_CHARS], "", number

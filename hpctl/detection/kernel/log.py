@@ -1,14 +1,14 @@
-"""Sort a batch of kernel records: which lines matter, and what they amount to.
+"""Sort a batch of kernel records: which lines matter, and the findings that they become.
 
-Most lines matter to no check, and in a storm thousands a second must be sorted. A line is looked
-at by the readers that its first four characters choose, or one of a few later phrases, and equal
-lines of a batch only once. The fault tables say which characters and phrases belong to a check
-(`CheckSpec.heads` and `words`) and what its lines look like (`FaultRow.line`); five modules read
-what a row cannot say, each for the reason at its top. Anchored: what user space gets into a kernel
-line (the name of a process or a device) rarely stands first, and the lines in which it does are
-left out.
+Most lines matter to no check, and in a storm thousands a second must be sorted. A line goes to the
+readers that its first four characters choose, or one of a few later phrases, and equal lines of a
+batch only once. The fault tables define which characters and phrases belong to a check
+(`CheckSpec.heads` and `words`) and the form of its lines (`FaultRow.line`); five modules read what
+a row cannot express, each for the reason at its top. Patterns are anchored: what user space can put
+into a kernel line (the name of a process or a device) rarely comes first, and the lines in which it
+does are left out.
 
-Lines that the kernel did not write itself are not believed: see `hpctl.detection.kmsg`.
+Lines that the kernel did not write are not trusted: see `hpctl.detection.kmsg`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ _READ_BY_CODE: Mapping[str, Gather] = {
     "kernel.memory": gather_errors,
     "kernel.oom": gather_oom,
 }
-"""What reads lines of a check before the patterns of its rows do."""
+"""The readers of a check's lines that come before the patterns of its rows."""
 _CHECKS = tuple(spec for spec in KERNEL_CHECKS if spec.name != _PROCESS_CHECK)
 
 
@@ -79,7 +79,7 @@ _TROUBLE = frozenset(head for spec in _CHECKS if spec.name in TRACE_CHECKS for h
 
 
 class _Equal(Struct):
-    """Equal lines of one batch: the first of them, when the last was, and how many."""
+    """Equal lines of one batch: the first of them, the time of the last, and how many."""
 
     first: Record
     last: datetime
@@ -87,17 +87,17 @@ class _Equal(Struct):
 
 
 class KernelJudge:
-    """Sorts batches out, one after the other: a trace may be split between two of them."""
+    """A judge of batches, one after the other: a trace may be split between two of them."""
 
     def __init__(self, job_of: JobOf) -> None:
         self._job_of = job_of
         self._trouble: KernelLine | None = None
 
     def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
-        """Return what a batch amounts to, equal findings folded, in the order of their first lines.
+        """Return the findings of a batch, equal ones folded, in the order of their first lines.
 
-        OK stands for a line that ends what an earlier one began. `accept_user` believes lines
-        that the kernel did not write: for tests on the real device.
+        OK marks a line that ends the condition of an earlier one. `accept_user` accepts lines that
+        the kernel did not write, for tests on the real device.
         """
         equal: dict[str, _Equal] = {}
         found: Found = {}
@@ -113,7 +113,7 @@ class KernelJudge:
                 self._follow_trace(record, found)
             if head in _TROUBLE:
                 self._judge_lockup(record, found)
-            # Spelled out: a storm runs through this line, and a loop over the words costs more.
+            # Written in full: a storm runs through this line, and a loop over the words costs more.
             elif (
                 head in _BY_HEAD
                 or _AER in text
@@ -144,7 +144,7 @@ class KernelJudge:
         self._ask(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
 
     def _ask(self, readers: Iterable[Gather], lines: _Equal, found: Found) -> bool:
-        """Keep what the first reader makes of the lines that knows them."""
+        """Keep the result of the first reader that recognizes the lines."""
         for gather in readers:
             if (line := gather(lines.first)) is None:
                 continue
@@ -156,7 +156,7 @@ class KernelJudge:
         return False
 
     def _judge_lockup(self, record: Record, found: Found) -> None:
-        """A lockup or a crash: what comes next may say where it happened."""
+        """Judge a lockup or a crash: the next lines may name the place."""
         if of_a_process(record.text):
             return
         if (line := _TRACED.gather(record)) is not None:

@@ -1,17 +1,17 @@
 """Read the line that the out-of-memory killer prints for each kill (mm/oom_kill.c, Linux 5.0).
 
 Not a pattern of a row: what the line means depends on whether the process that was killed is a
-daemon that the cluster needs, which its name, its owner and its control group tell together, and
-on which job it hit.
+daemon that the cluster needs, which its name, its owner and its control group show together, and on
+the job.
 
     oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,
         oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
         task=python,pid=4321,uid=1000
 
-The constraint says who ran out: a control group (the job's own limit: its fault), the memory nodes
-that a task may use, or the machine. A daemon among the killed is a fault of the node, whatever the
-constraint. A process that only has such a name (a user's own `hpctl run`, too) is distinguished by
-its owner and by the control group that it is in.
+The constraint names what ran out: a control group (the job's own limit: its fault), the memory
+nodes that a task may use, or the machine. A daemon among the killed is a fault of the node,
+whatever the constraint. A process that only has such a name (a user's own `hpctl run`, too) is
+distinguished by its owner and by the control group that it is in.
 """
 
 import re
@@ -32,14 +32,14 @@ _KILL = re.compile(
 
 
 _MARKS = (",task_memcg=/", ",task=")
-"""Each once in a line, unless a user's control group or process is named after them."""
+"""Keys that occur once in a line, unless a user's control group or process has such a name."""
 
 
 _OOM_CODES = {"NONE": "node", "CPUSET": "numa", "MEMORY_POLICY": "numa"}
 
 
 _FEW = 8
-"""More marks than that stand in no real line, and would be slow to match."""
+"""No real line has more keys than this, and more would be slow to match."""
 
 
 _ROOTS = ("slurmd", "slurmstepd", "hpctl")
@@ -49,7 +49,7 @@ _MUNGED = "munged"
 
 
 _PEOPLE = "/user.slice/"
-"""Where systemd puts what people start."""
+"""The control group in which systemd puts the processes of users."""
 
 
 def gather_oom(record: Record) -> KernelLine | None:
@@ -60,7 +60,7 @@ def gather_oom(record: Record) -> KernelLine | None:
     if (match := _KILL.match(text)) is None:
         return None
     if any(text.count(mark) > 1 for mark in _MARKS):
-        # Whose process that was can be read in two ways: nobody's daemon, and nobody's job.
+        # The owner of that process is ambiguous: neither a daemon nor a job is named.
         memcg = match["constraint"] == "MEMCG"
         return make_line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
     job = job_of_cgroup(match["cgroup"])
@@ -77,7 +77,7 @@ def _oom_code(match: re.Match[str], job: str) -> str:
 
 
 def _is_daemon(task: str, *, root: bool, cgroup: str, job: str) -> bool:
-    if task.startswith(_MUNGED):  # a user of its own, whose number is the site's choice
+    if task.startswith(_MUNGED):  # a separate user, whose number is the site's choice
         return not job and not cgroup.startswith(_PEOPLE)
-    # slurmstepd alone lives in its job's control group; a user's process there is not root's.
+    # only slurmstepd is in its job's control group as root; a user's process there is not root's.
     return root and task.startswith(_ROOTS) and (not job or task == "slurmstepd")

@@ -21,7 +21,7 @@ _GROUP = re.compile(r"\(\?P<(\w+)>")
 _LEAD = re.compile(r"\{[a-z_]+\}")
 _DEVICES = ("pci", "cpu", "neuron", "device")
 _NUMBERED = ("cpu", "neuron")
-"""Groups that hold a number: the device is the group's name and the number."""
+"""Groups that contain a number: the device is the group's name and the number."""
 
 
 class _NamedGroup(Struct, frozen=True):
@@ -39,7 +39,7 @@ class _Alternative(Struct, frozen=True):
 
 
 class LinePatterns:
-    """Reads the lines of some checks by the patterns of their rows."""
+    """A reader of the lines of some checks by the patterns of their rows."""
 
     def __init__(self, checks: Iterable[str]) -> None:
         self._alternatives: dict[str, _Alternative] = {}
@@ -52,7 +52,7 @@ class LinePatterns:
         self._pattern = re.compile("|".join(parts)) if parts else None
 
     def _join_patterns(self, lead: str, patterns: tuple[tuple[FaultRow, str], ...]) -> str:
-        """Return the patterns as one, with names of their own, and note what these stand for."""
+        """Return the patterns as one, with names of their own, and note what these mean."""
         shared: list[_NamedGroup] = []
         begins = self._rename_groups(lead, shared, f"s{len(self._alternatives)}")
         parts = []
@@ -112,5 +112,5 @@ def _find_device(said: dict[str, str]) -> str:
 
 
 def _find_code(said: dict[str, str]) -> str:
-    """Return the name of the group that is a code: in rows that stand for every code."""
+    """Return the name of the group that is a code: in rows that cover every code."""
     return next(name for name in said if name not in (*_DEVICES, "pid", "ended"))

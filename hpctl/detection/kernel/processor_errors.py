@@ -19,7 +19,7 @@ MEMORY_CHECK = "kernel.memory"
 
 
 _EDAC = re.compile(
-    # What comes after `on` is the DIMM's own name; what follows in brackets is where it is.
+    # The text after `on` is the DIMM's own name; the text in brackets is its place.
     r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) "
     r"(?P<where>.{0,80}?on .{1,80}?) \(\w+[:#]"
 )
@@ -64,16 +64,16 @@ def gather_errors(record: Record) -> KernelLine | None:
 
 
 def _name_dimm(match: re.Match[str]) -> str:
-    """`MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
+    """Return `MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
     name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
     return f"{match['device']} {name}".strip()
 
 
 def _describe_status(status: int, signalled: int) -> str:
-    """Return what a bank's status word says (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
+    """Return the meaning of a bank's status word (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
-    An uncorrected error that no processor has consumed and that needs no action (UCNA) is not
-    one yet: the page is taken out of use.
+    An uncorrected error that no processor has consumed and that needs no action (UCNA) is not one
+    yet: the page is retired.
     """
     if status & _DEFERRED_BIT and not status & _UNCORRECTED_BIT:
         return "deferred"

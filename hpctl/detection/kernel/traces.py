@@ -1,4 +1,4 @@
-"""Join a lockup or an oops with the line after it that says in which driver it happened.
+"""Join a lockup or an oops with the line after it that names the driver in which it happened.
 
 Not patterns of rows: the finding needs two lines.
 
@@ -36,7 +36,7 @@ def ends_trace(trouble: KernelLine, record: Record) -> bool:
 
 
 def in_driver(trouble: KernelLine, record: Record) -> KernelLine | None:
-    """Return `trouble` again as one inside a driver where this record says so."""
+    """Return `trouble` as one inside a driver where this record names one."""
     if (match := _FRAME.match(record.text)) is None:
         return None
     found = make_line(trouble.check, "driver", record, trouble.device)

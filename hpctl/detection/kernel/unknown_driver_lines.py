@@ -1,4 +1,4 @@
-"""Read lines of drivers that no row of the fault tables knows.
+"""Read lines of drivers without a row in the fault tables.
 
 Not patterns of rows: a line is recognized by words anywhere in it, after all rows.
 """
@@ -11,20 +11,19 @@ from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_line
 from hpctl.detection.kmsg import Record
 from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
-# What drivers and file systems report in phrases that no other family knows.
+# Phrases of drivers and file systems that no other family recognizes.
 #
 #     mlx5_core 0000:ab:00.0: mlx5_crdump_collect:50:(pid 99): failed to collect crdump err -16
 #     bond0: (slave ens1f0np0): link status definitely down, disabling slave
 #     LNetError: 2210:0:(o2iblnd_cb.c:3454:kiblnd_check_txs_locked()) Timed out tx: ...
 #
-# Kernels and drivers find new phrases with each release, and print some of them on healthy nodes.
-# So such a line is a NOTE: counted by driver, shown, and nothing against the node. It becomes a
-# warning only beside another sign against the same hardware (`hpctl.faults.assess`). Lines are
-# looked
-# at that begin with the name of what a node lives by, and hold a word of failure; of NVIDIA's
-# driver every line. Left out is what a healthy node prints (`BENIGN_LINES`), what other lines
-# explain (registers of an AER error), and what an application requested in vain (a queue pair that
-# EFA refuses).
+# Kernels and drivers add phrases with each release, and print some of them on healthy nodes. So
+# such a line is a NOTE: counted by driver, shown, and no evidence against the node. It becomes a
+# warning only with another sign against the same hardware (`hpctl.faults.assess`). A line counts if
+# it begins with the name of a component that a node needs and contains a word of failure; of
+# NVIDIA's driver every line counts. Left out are lines of healthy nodes (`BENIGN_LINES`), lines
+# that others explain (registers of an AER error), and refused requests of an application (a queue
+# pair that EFA refuses).
 
 DRIVER_CHECK = "kernel.driver"
 
@@ -58,7 +57,8 @@ _PHRASES = (
 
 
 _ORDINARY = re.compile(
-    # Registers and statements of the line before, what a driver says of itself when it starts.
+    # Registers and details of the line before, and what a driver prints about itself when it
+    # starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
     r"|NVRM: (?:A GPU crash dump|nvidia-bug-report\.sh as root|the NVIDIA kernel module is )"
     r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
@@ -86,7 +86,7 @@ _BENIGN = tuple(row.begins for row in BENIGN_LINES)
 
 
 def gather_driver(record: Record) -> KernelLine | None:
-    """Read a line that no other family knows: which driver prints it, and of which GPU."""
+    """Read a line that no other family recognizes: which driver prints it, and of which GPU."""
     text = record.text
     if not (text.startswith(_ALWAYS) or _is_complaint(text.lower())):
         return None

@@ -1,6 +1,6 @@
 """Read the numbered errors of GPUs (Xid) and NVSwitches (SXid).
 
-Not patterns of rows: one shape serves all numbers, the number is the code, and what it means may
+Not patterns of rows: one shape serves all numbers, the number is the code, and its meaning may
 depend on registers and phrases in the rest of the line, which become the finding's detail. The
 shapes are those of NVIDIA's Xid guide and the open kernel modules, in all the spellings in which
 logs show them:
@@ -67,11 +67,11 @@ _NVLINK = re.compile(
 _PID = re.compile(r"\bpid='?(?P<pid>\d{1,10})\b")
 
 
-# The last one: before it may stand the name of a process, which can be `to 0x0 (None)`.
+# The last match: a process's name may come before it, and can be `to 0x0 (None)`.
 _ACTION = re.compile(r".*\bto\s+0x[0-9a-fA-F]+\s+\((?P<phrase>[^)]+)\)")
 
 
-# Drivers since R610 phrase some of them otherwise.
+# Drivers since R610 phrase some of them differently.
 _ACTION_SYNONYMS = {
     "os reboot": "Node Reboot Required",
     "node reboot required": "Node Reboot Required",
@@ -108,7 +108,7 @@ def gather_numbered(record: Record) -> KernelLine | None:
 def _find_pid(code: str, rest: str) -> str | None:
     """Return the process that the line names.
 
-    None for the channels that every end of a job tears down by the hundred: they say nothing of
+    None for the channels that every end of a job closes by the hundred: they are no evidence about
     the job.
     """
     match = None if code == CHANNEL_TORN_DOWN else _PID.search(rest)
@@ -116,7 +116,7 @@ def _find_pid(code: str, rest: str) -> str | None:
 
 
 def _count_errors(rest: str) -> int:
-    """Return how many errors the line stands for, with those that the driver skipped."""
+    """Return how many errors the line represents, with those that the driver skipped."""
     skipped = _SKIPPED.search(rest)
     return 1 + (int(skipped["skipped"]) if skipped else 0)
 
@@ -136,7 +136,7 @@ def _sxid_detail(rest: str) -> str:
 
 
 def _xid_detail(code: str, text: str) -> str:
-    """Return what the code alone does not say, as far as the catalogue can use it."""
+    """Return the details beyond the code, as far as the catalogue can use them."""
     if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])

@@ -1,4 +1,4 @@
-"""Kernel lines. Xid 74: what its registers say of an NVLink."""
+"""Read the registers of an Xid 74, which describe an NVLink."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 #         link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)
 #
 # The table is NVIDIA's workflow for this code (WORKFLOW_NVLINK_ERR of the Xid catalogue). The
-# first, third, fourth and fifth registers carry bits; the others say nothing.
+# first, third, fourth and fifth registers have meaning; the others have none.
 
 
 def _build_mask(*bits: int) -> int:
     return sum(1 << bit for bit in bits)
 
 
-# (register, bits): what they mean, the most telling first. The first that is set is the kind.
+# (register, bits): their meaning, the most specific first. The first that is set is the kind.
 _KINDS: tuple[tuple[str, dict[int, int]], ...] = (
     (
         "parity",
@@ -40,13 +40,13 @@ _READ = (0, 2, 3, 4)
 
 
 def nvlink_kind(registers: Sequence[int]) -> str:
-    """Return what the registers say in one word.
+    """Return the meaning of the registers as one word.
 
     - `parity`     ECC or parity, likely hardware
     - `hardware`   possibly hardware: the connection
     - `signal`     a marginal channel
-    - `repeats-matter` nothing by itself, a fault where it comes again
-    - `unexpected` never seen in production, by the vendor's word
+    - `repeats-matter` harmless once, a fault where it repeats
+    - `unexpected` never seen in production, according to the vendor
     - `fabric`     a by-product, after which the fabric needs a reset
     - `side-effect` a by-product of another error
     - `corrected`  a count of corrected errors passed its threshold; nothing was lost

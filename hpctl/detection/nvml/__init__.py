@@ -1,4 +1,4 @@
-"""NVML in a process of its own, because a call into the driver can block for ever or crash.
+"""NVML in a separate process, because a call into the driver can block forever or crash.
 
 `child` is that process: it sweeps the GPUs through `driver`, the only module that calls pynvml,
 and sends each sweep in the shape of `snapshot`. `client` is the agent's side: it takes the newest

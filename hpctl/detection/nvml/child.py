@@ -1,17 +1,17 @@
 """The NVML child: `python -m hpctl.detection.nvml.child SECONDS DESCRIPTOR LIBRARY`.
 
 SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path, or empty) is
-loaded where the loader finds no libnvidia-ml.so.1 by itself.
+loaded where the loader finds no libnvidia-ml.so.1.
 
-The only process that loads NVIDIA's library. It sweeps all GPUs at its own pace and writes each
-sweep, and each event at once, to the socket that is its standard input. It never decides that a
-call takes too long: the agent does, from the shared page (`inflight`). It ends when the agent's
-end of the socket is closed, but never inside a call into the driver, because a process killed there
-can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that dies by any
-signal, SIGKILL included, leaves no child behind.
+The only process that loads NVIDIA's library. It sweeps all GPUs at a fixed interval and writes each
+sweep, and each event immediately, to the socket that is its standard input. The agent, not the
+child, decides that a call takes too long, from the shared page (`InFlight`). It ends when the
+agent's end of the socket is closed, but never inside a call into the driver, because a process
+killed there can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that is
+killed by any signal, SIGKILL included, leaves no child behind.
 
-A sweep has the shape of `hpctl.detection.nvml.snapshot`, in plain dicts: a unit test holds the two
-together. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
+A sweep has the shape of `hpctl.detection.nvml.snapshot`, in plain dicts: a unit test compares the
+two. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
 nvidia-ml-py take 16 MB of memory (`benchmarks/agent.py`). NVIDIA's library comes on top: on an H200
 with driver 580.159.04 the child had 51 MB in all.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the module costs 1 MB
     from typing import Any
 
 SLOW_EVERY_S = 30.0
-"""How often what costs most is read: links, banks, processes, thresholds."""
+"""How often the most expensive values are read: links, banks, processes, thresholds."""
 
 RECOVERY_ACTION, MEMORY_TEMPERATURE, NVLINKS = 230, 82, 91
 THROTTLE = {"sw_thermal_ns": 269, "hw_thermal_ns": 270, "power_brake_ns": 271}
@@ -72,11 +72,11 @@ CORRUPTED_INFOROM = 14
 
 
 class OtherGpus(Exception):
-    """NVML counts another number of GPUs than when the session began: its handles are void."""
+    """The error of a changed number of GPUs since the session began: its handles are invalid."""
 
 
 class SweepReader:
-    """Reads all GPUs, with the handles and identities of one NVML session.
+    """A reader of all GPUs, with the handles and identities of one NVML session.
 
     `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
     """
@@ -88,8 +88,8 @@ class SweepReader:
         self.gpus = [OneGpu(driver, index) for index in range(self._count)]
 
     def read(self) -> Fields:
-        """Return a `snapshot.Snapshot`. Raises NvmlFailed when the driver is gone, and
-        OtherGpus."""
+        """Read all GPUs and return a `snapshot.Snapshot`. Raises NvmlFailed when the driver is
+        gone, and OtherGpus."""
         at = time.monotonic()
         if self._driver.call("nvmlDeviceGetCount") != self._count:
             raise OtherGpus
@@ -101,7 +101,7 @@ class SweepReader:
 
 
 class OneGpu:
-    """One GPU: what it is, and what was last read of what is read seldom."""
+    """One GPU: its identity, and the last values that are read seldom."""
 
     def __init__(self, driver: Driver, index: int) -> None:
         self._driver, self._index = driver, index
@@ -125,7 +125,8 @@ class OneGpu:
         self.handle, self._device = handle, device
 
     def _inforom_corrupt(self, handle: Any) -> bool | None:
-        """Once a session: it reads the flash."""
+        """Return whether the InfoROM is corrupt. Called once a session, because it reads the
+        flash."""
         try:
             self._driver.call("nvmlDeviceValidateInforom", handle, gpu=self._index)
         except NvmlFailed as failed:
@@ -133,7 +134,7 @@ class OneGpu:
         return False
 
     def read(self, *, slow: bool) -> Fields:
-        """Return a `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
+        """Read the GPU and return a `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
         found: Fields = {}
         try:
             self.open()
@@ -144,7 +145,7 @@ class OneGpu:
         except NvmlFailed as failed:
             if failed.code in OF_THE_LIBRARY:
                 raise
-            # Links and processes of a while ago say nothing about a GPU that is lost now.
+            # Earlier links and processes do not describe a GPU that is lost now.
             self._seldom = {}
             found["error"] = failed.as_error()
         often_ecc, seldom_ecc = found.pop("ecc", {}), self._seldom.get("ecc", {})
@@ -159,7 +160,7 @@ class OneGpu:
 
 
 def _read_often(device: NvmlDevice, found: Fields) -> None:
-    """Into `found`, so that what was read before a GPU was lost is kept."""
+    """Read frequent values into `found`, so that those read before a GPU was lost are kept."""
     values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
     found["recovery_action"] = values[RECOVERY_ACTION]
     found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
@@ -214,7 +215,7 @@ def _read_seldom(device: NvmlDevice) -> Fields:
 
 
 def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
-    """Return the links that the device has: as many as it counts, else until one is not there."""
+    """Return the links of the device: as many as it counts, else until one is missing."""
     links: list[Fields] = []
     for link in range(MOST_LINKS if count is None else count):
         active = device.ask("nvmlDeviceGetNvLinkState", link)
@@ -259,17 +260,18 @@ def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
 
 
 def _decode_rate(raw: int | None) -> float | None:
-    """Return a bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
+    """Return the bit error rate of a field: mantissa in the bits 8 to 11, negative exponent of ten
+    in 0 to 7."""
     return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
 
 
 LENGTH = struct.Struct(">I")
 WAIT_MS = 500
-"""How long one wait for an event lasts; so long may it take the child to end."""
+"""How long one wait for an event lasts; the child may take as long to end."""
 SAME_EVENT_S = 1.0
 """Events of the same GPU, kind and number within so many seconds are reported once."""
 PAUSE_S = 1.0
-"""After a wait that failed, lest a lost GPU makes the thread spin."""
+"""The pause after a wait that failed, so that a lost GPU does not make the thread spin."""
 
 WANTED_EVENTS = 0x2 | 0x8 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """Double-bit errors, Xid, DRAM retirement and its failure, poison, GPU unavailable, recovery
@@ -277,7 +279,7 @@ action. Not single-bit errors, clocks and power states: they are counters or noi
 
 
 class Gone(Exception):
-    """The agent has closed its end."""
+    """The error of an agent that has closed its end."""
 
 
 class AgentPipe:
@@ -290,7 +292,7 @@ class AgentPipe:
         self._poll.register(connection, select.POLLIN)
 
     def send(self, kind: str, **content: Any) -> None:
-        """One message: four bytes of length, then JSON. Raises Gone."""
+        """Send one message: four bytes of length, then JSON. Raises Gone."""
         frame = json.dumps({"kind": kind, **content}, separators=(",", ":")).encode()
         try:
             with self._lock:
@@ -299,16 +301,17 @@ class AgentPipe:
             raise Gone from error
 
     def wait(self, seconds: float) -> None:
-        """Wait so long. The agent never writes: whatever comes is its end. Raises Gone."""
+        """Wait so long. The agent never writes: any input means that it has ended. Raises Gone."""
         if self._poll.poll(max(0.0, seconds) * 1000):
             raise Gone
 
 
 class EventThread(threading.Thread):
-    """Waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
+    """A thread that waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
 
     def __init__(self, driver: Driver, agent: AgentPipe, sweep: SweepReader) -> None:
-        """Register for the events of all GPUs. Raises nothing: no events is a way to be."""
+        """Register for the events of all GPUs. Does not raise: the child also works without
+        events."""
         super().__init__(name="events", daemon=True)
         self._driver, self._agent = driver, agent
         self._stopping = threading.Event()
@@ -329,17 +332,17 @@ class EventThread(threading.Thread):
                 register = "nvmlDeviceRegisterEvents"
                 self._driver.call(register, gpu.handle, kinds & WANTED_EVENTS, chosen)
             except NvmlFailed:
-                continue  # the sweep says what is wrong with this GPU; the others have events
+                continue  # the sweep shows what is wrong with this GPU; the others have events
             self._places[_handle_address(gpu.handle)] = gpu.identity["pci"]
         return chosen if self._places else None
 
     @property
     def died(self) -> bool:
-        """True when the thread ended by an error of its own: nobody would hear of events."""
+        """Return whether the thread ended by an error, so that no event would be reported."""
         return self._set is not None and not self._ended and not self.is_alive()
 
     def stop(self) -> None:
-        """End, once the wait that is under way is over."""
+        """Stop, once the wait that is under way is over."""
         self._stopping.set()
         if self.is_alive():
             self.join()
@@ -373,7 +376,8 @@ class EventThread(threading.Thread):
 
 
 def _handle_address(handle: Any) -> int:
-    """Handles are opaque pointers, and pynvml makes a new object around each."""
+    """Return the address of a handle. Handles are opaque pointers, and pynvml makes a new object
+    around each."""
     # No cast of pynvml's: its star import is the only ctypes that this process has loaded.
     return int.from_bytes(bytes(handle), sys.byteorder)
 
@@ -386,7 +390,7 @@ def begin_session(driver: Driver, library: str) -> None:
         if failed.code != LIBRARY_NOT_FOUND or not library:
             raise
         try:
-            # The loader knows it by its soname from now on, and so pynvml finds it.
+            # The loader has it under its soname from now on, so that pynvml finds it.
             driver.nvml.CDLL(library)
         except OSError:
             raise failed from None
@@ -396,7 +400,7 @@ def begin_session(driver: Driver, library: str) -> None:
 def run_session(
     nvml: Any, agent: AgentPipe, inflight: InFlight, every_s: float, library: str = ""
 ) -> None:
-    """One NVML session: sweeps until the agent is gone (Gone) or the session is over."""
+    """Run one NVML session: sweep until the agent is gone (Gone) or the session is over."""
     driver = Driver(nvml, inflight, SWEEP)
     try:
         begin_session(driver, library)
@@ -437,8 +441,8 @@ def _send_error(agent: AgentPipe, failed: NvmlFailed) -> None:
 def give_back_memory(nvml: Any) -> None:
     """Return what is free in the heap to the kernel.
 
-    To compile nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
-    NVIDIA's library frees some of what it takes for its start.
+    Compiling nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
+    NVIDIA's library frees part of what its start takes.
     """
     gc.collect()
     # Of pynvml's star import too. Only glibc has the function, and no other C library needs it.
@@ -448,7 +452,8 @@ def give_back_memory(nvml: Any) -> None:
 
 
 def main() -> int:
-    """Return the exit status: 0 after a session, however it ended; 1 when there could be none."""
+    """Run the child and return the exit status: 0 after a session, however it ended; 1 when none
+    could start."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -1,15 +1,15 @@
 """NVML for the agent: the newest sweep and the events of a child that may hang, and may crash.
 
-A call into the driver can block for minutes or for ever, and a process that is killed in one can
+A call into the driver can block for minutes or forever, and a process that is killed in one can
 wedge the GPU. So the child is never killed. One that has been inside a call for longer than
-`deadline_s`, `misses` times over, is abandoned: its hanging is what is reported, and no other child
-is started beside it. When its call does come back, what it read is still taken, and it is let go;
-once it has exited, a fresh one is started. A child that crashes is started again. Each start after
-a failure waits twice as long as the one before.
+`deadline_s`, `misses` times over, is abandoned: the hang is reported, and no other child is started
+in parallel. When its call returns, its results are still used, and it is released; once it has
+exited, a new one is started. A child that crashes is started again. Each start after a failure
+waits twice as long as the one before.
 
 Time in which the child is stopped, frozen or starved, or in which the agent itself does not run, is
-not the driver's (`hpctl.detection.nvml.pauses`): it counts towards no deadline, and what is said
-then is that nobody can tell.
+not the driver's (`hpctl.detection.nvml.pauses`): it counts towards no deadline, and the state is
+then reported as unknown.
 """
 
 import logging
@@ -38,7 +38,7 @@ from hpctl.detection.nvml.snapshot import NvmlEvent, Snapshot
 from hpctl.toolkit.compat import SAFE_PATH
 
 #
-# One NVML child as the agent holds it: its socket, its messages, and the page of its calls.
+# One NVML child as the agent uses it: its socket, its messages, and the page of its calls.
 
 MODULE = "hpctl.detection.nvml.child"
 LENGTH = struct.Struct(">I")
@@ -46,18 +46,19 @@ LARGEST = 4 << 20
 """Bytes of one message; a sweep of 16 GPUs is under 100 kB."""
 CHUNK = 1 << 16
 CHUNKS_A_READ = 16
-"""So that a child which does nothing but write keeps the agent from nothing."""
+"""The most messages of one read, so that a child that writes without end does not block the
+agent."""
 
 
 class SweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
-    """A sweep, and when it was done: a hung call may lie between that and its `at`."""
+    """A sweep, and when it ended: a hung call may lie between its `at` and that."""
 
     snapshot: Snapshot
     done: float
 
 
 class EventMessage(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
-    """The driver reported an event."""
+    """An event that the driver reported."""
 
     event: NvmlEvent
 
@@ -73,32 +74,33 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Closed(Exception):
-    """The child sent its last message, or what is no message; the text says which."""
+    """The error of a child that sent its last message, or an invalid one; the text names which."""
 
 
 class NvmlChild:
-    """A running child. Nothing here waits for it, and nothing here kills it."""
+    """A running child. No method waits for it without a limit or kills it."""
 
     def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
-        """Start it. Raises OSError.
+        """Start the child. Raises OSError.
 
-        `env` is the environment that it is to have, `library` the path of NVIDIA's library, for
-        where the loader finds none by itself.
+        `env` is its environment, `library` the path of NVIDIA's library, used where the loader
+        finds none.
         """
         self.started = time.monotonic()
         self._page = InFlight.create()
         self._buffer = bytearray()
         self.last_output = ""
-        """What it reported of its own failure."""
+        """The failure that it reported."""
         ours, theirs = socket.socketpair()
         with theirs:
             arguments = [str(every_s), str(self._page.fd), library]
             try:
                 self._process = subprocess.Popen(
-                    # No site: it costs memory, and the paths are ours in any case.
+                    # Without `site`: it costs memory, and the import paths are passed on.
                     [sys.executable, "-S", *SAFE_PATH, MODULE, *arguments],
                     stdin=theirs.fileno(),
-                    # Not our own: a child that hangs would hold them open after we are gone.
+                    # Not the agent's own: a child that hangs would keep them open after the agent
+                    # has ended.
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[self._page.fd],
@@ -115,11 +117,11 @@ class NvmlChild:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self._process.pid
 
     def messages(self) -> Iterator[Message]:
-        """Return what came since the last call. Raises Closed after the last message."""
+        """Return the messages since the last call. Raises Closed after the last message."""
         ended = self._fill_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
@@ -140,7 +142,7 @@ class NvmlChild:
             raise Closed("has ended")
 
     def _fill_buffer(self) -> bool:
-        """Read what there is; True at the end."""
+        """Read what is available; return whether the end was reached."""
         for _ in range(CHUNKS_A_READ):
             try:
                 chunk = self.socket.recv(CHUNK)
@@ -154,27 +156,27 @@ class NvmlChild:
         return False
 
     def in_call(self) -> DriverCall | None:
-        """Return the call of the driver that it is in; None: in none."""
+        """Return the call of the driver that it is in; None where it is in none."""
         return self._page.oldest()
 
     def exit_status(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
+        """Return the exit status: None while it runs, negative for the signal that ended it."""
         return self._process.poll()
 
     def let_go(self) -> None:
-        """Close the socket: the child ends by itself, as soon as no driver call holds it."""
+        """Close the socket: the child ends as soon as it is in no driver call."""
         self.socket.close()
 
     def forget(self) -> None:
-        """Free what is left of one that has exited, or that is left to itself for ever."""
+        """Free the resources of a child that has exited or is abandoned."""
         self.let_go()
         self._page.close()
-        # One that still runs is init's to bury; Popen need not warn of it.
+        # init reaps one that still runs; Popen must not warn of it.
         if self._process.returncode is None:
             self._process.returncode = 0
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for its end; True when it has exited."""
+        """Wait so long for its end; return whether it has exited."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
@@ -189,7 +191,7 @@ class NvmlChild:
 
 
 def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the given one, with our own import paths, and one heap for both threads."""
+    """Return the given environment with the agent's import paths, and one heap for both threads."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
 
@@ -201,28 +203,28 @@ DEADLINE_S = 10.0
 MISSES = 2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 ABSENT_PAUSE_S = 300.0
-"""Until NVML is looked for again on a machine that has no GPU."""
+"""Seconds until NVML is tried again on a machine without a GPU."""
 ERROR_PAUSE_S = 20.0
-"""Until NVML is begun again after it would not start on a machine that has GPUs."""
+"""Seconds until NVML is tried again after it did not start on a machine with GPUs."""
 RECENT_EVENTS = 64
 WAITING_EVENTS = 1024
 END_S = 2.0
-"""How long `close` waits for a child to end, unless a call keeps it longer already."""
+"""How long `close` waits for a child to end, unless a call has already lasted longer."""
 PAUSE_LOG_S = 60.0
-"""A child that is stopped and continued again and again is logged no more often than this."""
+"""A child that is stopped and continued repeatedly is logged at most this often."""
 LOOKS = 4
-"""No pause between two looks counts for more than this part of the time after which a call is
-hung: so many looks at least must find the call under way and the child able to run."""
+"""No pause between two observations counts for more than this part of the time after which a call
+is hung: at least so many observations must find the call under way and the child able to run."""
 
 
 class NvmlClient:
-    """The agent's side of the NVML child. Any thread may call anything; nothing waits long.
+    """The agent's side of the NVML child. Any thread may call any method; none waits long.
 
-    There is no thread of its own: the child is started and looked after whenever a method is
-    called. Call `events` when `fileno` is readable, and at least every few seconds.
+    It has no thread: the child is started and supervised whenever a method is called. Call `events`
+    when `fileno` is readable, and at least every few seconds.
 
-    `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: ours), `root` the
-    machine's root for sysfs and for the driver's files.
+    `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: the agent's), `root`
+    the machine's root for sysfs and for the driver's files.
     """
 
     def __init__(
@@ -244,7 +246,7 @@ class NvmlClient:
         self._left_at = 0.0
         self._abandoned = self._closed = self._held = False
         self._hung_since: float | None = None
-        """Of the call that was found to hang: it stays so until it comes back."""
+        """The call that was found to hang, until it returns."""
         self._pauses = Pauses(self._hung_after_s / LOOKS)
         self._pause_logged, self._pause_logged_at = False, float("-inf")
         self._start_at, self._failures, self._why = 0.0, 0, ""
@@ -254,15 +256,16 @@ class NvmlClient:
         self._waiting: deque[NvmlEvent] = deque(maxlen=WAITING_EVENTS)
 
     def fileno(self) -> int:
-        """Readable when the child has sent something; the same for the client's whole life."""
+        """Return a descriptor that is readable when the child has sent something; it stays the
+        same."""
         return self._epoll.fileno()
 
     def newest(self) -> Snapshot:
         """Return the newest sweep, with the newest events.
 
         Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
-        not come back, and CannotTell while there is no sweep, or none that is new enough. The
-        message says so where the child is stopped, frozen or starved.
+        not return, and CannotTell while there is no sweep, or none that is new enough. The message
+        mentions a child that is stopped, frozen or starved.
         """
         with self._lock:
             if self._closed:
@@ -294,7 +297,7 @@ class NvmlClient:
             return events
 
     def wait(self, seconds: float) -> Snapshot:
-        """`latest_sweep`, but wait so long for a first sweep. Raises what that raises then."""
+        """Return the newest sweep, waiting so long for a first one. Raises as `newest`."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -307,7 +310,7 @@ class NvmlClient:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody of ours has a GPU open meanwhile: who wants to reset one needs that."""
+        """Keep all GPUs closed in the agent meanwhile, as a reset of one requires."""
         with self._lock:
             self._held, self._snapshot, child = True, None, self._child
             self._why = "a GPU is being reset"
@@ -329,7 +332,7 @@ class NvmlClient:
             return None if child is None else child.pid
 
     def close(self) -> None:
-        """Let the child end. One that hangs is left to itself: it ends when its call returns."""
+        """Let the child end. One that hangs is abandoned: it ends when its call returns."""
         with self._lock:
             if self._closed:
                 return
@@ -391,7 +394,7 @@ class NvmlClient:
             self._handle_exit(child, status)
 
     def _handle_exit(self, child: NvmlChild, status: int) -> None:
-        """It has exited: say when the next may start."""
+        """Handle its exit: set when the next may start."""
         self._leaving = None
         child.forget()
         if time.monotonic() - child.started > LONGEST_PAUSE_S:
@@ -413,7 +416,7 @@ class NvmlClient:
         log.warning("%s; the next starts in %g s", why, pause_s)
 
     def _watch_late_child(self) -> None:
-        """Look at the child that is late: whether it can run at all, and for how long it was."""
+        """Examine a late child: whether it can run, and for how long it could."""
         now, call = time.monotonic(), self._late_call()
         longest_s = self._hung_after_s / LOOKS
         if call is None or now - call.since < longest_s / 5:
@@ -430,7 +433,7 @@ class NvmlClient:
             log.error("the driver hangs in %s", call.name)
 
     def _log_pause(self, reason: str, now: float) -> None:
-        """Log that the child does not run, once and not too often, and that it runs again."""
+        """Log that the child does not run, at a limited rate, and that it runs again."""
         if not reason:
             if self._pause_logged:
                 log.warning("the NVML child can run again")
@@ -440,7 +443,8 @@ class NvmlClient:
             log.warning("%s; the driver is not blamed for the time without an answer", reason)
 
     def _find_hung_call(self) -> tuple[float, str] | None:
-        """For how long which call has not come back; None where the driver is not to blame."""
+        """Return which call has not returned, and for how long; None where the driver is not the
+        cause."""
         now, call = time.monotonic(), self._find_call()
         if call is None:
             return None
@@ -451,15 +455,14 @@ class NvmlClient:
         return now - call.since, call.name
 
     def _explain_halt(self) -> str | None:
-        """Return why the child is late, where it is so late that the driver would be called
-        hung."""
+        """Return why the child is late, where it is so late that the driver would count as hung."""
         call = self._late_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
 
     def _find_call(self) -> DriverCall | None:
-        """Return the call that keeps the child: one of the driver's, or its own exit."""
+        """Return the call that the child is in: one of the driver's, or its own exit."""
         child = self._child or self._leaving
         call = None if child is None else child.in_call()
         if call is None and self._leaving is not None:
@@ -468,7 +471,7 @@ class NvmlClient:
         return call
 
     def _late_call(self) -> DriverCall | None:
-        """Return the call that keeps the child, or the sweep that it does not begin."""
+        """Return the call that the child is in, or the sweep that it does not begin."""
         call = self._find_call()
         if call is None and self._child is not None:
             begun = max(self._done, self._child.started)
@@ -480,7 +483,8 @@ class NvmlClient:
         return 0.0 if call is None else time.monotonic() - call.since
 
     def _is_driver_absent(self, snapshot: Snapshot) -> bool:
-        """No driver, and no GPU either: with a GPU, a driver that is not there is a fault."""
+        """Return whether neither a driver nor a GPU is present: with a GPU, a missing driver is a
+        fault."""
         error = snapshot.error
         if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
             return False

@@ -1,6 +1,6 @@
-"""The only door to NVML: every call is on record while it runs, every error is a number.
+"""The only module that calls NVML: every call is recorded while it runs, every error is a number.
 
-Part of the NVML child. pynvml is handed in by it, so that this module costs no memory elsewhere.
+Part of the NVML child. The child passes pynvml in, so that this module costs no memory elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # the module costs 1 MB
 #
 # Which call into the driver is under way, and since when: a page that two processes share.
 #
-# The NVML child writes it around every call; the agent reads it. So a call that does not come back
-# can be named and timed by a process that made none, and without a word from the one that hangs.
+# The NVML child writes it around every call; the agent reads it. So a process that makes no call
+# can name and time one that does not return, without an answer from the process that hangs.
 
 SWEEP, EVENTS, WHOLE = 0, 1, 2
 """One slot for the calls of each of the child's two threads, one for a sweep as a whole."""
@@ -32,10 +32,10 @@ _SIZE = mmap.PAGESIZE
 
 
 class DriverCall:
-    """A call into the driver that has not come back.
+    """A call into the driver that has not returned.
 
     `since` is in monotonic seconds: when it began or, for a call that is meant to last, when it
-    should be over (in the future, then, in order). `thread` is the kernel's id of the child's
+    should be over (a time in the future is in order). `thread` is the kernel's id of the child's
     thread that makes it.
     """
 
@@ -54,7 +54,7 @@ class InFlight:
 
     @classmethod
     def create(cls) -> InFlight:
-        """Return a fresh page with nothing under way. Raises OSError."""
+        """Return a new page without a call under way. Raises OSError."""
         fd = os.memfd_create("hpctl-nvml", os.MFD_CLOEXEC)
         os.ftruncate(fd, _SIZE)
         return cls(fd)
@@ -65,21 +65,21 @@ class InFlight:
         `call` is cut at 48 bytes.
         """
         at = slot * _SLOT_SIZE
-        # The time last: a reader that meets a half-written slot sees no call, not a wrong one.
+        # The time is written last: a reader of a half-written slot sees no call, not a wrong one.
         _SINCE.pack_into(self._page, at, 0.0)
         thread = threading.get_native_id()
         _CALL.pack_into(self._page, at + _SINCE.size, call.encode(), thread)
         _SINCE.pack_into(self._page, at, time.monotonic() + lasts_s)
 
     def end(self, slot: int) -> None:
-        """The call came back."""
+        """Note that the call has returned."""
         _SINCE.pack_into(self._page, slot * _SLOT_SIZE, 0.0)
 
     def oldest(self) -> DriverCall | None:
-        """Return the call that keeps the child longest, or None where it is in no call.
+        """Return the call that the child has been in longest, or None where it is in no call.
 
-        A sweep as a whole counts too, under the name of the call that it is in: many calls that
-        are slow are as bad as one that hangs.
+        A sweep as a whole counts too, under the name of its current call: many slow calls are as
+        bad as one that hangs.
         """
         sweep, events, whole = (self._read(slot) for slot in (SWEEP, EVENTS, WHOLE))
         if whole is not None:
@@ -106,9 +106,10 @@ UNINITIALIZED, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 1, 9, 10, 12
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, LIB_RM_VERSION_MISMATCH = 13, 15, 16, 18
 
 OF_THE_LIBRARY = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
-"""Errors that are not one GPU's: the driver went away or was exchanged under us."""
+"""Errors that are not one GPU's: the driver was removed or replaced."""
 OF_THE_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-"""Errors after which a GPU answers nothing sensible. Every other one means: it does not say."""
+"""Errors after which a GPU gives no useful answer. Every other one means that a value is not
+available."""
 
 BATCH = 32
 """Fields asked for in one call."""
@@ -118,7 +119,7 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class NvmlFailed(Exception):
-    """A call answered `code`, an nvmlReturn_t other than success."""
+    """The error of a call that answered `code`, an nvmlReturn_t other than success."""
 
     def __init__(self, code: int, call: str) -> None:
         super().__init__(f"{call} answered {code}")
@@ -164,13 +165,13 @@ class Driver:
 
 
 class NvmlDevice:
-    """One GPU's handle. What the device or driver does not say is None."""
+    """One GPU's handle. What the device or driver does not report is None."""
 
     def __init__(self, driver: Driver, index: int, handle: Any) -> None:
         self._driver, self._index, self._handle = driver, index, handle
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """One call about the GPU. Raises NvmlFailed for a lost GPU or driver alone."""
+        """Make one call about the GPU. Raises NvmlFailed only for a lost GPU or driver."""
         try:
             return self._driver.call(name, self._handle, *arguments, gpu=self._index)
         except NvmlFailed as failed:
@@ -179,16 +180,17 @@ class NvmlDevice:
             return None
 
     def fill(self, name: str, struct: str) -> Any:
-        """One call that fills pynvml's versioned struct of that name; the struct, or None."""
+        """Make one call that fills pynvml's versioned struct of that name; return the struct, or
+        None."""
         made = getattr(self._driver.nvml, struct, None)
         if made is None:
             return None
         room = made()
-        # pynvml hands some of these on as they are, and NVML wants the address.
+        # pynvml passes some of these on unchanged, and NVML needs the address.
         return None if self.ask(name, self._driver.nvml.byref(room)) is None else room
 
     def fields(self, wanted: Sequence[int | tuple[int, int]]) -> list[int | None]:
-        """Field values (an id, or an id and its scope), in order. Raises as `ask` does."""
+        """Return field values (an id, or an id and its scope), in order. Raises as `ask` does."""
         answers: list[int | None] = []
         for first in range(0, len(wanted), BATCH):
             batch = wanted[first : first + BATCH]

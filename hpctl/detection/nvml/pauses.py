@@ -1,22 +1,22 @@
 """Time in which the NVML child does not answer for a reason that is not the driver's.
 
-A call that does not come back is `gpu.hung`, a fault that stops jobs and reboots the node. But a
-child that does not run does not answer either. So before the driver is blamed, the client looks at
-the thread that makes the call:
+A call that does not return is `gpu.hung`, a fault that stops jobs and reboots the node. But a child
+that does not run does not answer either. So before it reports the driver, the client examines the
+thread that makes the call:
 
 - state T or t: a signal (SIGSTOP) or a debugger has stopped it;
 - its cgroup is frozen: `freezer.state` is FROZEN (v1) or `cgroup.events` says `frozen 1` (v2). Both
-  files of the thread's own cgroup also tell that an ancestor is frozen. The state letter does not
+  files of the thread's own cgroup also show that an ancestor is frozen. The state letter does not
   help: a frozen thread is D on v1 and S on v2 (Linux 6.18). A cgroup that is FREEZING has a task
   that does not leave the kernel, and is not frozen;
-- state R at two looks, with hardly any processor time in between: it waits for a processor
+- state R at two observations, with almost no processor time in between: it waits for a processor
   (`cpu.max`, real-time tasks). With processor time it spins in the driver.
 
 States D and S, and R with processor time, are the driver's: that time counts. So does a stop that
 is only pending: a thread in state D keeps that state when it is sent SIGSTOP.
 
-Time in which the agent itself did not run does not count either: it shows as a long pause between
-two looks.
+Time in which the agent itself did not run does not count either: it appears as a long pause between
+two observations.
 """
 
 import os
@@ -33,10 +33,10 @@ STARVED = "the NVML child gets no processor time"
 PROC = Path("/proc")
 
 STARVED_SHARE = 0.05
-"""Of one core. A full sweep of an H200 takes 16 ms of processor time: a thread that has 5 % of a
-core for 20 s has had that 60 times over."""
+"""Of one core. A full sweep of an H200 takes 16 ms of processor time: a thread that gets 5 % of a
+core for 20 s gets 60 times as much."""
 _MOST_PAUSES = 1024
-"""Of one call; when there are more, the oldest counts again."""
+"""Pauses of one call; beyond this number the oldest counts again."""
 _STOPPED_STATES = frozenset("Tt")
 _RUNNABLE = "R"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -52,7 +52,7 @@ class ThreadSample(Struct, frozen=True):
 
 
 def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
-    """Look at one thread of a process (`thread` is its kernel id); None once it has ended."""
+    """Sample one thread of a process (`thread` is its kernel id); None once it has ended."""
     stat = stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
     if stat is None:
         return None
@@ -67,7 +67,7 @@ def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | No
 
 
 def is_frozen(pid: int, proc: Path = PROC) -> bool:
-    """Tell whether the cgroup of a process is frozen, by itself or by an ancestor, v1 or v2."""
+    """Return whether the cgroup of a process or an ancestor of it is frozen, v1 or v2."""
     try:
         memberships = (proc / str(pid) / "cgroup").read_text(errors="replace")
         mounts = (proc / "self/mountinfo").read_text(errors="replace")
@@ -96,7 +96,7 @@ def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
         below = path.removeprefix(root) if path.startswith(root.rstrip("/") + "/") else path
         if path == root:
             below = ""
-        # A cgroup outside of our namespace is `/../...`: it cannot be looked at from here.
+        # A cgroup outside of our namespace is `/../...`: it cannot be read from here.
         return None if ".." in below.split("/") else Path(mount_point, below.lstrip("/"))
     return None
 
@@ -113,9 +113,9 @@ def _says_frozen(folder: Path) -> bool:
 
 
 class Pauses:
-    """The time that does not count, as the client's looks at the child find it.
+    """The time that does not count, as the client's observations of the child find it.
 
-    `longest_s`: no pause between two looks counts for longer. The class reads no clock.
+    `longest_s`: no pause between two observations counts for longer. The class reads no clock.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -124,22 +124,23 @@ class Pauses:
         self._last_at: float | None = None
         self._last: ThreadSample | None = None
         self.reason = ""
-        """Why the child does not answer as far as the last look shows; empty: no such reason."""
+        """Why the child does not answer, by the last observation; empty for no such reason."""
 
     def calm(self, now: float) -> None:
-        """Note a look at a child that answers."""
+        """Record an observation of a child that answers."""
         self._lost.clear()
         self._last_at, self._last, self.reason = now, None, ""
 
     def overdue(self, now: float, seen: ThreadSample | None) -> None:
-        """Note a look at a child that does not answer; `seen` is the thread in the call."""
+        """Record an observation of a child that does not answer; `seen` is the thread in the
+        call."""
         began, before = self._last_at, self._last
         self._last_at, self._last = now, seen
         self.reason = "" if seen is None else seen.halted
         if began is None:
             return
         if self.reason or (before is not None and before.halted):
-            # When exactly it was stopped, or went on, nobody knows.
+            # The exact time at which it was stopped or continued is unknown.
             self._add_pause(began, now)
         elif now - began > self._longest_s:
             self._add_pause(began + self._longest_s, now)
@@ -149,7 +150,7 @@ class Pauses:
             self.reason = STARVED
 
     def since_last_look_s(self, now: float) -> float:
-        """Return the seconds since the last look; infinite before the first."""
+        """Return the seconds since the last observation; infinite before the first."""
         return float("inf") if self._last_at is None else now - self._last_at
 
     def counted_s(self, since: float, now: float) -> float:

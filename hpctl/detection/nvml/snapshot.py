@@ -1,10 +1,10 @@
-"""What one sweep of the NVML child found on every GPU: plain values that msgspec can encode.
+"""The result of one sweep of the NVML child over every GPU: plain values that msgspec can encode.
 
-The NVML child fills them in; the checks read them. None always means "this device or driver does
-not say" (NVML answered NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND or the like), and a check
-concludes nothing from it. Names and units are NVML's; numbers in brackets are field ids of
-`nvmlDeviceGetFieldValues`. Times are `time.monotonic()` seconds, which all processes of a machine
-share.
+The NVML child fills them in; the checks read them. None always means that the device or driver does
+not report the value (NVML answered NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND or the like),
+and a check concludes nothing from it. Names and units are NVML's; numbers in brackets are field ids
+of `nvmlDeviceGetFieldValues`. Times are `time.monotonic()` seconds, which all processes of a
+machine share.
 """
 
 from msgspec import Struct
@@ -114,8 +114,8 @@ class GpuProcess(Struct, frozen=True):
 class GpuState(Struct, frozen=True):
     """One GPU. With `error` set (the first call that failed for good) the rest may be missing.
 
-    `pci` is spelt as in sysfs, `0000:c1:00.0`; it and `uuid` are empty where the driver would
-    not even say that.
+    `pci` is spelt as in sysfs, `0000:c1:00.0`; it and `uuid` are empty where the driver does not
+    even report those.
     """
 
     index: int
@@ -133,7 +133,7 @@ class GpuState(Struct, frozen=True):
     """nvmlDeviceGetUtilizationRates().gpu, percent."""
     sm_clock_mhz: int | None = None
     sm_clock_application_mhz: int | None = None
-    """What jobs may clock up to; somebody may have lowered it from sm_clock_default_mhz."""
+    """The highest clock of jobs; a user may have lowered it from sm_clock_default_mhz."""
     sm_clock_default_mhz: int | None = None
     persistence: bool | None = None
     """nvmlDeviceGetPersistenceMode."""
@@ -142,7 +142,7 @@ class GpuState(Struct, frozen=True):
     temperature_slowdown_c: int | None = None
     """NVML_TEMPERATURE_THRESHOLD_SLOWDOWN, an absolute temperature."""
     temperature_margin_c: int | None = None
-    """nvmlDeviceGetMarginTemperature: what is left until the GPU slows itself down."""
+    """nvmlDeviceGetMarginTemperature: the degrees left until the GPU slows itself down."""
     memory_temperature_c: int | None = None
     """[82]"""
     memory_temperature_max_c: int | None = None
@@ -152,14 +152,14 @@ class GpuState(Struct, frozen=True):
     ecc: Ecc = Ecc()
     pcie: Pcie = Pcie()
     mig: bool | None = None
-    """nvmlDeviceGetMigMode of now: in it the driver takes a GPU off NVLink and fabric."""
+    """nvmlDeviceGetMigMode of now: in MIG mode the driver removes a GPU from NVLink and fabric."""
     nvlinks: tuple[NvLink, ...] = ()
     fabric: Fabric | None = None
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
     def device(self) -> str:
-        """Return how findings name it: the PCI address, else whatever the driver still reported."""
+        """Return its name in findings: the PCI address, else whatever the driver still reported."""
         return self.pci or self.uuid or f"gpu{self.index}"
 
 
@@ -179,11 +179,11 @@ class NvmlEvent(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """One sweep. `at` is the monotonic time in seconds at which it began.
 
-    `error` is set where NVML itself would not start or count (then there are no GPUs).
-    `slow_at` is when what costs most was read (links, banks, processes, thresholds): the child
-    may read it more seldom than it sweeps, and repeats what it read last. `events` are the
-    newest ones, oldest first: at least the last 64, so a reader that saw an older snapshot finds
-    those that came since by their `at`.
+    `error` is set where NVML itself did not start or count (then there are no GPUs). `slow_at` is
+    when what costs most was read (links, banks, processes, thresholds): the child may read it less
+    often than it sweeps, and repeats the last values. `events` are the newest ones, oldest first:
+    at least the last 64, so a reader that saw an older snapshot finds those that came since by
+    their `at`.
     """
 
     at: float
