@@ -27,7 +27,7 @@ _RATE = re.compile(r"(\d{1,5}(?:\.\d)?) Gb/sec")
 
 
 MOST_DEVICES = 128
-"""RDMA devices that are looked at: no machine has so many."""
+"""Limit of the RDMA devices that are read: no machine has so many."""
 
 
 class RdmaDevice(Struct, frozen=True):
@@ -54,7 +54,7 @@ def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
         try:
             inode = os.stat(where).st_ino
         except OSError:
-            continue  # gone between the two looks
+            continue  # removed between the two reads
         found.append(RdmaDevice(name, where, is_efa(f"{where}/device", inode)))
     return tuple(found)
 
@@ -92,7 +92,7 @@ def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | Non
         return None
     found = 0
     for name in names:
-        with suppress(OSError):  # unplugged between the two looks
+        with suppress(OSError):  # unplugged between the two reads
             found += _has_amazon_vendor(f"{folder}/{name}", device)
     return found
 
@@ -103,16 +103,18 @@ def is_efa(folder: str, inode: int) -> bool:
     try:
         return _is_efa(folder, inode)
     except OSError:
-        return False  # a software device has no PCI folder; one just coming up is asked again
+        return (
+            False  # a software device has no PCI folder; one that is just appearing is read again
+        )
 
 
 @lru_cache(maxsize=512)
-def _is_efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that comes back is another
+def _is_efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that returns is another one
     return _has_amazon_vendor(folder, EFA)
 
 
 def _has_amazon_vendor(folder: str, device: re.Pattern[str]) -> bool:
-    """Raises OSError."""
+    """Return whether the vendor is Amazon. Raises OSError."""
     return _read_word(f"{folder}/vendor") == AMAZON and bool(
         device.fullmatch(_read_word(f"{folder}/device"))
     )
@@ -131,11 +133,11 @@ class Port(Struct, frozen=True):
     state: str
     phys_state: str
     gbps: float = 0.0
-    """Its rate, `400 Gb/sec (4X NDR)`; 0 where it does not say."""
+    """Its rate, `400 Gb/sec (4X NDR)`; 0 where unknown."""
 
     @property
     def name(self) -> str:
-        """Return the device, and the port where it is not the only one there can be: `mlx5_0/2`."""
+        """Return the device, and the port where the device can have several: `mlx5_0/2`."""
         return self.device if self.number == "1" else f"{self.device}/{self.number}"
 
     @property
@@ -166,7 +168,7 @@ def list_ports(found: Sequence[RdmaDevice]) -> tuple[Port, ...]:
 
 
 def _read_state(path: str) -> str:
-    """`4: ACTIVE` as the kernel writes it, without the number."""
+    """Return `4: ACTIVE`, as the kernel writes it, without the number."""
     return _read_file(path).partition(":")[2].strip()
 
 

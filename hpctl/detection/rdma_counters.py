@@ -7,15 +7,15 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-# Hundreds of small counter files, read often and cheaply, and what they were a while ago.
+# Hundreds of small counter files, read often and cheaply, and their earlier values.
 #
 # Opening and closing a file in sysfs costs far more than reading it again, so the descriptors are
 # kept: 704 files take a tenth of the time. A device that goes and comes back has another folder
-# inode, and its descriptors are opened anew. A file that is not there is not supported by the
-# driver: no number at all, never zero. A counter that went back was reset: it proves nothing.
+# inode, and its descriptors are opened again. A missing file is not supported by the driver: it
+# gives no number, never zero. A counter that went back was reset: it is no evidence.
 #
-# Some files are commands to the device: where one fails, the others in its folder are left alone,
-# and the folder is asked again after one reading, then after two, four and so on.
+# Some files are commands to the device: where one fails, the others in its folder are not read, and
+# the folder is read again after one reading, then after two, four and so on.
 
 MOST_OPEN = 896
 """Descriptors kept at most by one reader, below the usual limit of 1024 for a process. Files
@@ -23,25 +23,27 @@ beyond it are opened for each reading."""
 
 
 MOST_FOLDERS = 256
-"""Folders that one reader follows at most: sysfs on a broken machine is no reason to grow."""
+"""Folders that one reader follows at most: sysfs on a broken machine must not make the agent
+grow."""
 
 
 VALUE_BYTES = 64
 
 
 MOST_LEFT_OUT = 64
-"""Readings at most for which a folder that failed is left alone: 13 minutes at one in 12 s."""
+"""Readings at most for which a failed folder is not read: 13 minutes at one in 12 s."""
 
 
 Identity = tuple[int, int]
-"""A folder's inode and how often one was opened: another one is another life of the device."""
+"""A folder's inode and how often one was opened: another value is another incarnation of the
+device."""
 
 
 class CounterReading(Struct, frozen=True):
     """The counters of one folder at one time.
 
-    `failed`: files that are there and do not answer, or are left alone because they did not.
-    `troubles`: how many attempts have failed in this life of the device.
+    `failed`: files that are there and do not answer, or are not read because they did not.
+    `troubles`: how many attempts have failed in this incarnation of the device.
     """
 
     identity: Identity
@@ -53,7 +55,7 @@ class CounterReading(Struct, frozen=True):
 def count_rise(now: CounterReading | None, then: CounterReading | None, name: str) -> int | None:
     """Return how much a counter grew between two readings of one incarnation of a device.
 
-    None where nothing is known: not supported, not read, another incarnation, or reset.
+    None where unknown: not supported, not read, another incarnation, or reset.
     """
     if now is None or then is None or now.identity != then.identity:
         return None
@@ -64,7 +66,7 @@ def count_rise(now: CounterReading | None, then: CounterReading | None, name: st
 class _CounterGroup(Struct):
     """The files of one folder: they answer, or fail, together.
 
-    `why` says how the last attempt failed; for `left_out` readings none is made.
+    `why` describes how the last attempt failed; for `left_out` readings no attempt is made.
     """
 
     descriptors: dict[str, int] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class _CounterGroup(Struct):
     pause: int = 1
 
     def read(self, values: dict[str, int], failed: dict[str, str]) -> bool:
-        """Read into `values` or `failed`. False when an attempt failed now."""
+        """Read into `values` or `failed`. Return False when an attempt failed now."""
         if self.left_out > 0:
             self.left_out -= 1
         else:
@@ -106,7 +108,7 @@ class _CounterGroup(Struct):
 
 
 class _FollowedFolder(Struct):
-    """The open files of one life of one device, by the folder they are in."""
+    """The open files of one incarnation of one device, by the folder they are in."""
 
     identity: Identity
     groups: dict[str, _CounterGroup] = field(default_factory=dict)
@@ -121,10 +123,10 @@ class _FollowedFolder(Struct):
 
 
 class CounterFiles:
-    """The reader: one for each kind of folder. Not for several threads at once."""
+    """A reader of counters, one for each kind of folder. Not for several threads at once."""
 
     def __init__(self, files: Mapping[str, Sequence[str]], most_open: int = MOST_OPEN) -> None:
-        """`files`: for each counter its places below the folder, the first that is there counts."""
+        """`files`: for each counter its places below the folder; the first that exists counts."""
         self._files = files
         self._most_open = most_open
         self._open = 0
@@ -148,7 +150,7 @@ class CounterFiles:
         return kept.read()
 
     def keep_only(self, folders: Sequence[str]) -> None:
-        """Forget every other folder: the devices there are gone."""
+        """Drop every other folder: its devices have disappeared."""
         for folder in self._kept.keys() - set(folders):
             self.forget(folder)
 
@@ -174,7 +176,7 @@ class CounterFiles:
         return self._open
 
     def _open_folder(self, folder: str, inode: int) -> _FollowedFolder:
-        """Open what is there."""
+        """Open the existing files."""
         self._lives += 1
         kept = _FollowedFolder((inode, self._lives))
         for name, places in self._files.items():
@@ -185,7 +187,8 @@ class CounterFiles:
         return kept
 
     def _keep_file(self, group: _CounterGroup, name: str, path: str) -> bool:
-        """Open one file for good, or note its path. False where there is no such file."""
+        """Open one file and keep it open, or note its path. Return False where there is no such
+        file."""
         if self._open >= self._most_open:
             there = os.path.exists(path)
         else:
@@ -204,7 +207,7 @@ class CounterFiles:
 class CounterSweep(Struct, frozen=True):
     """What the counters of some devices showed at one time; a device may be missing from it.
 
-    `at` is in seconds that never go back.
+    `at` is in monotonic seconds.
     """
 
     at: float
@@ -218,7 +221,8 @@ class Trace(Struct, frozen=True):
     past: tuple[CounterSweep, ...] = ()
 
     def rises(self, then: CounterSweep, counter: str) -> Iterator[tuple[str, int]]:
-        """By how much a counter grew since an earlier sweep, for each device that can tell."""
+        """Return by how much a counter grew since an earlier sweep, for each device where that is
+        known."""
         for device, reading in self.now.devices.items():
             grown = count_rise(reading, then.devices.get(device), counter)
             if grown is not None:
@@ -227,7 +231,8 @@ class Trace(Struct, frozen=True):
     def rates(
         self, before: "Trace | None", counters: Mapping[str, Sequence[str]]
     ) -> Mapping[str, float]:
-        """By how much each sum of counters grew a second, all devices together, where any tells."""
+        """Return by how much each sum of counters grew a second, all devices together, where any is
+        known."""
         if before is None or (seconds := self.now.at - before.now.at) <= 0:
             return {}
         grown = {
@@ -240,9 +245,9 @@ class Trace(Struct, frozen=True):
 class SweepHistory:
     """A few of the earlier sweeps: the last, and for each span up to two that are younger.
 
-    Enough to say how much a counter grew over a minute, ten or sixty, at the cost of a handful of
-    sweeps in memory whatever the interval. The oldest of a span is at least half as old as the
-    span once so much time has passed.
+    This is enough to compute the growth of a counter over a minute, ten or sixty, with a few sweeps
+    in memory for any interval. The oldest of a span is at least half as old as the span once so
+    much time has passed.
     """
 
     def __init__(self, spans_s: Sequence[float]) -> None:
@@ -250,7 +255,7 @@ class SweepHistory:
         self._last: CounterSweep | None = None
 
     def past(self, now: float) -> tuple[CounterSweep, ...]:
-        """Return what is kept and not older than the longest span, oldest first."""
+        """Return the sweeps that are not older than the longest span, oldest first."""
         kept = {sweep.at: sweep for two in self._spans.values() for sweep in two}
         if self._last is not None:
             kept[self._last.at] = self._last
@@ -258,7 +263,7 @@ class SweepHistory:
         return tuple(kept[at] for at in sorted(kept) if oldest <= at < now)
 
     def add(self, sweep: CounterSweep) -> None:
-        """Take in the newest sweep. One that is older than the last begins a new history."""
+        """Add the newest sweep. One that is older than the last begins a new history."""
         if self._last is not None and sweep.at < self._last.at:
             self._spans = {span: [] for span in self._spans}
         for span, two in self._spans.items():

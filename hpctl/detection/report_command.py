@@ -1,7 +1,8 @@
-"""`hpctl agent report` and `verdict`: what scripts on a node say to its agent, and hear.
+"""`hpctl agent report` and `verdict`: how scripts on a node report to its agent and read its
+verdict.
 
 Both are called from prologs and epilogs, where a failure drains the node: where no agent answers
-they say so and exit 0, unless told to be strict. Nothing here imports more than it must.
+they print that and exit 0, except with the strict option. The module imports as little as possible.
 """
 
 import re

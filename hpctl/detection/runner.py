@@ -1,7 +1,7 @@
-"""Runs the timed checks, one after the other, in a thread of their own.
+"""Run the timed checks, one after the other, on a separate thread.
 
 A check that hangs in the machine stops the others but not the agent: the kernel's log is read and
-reports go out on other threads, and that the checks stand still becomes a finding itself.
+reports go out on other threads, and the hanging check becomes a finding.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ log = logging.getLogger(__name__)
 
 
 STUCK_S = 30.0
-"""A gather that lasts for so long hangs."""
+"""A gather that lasts for so long counts as hanging."""
 
 
 ABSENT_FACTOR = 10
-"""What is not here is looked for again after so many times its interval."""
+"""A missing device is searched again after so many times the interval."""
 
 
 RETRY_S = 2.0
-"""What could not tell is asked again so soon, then after twice as long, up to its interval: else
-a check that came before the first sweep of NVML would leave its node Unknown for a minute."""
+"""A check that could not tell runs again after this time, then after twice as long, up to its
+interval: otherwise a check before the first sweep of NVML would leave its node Unknown for a
+minute."""
 
 
 MOST_BLIND = 16
@@ -100,14 +101,14 @@ class LoadedCheck(Struct, frozen=True):
 
 
 def load_check(spec: CheckSpec, limits: Limits | None = None) -> LoadedCheck:
-    """Return the check of a row of the table, with a site's limits over its own."""
+    """Return the check of a row of the table; a site's limits override its own."""
     its = FUNCTIONS[spec.name]
     defaults = {name: limit.value for name, limit in spec.limits.items()}
     return LoadedCheck(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
 
 
 class _Slot(Struct):
-    """A check, what it saw last, and what is made of it. Before `believe_at` it is too early."""
+    """A check, its last sample, and its findings. Before `believe_at` it is too early to judge."""
 
     check: LoadedCheck
     conditions: Conditions
@@ -117,16 +118,16 @@ class _Slot(Struct):
     blind: int = 0
 
     def pause_s(self) -> float:
-        """Until it is to run again."""
+        """Return the seconds until it runs again."""
         every_s = self.check.spec.every_s
         return min(every_s, RETRY_S * 2.0 ** (self.blind - 1)) if self.blind else every_s
 
 
 class CheckRunner(threading.Thread):
-    """Runs checks when they are due. `listener` hears when a finding comes or goes.
+    """A runner of checks that are due. `listener` is called when a finding comes or goes.
 
-    `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
-    upgrade of the agent its grace begins anew.
+    `started` and `boot_age_s` decide from when on each check counts (CheckSpec.grace_s); an upgrade
+    of the agent restarts the grace.
     """
 
     def __init__(  # noqa: PLR0913 -- the composition of the agent names each part once
@@ -153,9 +154,9 @@ class CheckRunner(threading.Thread):
         self._busy: tuple[str, float] | None = None
 
     def run(self) -> None:
-        """Until stopped: the check that is due longest, then the next."""
+        """Run until stopped: the check that is overdue longest, then the next."""
         clock = self._machine.monotonic
-        # Spread over their first interval: not all at once, and not the same on every node.
+        # Spread over their first interval: not all together, and different on every node.
         due = [(clock() + _add_jitter(i * 0.05), i) for i in range(len(self._slots))]
         heapq.heapify(due)
         while due and not self._stopping.is_set():
@@ -171,14 +172,14 @@ class CheckRunner(threading.Thread):
             heapq.heappush(due, (clock() + _add_jitter(pause), number))
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End after the check that runs now, or leave it: the thread is a daemon."""
+        """Stop after the check that runs now, or abandon it: the thread is a daemon."""
         self._stopping.set()
         if self.is_alive():
             self.join(timeout_s)
 
     def forget(self, prefix: str) -> None:
-        """Begin anew with the checks of such names: what they saw was of devices that were reset.
-        From any thread."""
+        """Restart the checks of such names: their samples are of devices that were reset. From any
+        thread."""
         with self._lock:
             for slot in self._slots:
                 if slot.check.spec.name.startswith(prefix):
@@ -192,7 +193,7 @@ class CheckRunner(threading.Thread):
             return [*found, *self._own.findings()]
 
     def gauges(self) -> dict[str, float]:
-        """Return the newest numbers of all checks, but none that are old. From any thread."""
+        """Return the newest numbers of all checks, without old ones. From any thread."""
         if self._find_hanging_check():
             return {}
         with self._lock:
@@ -220,7 +221,7 @@ class CheckRunner(threading.Thread):
         return busy[0] if busy is not None and stuck else ""
 
     def _run_check(self, slot: _Slot) -> bool:
-        """Run one check. False where this machine has no such thing."""
+        """Run one check. Return False where this machine has no such device."""
         self._busy = (slot.check.spec.name, self._machine.monotonic())
         seen, here, trouble = self._run_gather(slot)
         self._busy = None
@@ -250,12 +251,12 @@ class CheckRunner(threading.Thread):
             return [], False, ""
         except CannotTell as error:
             return [], True, str(error)
-        # One broken check must not end the others: it is UNKNOWN, and the log says why.
+        # One broken check must not end the others: it is UNKNOWN, and the log has the reason.
         except Exception as error:
             log.exception("check %s is broken", check.spec.name)
             return [], True, f"the check is broken: {type(error).__name__}: {error}"
         finally:
-            # Where it could not tell, the numbers of before are none of now.
+            # Where it could not tell, the earlier numbers do not apply now.
             slot.gauges = gauges
         return seen, True, ""
 

@@ -1,15 +1,15 @@
-"""Getting reports to the head node: one thread, one connection, one session.
+"""Send reports to the head node: one thread, one connection, one session.
 
-Every report carries all findings, so whatever was not heard is in the next one, and nothing but
-the newest snapshot has to wait while the head node is away. Findings that the head node has
-acknowledged are not sent again: a heartbeat names them by their digest, and where the head node
-does not hold them (it was started again) it says so and is sent all at once. Every attempt has a
-seq of its own: an answer that was lost is no reason for a report to be refused.
+Every report carries all findings, so a lost one is contained in the next, and only the newest
+snapshot waits while the head node is away. Findings that the head node has acknowledged are not
+sent again: a heartbeat names them by their digest, and where the head node does not have them (it
+was restarted) it answers so and is sent all immediately. Every attempt has its own seq: a lost
+answer is no reason to refuse a report.
 
-The digest leaves out counts and times. A finding that was merely seen again therefore goes out
-with the next heartbeat only where the head node has had a few heartbeats of peace: a storm costs
-it a report now and then, and what a rule makes of a repeat (the same error minutes later) is late
-by seconds. How often a thing was seen decides nothing.
+The digest leaves out counts and times. A finding that was merely seen again therefore goes out with
+the next heartbeat only after a few heartbeats without a report: a storm costs the head node an
+occasional report, and the effect of a rule on a repeat (the same error minutes later) is late by
+seconds. The count decides nothing.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ REPEATS_EVERY = 3
 
 
 NEWS_RETRY_S, NEWS_TRIES = 0.5, 80
-"""While something new has not been heard, so many attempts follow each other at most so far apart:
-as soon as a standby leads, it is to know."""
+"""While something new is not acknowledged, so many attempts follow each other at most so far apart,
+so that a standby gets it as soon as it leads."""
 
 
 CONNECT_TIMEOUT_S = 2.0
@@ -70,18 +70,18 @@ STANDBY_TIMEOUT_S = 2.0
 
 
 DISTRUST_S = 10.0
-"""For how long no standby's word leads to a head node that did not answer: it names the former
-leader until the lease is over."""
+"""For how long a standby's answer does not redirect to a head node that did not answer: it names
+the former leader until the lease is over."""
 
 
 RENEW_AT = 0.8
-"""The part of a session's time after which another is asked for."""
+"""The part of a session's time after which a new one is requested."""
 
 
 _ANSWER_BYTES = 64 * 1024
 
 
-# Clock, key, Slurm's node address: others may correct these, so the same report may succeed later.
+# Clock, key, Slurm's node address: these may be corrected, so the same report may succeed later.
 _MENDABLE = frozenset({401, 403, 408, 429})
 
 
@@ -95,25 +95,25 @@ _SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "mov
 
 
 BURST = 10
-"""So many wakes go out at once before any has to wait."""
+"""So many wakes are sent immediately before any has to wait."""
 
 
 EVERY_S = 0.5
-"""From then on, one in this time; what comes meanwhile goes out together."""
+"""After that, one in this time; what comes meanwhile is sent together."""
 
 
 class AgentKnowledge(Protocol):
-    """What an agent knows at the moment."""
+    """The present findings and numbers of an agent."""
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
         """Return the findings, with a version that grows whenever something new is among them."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Return the numbers that are in reports and heartbeats alike."""
+        """Return the numbers that both reports and heartbeats contain."""
 
 
 class HeadOrders(Protocol):
-    """Does what the head node asks of an agent with its answers."""
+    """The handler of what the head node requests in its answers."""
 
     def read_stacks(self, ask: StackAsk) -> None:
         """Read the stacks of a job's ranks."""
@@ -123,7 +123,8 @@ class HeadOrders(Protocol):
 
 
 class Sender(threading.Thread):
-    """Sends a snapshot at once when `wake` is called, else once a heartbeat, and then in brief.
+    """A sender of a snapshot: immediately when `wake` is called, else once a heartbeat, and then in
+    brief.
 
     `knowledge` and `orders` are called from this thread.
     """
@@ -151,20 +152,20 @@ class Sender(threading.Thread):
         self._last_complaint = ""
 
     def wake(self) -> None:
-        """There is something new: do not wait for the heartbeat."""
+        """Send what is new without waiting for the heartbeat."""
         with self._wanted:
             self._woken = True
             self._wanted.notify()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Save what is known and end. What is in flight is given `timeout_s`."""
+        """Save what is known and stop. A request in flight may take `timeout_s`."""
         with self._wanted:
             self._stopping = True
             self._wanted.notify()
         self.join(timeout_s)
 
     def run(self) -> None:
-        """Until stopped: wait for a reason, send, and again."""
+        """Wait for a reason and send, until stopped."""
         failures = 0
         while True:
             self.progress = time.monotonic()
@@ -193,7 +194,7 @@ class Sender(threading.Thread):
         self._client.close()
 
     def _deliver(self) -> Reply:
-        """Send the snapshot of now, in brief where that says it all; keep the spool in step."""
+        """Send the present snapshot, in brief where that is complete; update the spool."""
         version, report = self._next_report()
         if self._is_held(report.findings):
             reply = self._client.post(_make_heartbeat(report))
@@ -210,7 +211,7 @@ class Sender(threading.Thread):
         return reply
 
     def _is_held(self, findings: tuple[Finding, ...]) -> bool:
-        """Return whether the head node knows all this, or all but some repeats that can wait."""
+        """Return whether the head node has all this, except for repeats that can wait."""
         if self._held is None or findings == self._held:
             return self._held is not None
         peace = self._settings.heartbeat_s * REPEATS_EVERY
@@ -233,19 +234,20 @@ class Sender(threading.Thread):
         )
 
     def _keep(self, version: int, report: Report, *, acked: bool) -> None:
-        """Save when something is new or newly heard: after the attempt, so it delays none."""
+        """Save when something is new or newly acknowledged: after the attempt, so that it delays
+        none."""
         if (version, acked) != self._saved:
             self._saved = (version, acked)
             self._spool.save(report, acked=acked)
 
     def _correct_start(self, reply: Reply) -> None:
-        """Where the agent began with a clock that was ahead and has been set back since, no report
-        would be taken before that time has come."""
+        """Correct the start time of an agent that began with a clock that was ahead and has been
+        set back since: no report would be accepted before that time."""
         if reply.text.startswith(_TOO_EARLY):
             self._agent_start = min(self._agent_start, datetime.now(UTC))
 
     def _log_failure(self, reply: Reply) -> None:
-        """Log a trouble once, and that it is over."""
+        """Log a problem once, and its end."""
         if reply.answer is Delivery.ACKED:
             if self._last_complaint:
                 log.warning("the head node takes reports again")
@@ -277,29 +279,30 @@ def _compute_backoff(failures: int, *, news: bool = False) -> float:
 #
 # The agent's end of the wire: one connection to one head node, and a session on it.
 #
-# What is sent without a session carries a MUNGE credential and asks for one; the answer brings a
-# key, wrapped in a credential that only this uid can decode. munged is asked twice in five minutes
+# A message without a session carries a MUNGE credential and requests one; the answer brings a key,
+# wrapped in a credential that only this uid can decode. munged is asked twice in five minutes
 # instead of twice in ten seconds, on this node and on the head node. A session that the head node
-# does not know any more costs one more round trip. What an answer says is believed where the daemon
-# proves that it gave it, with the session's key or a credential of its own: while no daemon
-# listens, any user of the head node may.
+# no longer knows costs one more round trip. An answer is trusted where the daemon authenticates it,
+# with the session's key or its own credential: while no daemon listens, any user of the head node
+# may listen.
 
 
 class _NotFromThere(Exception):
-    """A connection from that address is none."""
+    """The error of a source address from which no connection is possible."""
 
 
 class Delivery(Enum):
-    """What came of one attempt."""
+    """The result of one attempt."""
 
     ACKED = "acked"
     RETRY = "retry"
     NOT_LEADER = "not_leader"
-    """A standby's: the next attempt goes to the leader that it named, or to another head node."""
+    """The answer of a standby: the next attempt goes to the leader that it named, or to another
+    head node."""
     REFUSED = "refused"
-    """The head node will never take it."""
+    """The head node will never accept it."""
     NEED_FULL = "need_full"
-    """A heartbeat's digest names findings that the head node does not hold: send them."""
+    """A heartbeat's digest names findings that the head node does not have: send them."""
 
 
 class Reply(Struct, frozen=True):
@@ -308,7 +311,7 @@ class Reply(Struct, frozen=True):
     answer: Delivery
     text: str = ""
     stacks: StackAsk | None = None
-    """What the head node asks for with it."""
+    """What the head node requests with it."""
     order: str = ""
 
 
@@ -320,8 +323,8 @@ class _HeadSession(Struct, frozen=True):
 
 
 class HeadClient:
-    """Posts to the head node that leads: the last one that took something, the one that a standby
-    names, or the next. For one thread."""
+    """A client that posts to the leading head node: the last one that accepted a message, the one
+    that a standby names, or the next. For one thread."""
 
     def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
         if not heads:
@@ -334,8 +337,8 @@ class HeadClient:
         self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
 
     def post(self, message: Report | wire.Heartbeat) -> Reply:
-        """One attempt, one more where a kept connection turns out to be closed, and one where a
-        standby sends us on. Never raises."""
+        """Make one attempt, one more where a kept connection is closed, and one where a standby
+        redirects. Never raises."""
         here = self._heads[self._current]
         reply = self._post_once(message)
         if reply.answer is Delivery.NOT_LEADER and self._heads[self._current] != here:
@@ -380,7 +383,7 @@ class HeadClient:
         return Reply(Delivery.NOT_LEADER, explain_refusal(text))
 
     def close(self) -> None:
-        """Drop the connection. The session outlives it."""
+        """Close the connection. The session outlives it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -388,7 +391,7 @@ class HeadClient:
     def _attempt(
         self, connection: http.client.HTTPConnection, message: Report | wire.Heartbeat
     ) -> Reply:
-        """Within the session while there is one; where that is over, once more without."""
+        """Try within the session while there is one; where that is over, once more without."""
         session, head = self._session, self._heads[self._current]
         if session and session.head == head and time.monotonic() < session.renew_at:
             body = _encode_message(message, open_session=False)
@@ -418,15 +421,15 @@ class HeadClient:
     def _verify_reply(
         self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None
     ) -> Reply:
-        """Return a reply that counts; to be asked to try again costs nothing, whoever does. Raises
+        """Return an authentic reply; a request to try again is accepted from any sender. Raises
         Unproved, MungeUnavailable."""
         if reply.answer is not Delivery.RETRY:
             check_proof(proof, body, self._munge_socket, secret)
         return reply
 
     def _open_connection(self, head: Head) -> http.client.HTTPConnection:
-        """From the address that our munged vouches for, where that is one of this host's: the
-        head node compares both with the one that Slurm has. Raises OSError, MungeUnavailable."""
+        """Connect from the address in munged's credentials, where that is one of this host's: the
+        head node compares both with the address in Slurm. Raises OSError, MungeUnavailable."""
         with contextlib.suppress(munge.CredentialError, _NotFromThere):
             own = munge.decode_credential(
                 munge.encode_credential(b"", self._munge_socket), self._munge_socket
@@ -435,7 +438,7 @@ class HeadClient:
         return _make_connection(head, None, self._answer_s)
 
     def _open_session(self, text: bytes, head: Head, asked_at: float) -> _HeadSession | None:
-        """Return the session that an answer grants; None is no trouble, credentials do as well."""
+        """Return the session that an answer grants; without one (None), credentials still work."""
         try:
             granted = wire.decode_ack(text).session
             if granted is None:
@@ -456,7 +459,7 @@ def _make_connection(
     try:
         connection.connect()
     except OSError as error:
-        # munged's origin may be no address of ours, or one that leads nowhere (127.0.1.1).
+        # munged's origin may not be an address of this host, or one without a route (127.0.1.1).
         if source is not None and error.errno in _NOT_FROM_THERE:
             raise _NotFromThere from error
         raise
@@ -491,7 +494,7 @@ def _make_reply(status: int, text: bytes) -> Reply:
 
 
 def _parse_ack(text: bytes) -> wire.Ack:
-    """Return what an answer asks for: nothing, nearly always."""
+    """Return what an answer requests, which is usually nothing."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
             return wire.decode_ack(text)

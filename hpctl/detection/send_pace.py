@@ -1,4 +1,4 @@
-"""When the sender is woken: at once for what is new, later for what repeats."""
+"""When the sender is woken: immediately for what is new, later for what repeats."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from hpctl.toolkit.token_bucket import TokenBucket
 
 
 class SendPace:
-    """Wakes the sender BURST times at once, then once in EVERY_S. Times are monotonic seconds."""
+    """A limiter that wakes the sender BURST times immediately, then once in EVERY_S. Times are
+    monotonic seconds."""
 
     def __init__(self) -> None:
         self._wakes = TokenBucket(BURST, 1 / EVERY_S)
         self._news = False
 
     def news(self) -> None:
-        """Something is new: the next `due` may say so."""
+        """Record that something is new: the next `due` may return True."""
         self._news = True
 
     def due(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""The agent's main loop: read the kernel's log, fold what it says, wake the sender."""
+"""The agent's main loop: read the kernel's log, fold its lines, wake the sender."""
 
 import logging
 import selectors
@@ -51,19 +51,19 @@ REOPEN_S = 1.0
 
 
 BATCHES_A_TURN = 32
-"""So that an endless storm keeps neither signals nor the watchdog waiting."""
+"""The most reads in one turn, so that an endless storm delays neither signals nor the watchdog."""
 
 
 SENDER_STUCK_S = 60.0
-"""A sender that did nothing for so long is stuck: systemd's watchdog restarts the agent."""
+"""A sender without progress for so long is stuck: systemd's watchdog restarts the agent."""
 
 
 STOP_S = 5.0
-"""How long the agent's parts are given to end, all together."""
+"""How long the agent's parts may take to end, all together."""
 
 
 class TestResults(Protocol):
-    """What the tests of this node left for its agent."""
+    """The results that tests of this node left for its agent."""
 
     def prepare(self) -> None:
         """Make the folder. Raises OSError."""
@@ -82,10 +82,10 @@ Report = Callable[[list[Finding]], None]
 
 
 MakeOrderHandler = Callable[[AgentSettings, Hold, Report, Sequence[Finding]], Callable[[str], None]]
-"""Makes the function that obeys the daemon's orders, each a credential.
+"""The factory of the function that carries out the daemon's orders, each a credential.
 
-It gets the settings, what keeps the agent's own reads off the GPUs, where to report, and the
-findings of this boot's former agents.
+It gets the settings, the context in which the agent does not read the GPUs, where to report, and
+the findings of this boot's former agents.
 """
 
 
@@ -98,7 +98,7 @@ class NodeAgent:
         make_order_handler: MakeOrderHandler,
         tests: Sequence[TestResults] = (),
     ) -> None:
-        """Read what the spool has. `tests`: where tests of this node leave their results."""
+        """Read the spool. `tests`: where tests of this node leave their results."""
         self._settings = settings
         spool = Spool(settings.spool)
         generation = Generation(settings.node, settings.instance, settings.boot)
@@ -142,7 +142,7 @@ class NodeAgent:
         allow = [one for one in allow if one]
         try:
             return Endpoint(settings.metrics, hosts, allow, self._metrics)
-        except HpctlError as error:  # the node is watched all the same
+        except HpctlError as error:  # the node is still watched
             log.warning("%s. %s", error, error.hint)
             return None
 
@@ -159,7 +159,7 @@ class NodeAgent:
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(self._checks, selectors.EVENT_READ)
-            # First what the log already holds, so that the first report is not an empty one.
+            # Read the existing log first, so that the first report is not empty.
             self._read_log(selector)
             self._sender.start()
             self._checks.start()
@@ -213,7 +213,8 @@ class NodeAgent:
         return min(wait for wait in waits if wait is not None)
 
     def _read_log(self, selector: selectors.BaseSelector) -> None:
-        """Read all that waits. A log that cannot be read is a finding until it can be: UNKNOWN."""
+        """Read all waiting records. A log that cannot be read is an UNKNOWN finding until it can
+        be."""
         accept_user = self._settings.kmsg_accept_user
         self._behind = False
         try:
@@ -270,7 +271,7 @@ class NodeAgent:
             self._sender.wake()
 
     def note_change(self) -> None:
-        """A finding came or went: report it at once. From any thread."""
+        """Report immediately that a finding came or went. From any thread."""
         with self._lock:
             self._version += 1
         self._sender.wake()
@@ -288,7 +289,7 @@ class NodeAgent:
         thread."""
         with self._lock:
             version, logged = self._version, self._findings.all()
-        # What the kernel reports comes first: it is the harder evidence where not all fits.
+        # Kernel findings come first: they are the stronger evidence where not all fits.
         found = (
             *logged,
             *self._checks.findings(),
@@ -299,7 +300,7 @@ class NodeAgent:
 
 
 class _OrderHandlers:
-    """Does what the head node asks for with its answers."""
+    """The handlers of what the head node requests in its answers."""
 
     def __init__(self, stacks: StackReader, obey: Callable[[str], None]) -> None:
         self._stacks, self._obey = stacks, obey
@@ -312,15 +313,15 @@ class _OrderHandlers:
 
 
 class Stoppable(Protocol):
-    """What ends within seconds."""
+    """A part of the agent that ends within seconds."""
 
     def stop(self) -> None:
-        """End, or be left to itself after some seconds."""
+        """Stop; the part is abandoned after some seconds."""
 
 
 def stop_all(parts: Iterable[Stoppable]) -> None:
-    """Stop all at once, within STOP_S: one after the other, each that hangs adds its own seconds
-    and systemd kills the agent before the last has saved what it knows."""
+    """Stop all in parallel, within STOP_S: one after the other, each that hangs would add its
+    seconds, and systemd would kill the agent before the last has saved its findings."""
     stopping = [threading.Thread(target=part.stop, daemon=True) for part in parts]
     until = time.monotonic() + STOP_S
     for thread in stopping:
@@ -341,6 +342,7 @@ def _report_unreadable(verdict: Verdict, why: str) -> Finding:
 
 
 def _start_after(earlier: datetime | None) -> datetime:
-    """Now, but later than the run before even where the clock was set back in between."""
+    """Return the present time, but later than the run before even where the clock was set back in
+    between."""
     now = datetime.now(UTC)
     return now if earlier is None else max(now, earlier + timedelta(microseconds=1))

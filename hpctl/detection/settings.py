@@ -1,4 +1,4 @@
-"""What one run of the agent was told: heads, identity, places."""
+"""The settings of one run of the agent: heads, identity, places."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
 from hpctl.wire.heads import Head
 
 #
-# What one agent is configured with, and what it finds out by itself where it is not.
+# The configuration of one agent, and what it detects where that is missing.
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -30,9 +30,9 @@ SPOOL = Path("/var/lib/hpctl/agent")
 class AgentSettings(Struct, frozen=True):
     """One agent's settings. `heads` are tried in turn; the first that answers is kept.
 
-    `root` is put before every path that a timed check reads, for a machine that is played;
-    `places` are where scripts, plugins and HyperPod's health agent speak. `metrics`: where they are
-    served, HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
+    `root` is put before every path that a timed check reads, for a simulated machine; `places` are
+    those of scripts, plugins and HyperPod's health agent. `metrics`: where they are served,
+    HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
     """
 
     heads: tuple[Head, ...]
@@ -52,8 +52,8 @@ class AgentSettings(Struct, frozen=True):
 
 
 def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
-    """Return the EC2 instance id. Where there is none, the node's name stands for it: no cloud, no
-    id."""
+    """Return the EC2 instance id. Where there is none, the node's name replaces it: without a cloud
+    there is no id."""
     try:
         tag = asset_tag.read_text().strip()
     except OSError:
@@ -62,8 +62,8 @@ def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceI
 
 
 def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
-    """Return the kernel's boot id. Raises HpctlError: without it a new fault looks like an old
-    one."""
+    """Return the kernel's boot id. Raises HpctlError where it cannot be read: without it a new
+    fault looks like an old one."""
     try:
         boot = path.read_text().strip()
     except OSError as error:

@@ -13,22 +13,23 @@ from msgspec import Struct
 from hpctl.toolkit.token_bucket import TokenBucket
 
 #
-# Which Slurm job a process belongs to, by /proc alone.
+# Which Slurm job a process belongs to, by only /proc.
 #
-# Slurm puts a job's processes into control groups of its own, `.../slurm/uid_1000/job_12/...` (v1)
-# or `.../slurmstepd.scope/job_12/step_0/...` (v2). On a cluster that tracks processes otherwise,
+# Slurm puts a job's processes into separate control groups, `.../slurm/uid_1000/job_12/...` (v1) or
+# `.../slurmstepd.scope/job_12/step_0/...` (v2). On a cluster that tracks processes in another way,
 # every process of a job has a `slurmstepd: [12.0]` among its ancestors.
 #
 # A number in an old line may be another process's by now: a process that began after the line was
-# written is not the one it speaks of.
+# written is not the one that it names.
 
 REMEMBERED = 256
-"""Processes whose answer is kept, so that a storm of lines of one process costs one look."""
+"""Limit of the processes whose answer is kept, so that a storm of lines of one process costs one
+look-up."""
 
 
 REMEMBERED_S = 10.0
-"""How long: a process number is not given out again so soon, and a dead process's lines come
-within seconds of its death."""
+"""How long: a process number is not reused so soon, and the lines of a process come within seconds
+of its end."""
 
 
 LOOKS_A_SECOND = 100
@@ -57,7 +58,7 @@ _STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
 
 
 def job_of_cgroup(path: str) -> str:
-    """Return the job id in a control group's path, or nothing."""
+    """Return the job id in a control group's path, or an empty text."""
     match = _CGROUP.search(path)
     return match["job"] if match else ""
 
@@ -65,10 +66,10 @@ def job_of_cgroup(path: str) -> str:
 def is_slurmstepd(process: Path) -> bool:
     """Return whether a process, named by its directory in /proc, is one of Slurm's step daemons.
 
-    Name and title are what a user chooses, and a user ID of 0 is what a setuid program gives: a
-    link named slurmstepd to one looks the same. So the kernel is asked which file the process runs.
-    It must be called slurmstepd, be root's, and be no setuid program, because without one no user
-    comes to a process of root. False for a process that has ended.
+    A user can choose name and title, and a setuid program gives a user ID of 0: a link named
+    slurmstepd to one looks the same. So the kernel is asked which file the process runs. It must be
+    called slurmstepd, be root's, and be no setuid program, because without one no user comes to a
+    process of root. False for a process that has ended.
     """
     try:
         name = (process / "comm").read_text(errors="replace").strip()
@@ -91,11 +92,11 @@ def _belongs_to_root(process: Path) -> bool:
 def _is_installed(program: Path) -> bool:
     """Return whether a running program is the slurmstepd that root has installed.
 
-    True where it may not be asked, which takes CAP_SYS_PTRACE: a process of a job that is taken for
-    a stray one is ended before a reset. Raises OSError for a process that has ended.
+    True where the agent may not check, which takes CAP_SYS_PTRACE: otherwise a process of a job
+    would count as stray and be ended before a reset. Raises OSError for a process that has ended.
     """
     try:
-        # An upgrade of Slurm removes the file under the steps that run.
+        # An upgrade of Slurm removes the file of running steps.
         path = os.readlink(program).removesuffix(" (deleted)")
         status = program.stat()
     except PermissionError:
@@ -114,7 +115,7 @@ class _JobAnswer(Struct, frozen=True):
 
 
 class ProcessJobs:
-    """Looks up jobs of processes, remembers a little, and never looks up too often."""
+    """A look-up of the jobs of processes, with a small cache and a rate limit."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -141,11 +142,11 @@ class ProcessJobs:
             began = self._read_start_time(pid)
             return _JobAnswer(self.holder(pid), began, until)
         except (OSError, ValueError, IndexError):
-            # Gone, or never there.
+            # Ended, or never existed.
             return _JobAnswer("", 0.0, until)
 
     def holder(self, pid: int) -> str:
-        """Return the job that a process is in now; empty for none. Looks at once. Raises OSError.
+        """Return the job that a process is in now; empty for none. Not cached. Raises OSError.
 
         A user's own slice may have groups of any name below it.
         """
@@ -174,6 +175,6 @@ class ProcessJobs:
     def _read_stat(self, pid: int) -> tuple[str, list[str]]:
         """Return a process's name, and its fields from the third (`state`) on: see proc(5)."""
         text = (self._proc / str(pid) / "stat").read_text(errors="replace")
-        # The name stands in brackets and may hold any character, brackets too.
+        # The name is in brackets and may contain any character, brackets included.
         name, _, rest = text.partition("(")[2].rpartition(")")
         return name, rest.split()

@@ -18,18 +18,18 @@ from hpctl.wire import reports as wire
 log = logging.getLogger(__name__)
 
 
-# What an agent must still know after it was killed: the findings of this boot.
+# The state that an agent needs after it was killed: the findings of this boot.
 #
 # One small file, `state.json`, holds the last snapshot of this boot and whether the head node
-# acknowledged it. Written atomically. A boot clears what the boot before saw: sending that late
-# would have the head node treat a machine that is gone, so it is only logged. What only an operator
-# clears is another matter: where nobody heard of it, it is reported after the boot. A file that
-# cannot be read is set aside and missed: the kernel's ring shows most of it again. A disk that
-# cannot be written costs the spool, never the agent.
+# acknowledged it. It is written atomically. A boot clears the findings of the boot before: sending
+# them late would make the head node treat a machine that is gone, so they are only logged. A
+# finding that only an operator clears is different: where it was not acknowledged, it is reported
+# after the boot. A file that cannot be read is renamed and its content lost: the kernel's ring
+# shows most of it again. A disk that cannot be written affects only the spool, never the agent.
 
 
 class Recalled(Struct, frozen=True):
-    """What a former run left: the findings that still count, and when that run started."""
+    """The state of a former run: the findings that still count, and when that run started."""
 
     findings: tuple[Finding, ...] = ()
     agent_start: datetime | None = None
@@ -49,8 +49,8 @@ class Spool:
         self._complained = False
 
     def recall(self, generation: Generation) -> Recalled:
-        """Read the state. Of another boot only what nobody heard and no boot clears counts, of
-        another instance nothing; the agent's start always does."""
+        """Read the state. Of another boot only findings count that were not acknowledged and that
+        no boot clears, of another instance none; the agent's start always counts."""
         found = self._read()
         if found is None:
             return Recalled()
@@ -67,7 +67,7 @@ class Spool:
         return Recalled(tuple(kept), report.agent_start)
 
     def save(self, report: Report, *, acked: bool) -> None:
-        """Replace the state, on stable storage when it returns."""
+        """Replace the state; it is on stable storage on return."""
         temporary = self._state.with_suffix(".tmp")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""`hpctl agent triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
+"""`hpctl agent triage`: what hpctl would find in a kernel log, line by line. It needs no cluster.
 
-The lines are judged by the agent's own code (`hpctl.detection.kernel.log`), and what that finds
-by the daemon's own (`hpctl.faults.assess`, hpctl's own catalogue): each line by itself, then all
-lines of a boot together, for companions and the driver's own word change what a line means.
+The lines are judged by the agent's own code (`hpctl.detection.kernel.log`), and its findings by the
+daemon's own (`hpctl.faults.assess`, hpctl's own catalogue): each line separately, then all lines of
+a boot together, because companions and the driver's own statement change the meaning of a line.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BOOT = "Linux version "
 """The kernel's first words."""
 _AT_ONCE = 100
 _SHOWN = 2000
-"""Most rows of the table; the summary counts all lines."""
+"""The most rows of the table; the summary counts all lines."""
 
 
 class LineView(Struct, frozen=True):
-    """One line that means something, as JSON has it. `device` is empty where it names none."""
+    """One line with a meaning, as JSON has it. `device` is empty where it names none."""
 
     line: int
     check: str
@@ -62,7 +62,7 @@ class LineView(Struct, frozen=True):
 
 
 class BootView(Struct, frozen=True):
-    """What all lines of one boot amount to: `first` and `last` number its lines in the file.
+    """The result of all lines of one boot: `first` and `last` number its lines in the file.
 
     `restart_job`: some of them are a job's own fault, or cost a job its process.
     """
@@ -92,7 +92,7 @@ class LineText(Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """Return what found the line, and the code that it found."""
+        """Return the check that found the line, and the code."""
         return f"{self.view.check.removeprefix('kernel.')} {self.view.code}".strip()
 
 
@@ -115,12 +115,12 @@ class TriageText(Struct, frozen=True):
 
     @property
     def rest(self) -> str:
-        """Return how many lines others wrote."""
+        """Return how many lines other programs wrote."""
         return f", {self.others} not the kernel's" if self.others else ""
 
 
 def _fold_lines(views: list[LineView]) -> tuple[LineText, ...]:
-    """Equal lines as one row."""
+    """Return equal lines as one row."""
     folded: dict[LineView, tuple[int, int]] = {}
     for view in views:
         same = replace(view, line=0, text="")
@@ -149,7 +149,7 @@ def triage(file: str, as_json: bool) -> None:
     with _open_log(file) as stream:
         for view in reader.views(stream):
             views.append(view)
-            # A file's rows by the hundred; what still comes in, line by line.
+            # Rows of a file in groups of a hundred; a live input line by line.
             if as_json and (file == "-" or len(views) >= _AT_ONCE):
                 _print_lines(views)
     boots = reader.boots()
@@ -178,7 +178,7 @@ def _open_log(file: str) -> Iterator[BinaryIO]:
 
 
 class _TriageReader:
-    """Judges a log: `views` its lines, then `boots` what all of them together come to."""
+    """A judge of a log: `views` its lines, then `boots` the result of all of them together."""
 
     def __init__(self) -> None:
         self.lines = self.others = 0
@@ -186,7 +186,7 @@ class _TriageReader:
         self._boots: list[tuple[int, int, FindingStore]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
-        """Return the lines that mean something, in their order."""
+        """Return the lines with a meaning, in their order."""
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
@@ -200,7 +200,7 @@ class _TriageReader:
         self.lines = log.lines
 
     def boots(self) -> list[BootView]:
-        """Judge each boot as the daemon would have done in the end."""
+        """Judge each boot as the daemon would have done at its end."""
         from hpctl.faults.assess import assess_settled, fault_classes
         from hpctl.vocabulary.assessment import Remedy
 
@@ -232,12 +232,13 @@ class _TriageReader:
 
 
 def _make_kernel_judge() -> KernelJudge:
-    """Return the agent's own judge of lines, which asks no /proc whose process one names."""
+    """Return the agent's own judge of lines, which does not look up in /proc whose process a line
+    names."""
     return KernelJudge(lambda _pid, _at: "")
 
 
 def _find_complaint(record: Record) -> list[Finding]:
-    """Return a word of failure in whatever line: who reads a log wants to see it, no agent keeps
+    """Return a word of failure in any line: a reader of a log needs it, an agent does not keep
     it."""
     text = record.text[:LONGEST]
     if of_a_process(text):
@@ -247,7 +248,7 @@ def _find_complaint(record: Record) -> list[Finding]:
 
 
 def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
-    """Return what one finding amounts to by itself; None where the catalogue has no row for it."""
+    """Return the view of one finding; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
     if (judged := _judge_kind(kind, finding.count, finding.clears)) is None:
         return None
@@ -271,7 +272,7 @@ def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
 def _judge_kind(
     kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
 ) -> tuple[FaultClass, str] | None:
-    """By what a storm's lines share: when one came, whose it was and its text change nothing."""
+    """Judge by what the lines of a storm share: time, process and text of a line change nothing."""
     from hpctl.faults.assess import assess_settled, fault_classes
 
     check, verdict, device, code, detail = kind
@@ -294,7 +295,7 @@ def _load_rules() -> Rules:
 
 @lru_cache(256)
 def _name_source(check: str, fault: FaultClass) -> str:
-    """Return who prints the line, and whose the treatment is."""
+    """Return which component prints the line, and which treats it."""
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"
@@ -305,7 +306,7 @@ def _remedy_text(remedy: str) -> str:
 
 
 def _print_lines(views: list[LineView]) -> None:
-    """One object a line; the list is empty then."""
+    """Print one object a line; the list is then empty."""
     if views:
         output.echo("\n".join(map(_encode_view, views)))
         views.clear()
@@ -317,7 +318,7 @@ def _encode_view(view: LineView) -> str:
 
 
 def _would_do(boot: BootView) -> str:
-    """Name the condition, what hpctl would do about it, and why."""
+    """Return the condition, what hpctl would do about it, and why."""
     from hpctl.vocabulary.assessment import Urgency
 
     assessment = boot.assessment

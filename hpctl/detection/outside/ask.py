@@ -1,4 +1,5 @@
-"""Asking the agent from a script's process, with the standard library alone: prologs are short."""
+"""Ask the agent from a script's process, with only the standard library, because prologs must be
+short."""
 
 import contextlib
 import json
@@ -17,7 +18,7 @@ _ANSWER_BYTES = 256 * 1024
 
 
 class AgentRefused(HpctlError):
-    """The agent is there and does not take what was asked. `code` is its word for why."""
+    """The error of an agent that refuses a request. `code` is its reason."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -29,7 +30,7 @@ def ask_agent(
 ) -> dict[str, Any]:
     """Return the agent's answer to one request, in `timeout_s` at most.
 
-    Raises Unavailable where no agent answers, Refused where it says no.
+    Raises Unavailable where no agent answers, AgentRefused where it refuses.
     """
     line = json.dumps(request).encode() + b"\n"
     end = time.monotonic() + timeout_s
@@ -37,7 +38,7 @@ def ask_agent(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(timeout_s)
             link.connect(os.fspath(path))
-            with contextlib.suppress(BrokenPipeError):  # it has refused already
+            with contextlib.suppress(BrokenPipeError):  # it has already refused
                 link.sendall(line)
             answer = _read_answer(link, end)
     except TimeoutError as error:
@@ -60,7 +61,7 @@ _START = "Is hpctl-agent.service running? `systemctl status hpctl-agent` tells."
 
 
 def _read_answer(link: socket.socket, end: float) -> bytes:
-    """Everything up to the end of the answer. Raises TimeoutError at `end`."""
+    """Return everything up to the end of the answer. Raises TimeoutError at `end`."""
     got = bytearray()
     while not got.endswith(b"\n") and len(got) < _ANSWER_BYTES:
         left = end - time.monotonic()

@@ -1,8 +1,8 @@
-"""Following the log of HyperPod's health monitoring agent: the journal of its unit, or a file.
+"""Follow the log of HyperPod's health monitoring agent: the journal of its unit, or a file.
 
 It is trusted where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
-`_UID`) say who logged a line, a file must be root's in directories that are root's. It informs and
-never acts (`hpctl/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
+`_UID`) name who logged a line, a file must be root's in directories that are root's. It informs and
+never acts (`hpctl/faults/outside.md`), so any problem with it is one UNKNOWN finding.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ LINES = 256
 
 
 class HealthAgentLine(Struct, frozen=True):
-    """One line of the log. `at` is when it was logged, None where only the line itself may say."""
+    """One line of the log. `at` is when it was logged, None where only the line itself may contain
+    it."""
 
     text: str
     at: datetime | None = None
 
 
 class Untrusted(Unavailable):
-    """The log is there, and others than root could have written it."""
+    """The error of a log that others than root could have written."""
 
 
 class _LineSplitter:
-    """Bytes in, whole lines out; a line that is too long is left out and counted."""
+    """A splitter of bytes into whole lines; a line that is too long is left out and counted."""
 
     def __init__(self, cut: int = 0) -> None:
         """`cut`: lines that were left out before."""
@@ -87,11 +88,11 @@ class _LineSplitter:
 
 
 class _LogFollower:
-    """What is left of the bytes that were read. `cut`: how many lines were too long.
+    """The remainder of the bytes that were read. `cut`: how many lines were too long.
 
-    One that was opened again begins again with this boot's first line. `read` gives the lines that
-    were added, LINES at most, and waits for some; it raises Unavailable where there are none to be
-    had, Untrusted among them.
+    After it is opened again it starts again with this boot's first line. `read` returns the added
+    lines, at most LINES, and waits for some; it raises Unavailable where the log cannot be read,
+    Untrusted among them.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,7 @@ class HealthAgentFile(_LogFollower):
             self._offset += len(chunk)
             self._pending = self._lines.feed(chunk)
             return
-        # Only at its end: what a rotated file still held has been read by now.
+        # Only at its end: the rest of a rotated file has been read by now.
         with contextlib.suppress(FileNotFoundError):
             status = self._path.lstat()
             if status.st_ino != self._inode or status.st_size < self._offset:
@@ -241,7 +242,7 @@ class HealthAgentJournal(_LogFollower):
         return self._child
 
     def _line(self, raw: bytes) -> HealthAgentLine | None:
-        """Return the text of an entry. Others may log in the unit's name, but not with its
+        """Return the text of an entry. Other users may log under the unit's name, but not with its
         fields."""
         try:
             entry = _entry.decode(raw)

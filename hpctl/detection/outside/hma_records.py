@@ -15,10 +15,10 @@ from hpctl.toolkit.bounds import EARLIEST, LATEST
 from hpctl.toolkit.compat import UTC, iso_time
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 
-# What one line of HyperPod's health monitoring agent says: the shapes that its releases write.
+# The lines of HyperPod's health monitoring agent, in the shapes that its releases write.
 #
-# All are JSON objects with the key `HealthMonitoringAgentDetectionEvent`; its other lines are its
-# own affairs. Keys end in `: ` in some releases and not in others. The shapes, by what they hold:
+# All are JSON objects with the key `HealthMonitoringAgentDetectionEvent`; its other lines are
+# ignored. Keys end in `: ` in some releases and not in others. The shapes, by what they hold:
 #
 #     xid        "condition": "XID Error", "data": {"ErrNum": 79}        from DCGM; no action named
 #     dcgm       "condition": anything else, "data": {...}                a DCGM policy violation
@@ -26,8 +26,8 @@ from hpctl.vocabulary.model import Clears, Finding, Verdict
 #     event      "Event detail": {"Action": "replace", "Type": ..., "Reason": ...}
 #     condition  "condition details": {"type": ..., "status": ..., "message": ...}
 #
-# What HyperPod means to do stands in the detail: `replace`, `reboot` or `none`, where it says so.
-# That is its business: hpctl shows it, and its gate sees the provider act.
+# The detail contains HyperPod's intended action, where the record names it: `replace`, `reboot` or
+# `none`. hpctl shows it, and its gate detects that the provider acts.
 
 MARK = "HealthMonitoringAgentDetectionEvent"
 
@@ -36,7 +36,7 @@ EVIDENCE_CHARS = 512
 
 
 _SIGNS = (MARK, "DCGM Policy Violation found", "NPD caught")
-"""One that is cut off may have lost its mark."""
+"""A truncated line may have lost its mark."""
 
 
 _XID = re.compile(
@@ -55,11 +55,11 @@ _NO_ACTION = frozenset({"XidUserAppError", "KernelDeadlock", "NvidiaGpuXidRestar
 
 
 class Malformed(ValueError):
-    """A detection that cannot be understood: cut off, or of a release that we do not know."""
+    """The error of a detection that cannot be parsed: truncated, or of an unknown release."""
 
 
 class Detection(Struct, frozen=True):
-    """One detection. `at` is None where the record names no time that can be read_detection."""
+    """One detection. `at` is None where the record names no time that can be read."""
 
     what: str
     code: str
@@ -70,7 +70,7 @@ class Detection(Struct, frozen=True):
     message: str = ""
 
     def finding(self, heard: datetime) -> Finding:
-        """Return the finding that it amounts to: WARN where HyperPod itself means to do nothing."""
+        """Return the finding: WARN where HyperPod itself intends no action."""
         at = heard if self.at is None else min(self.at, heard)
         return Finding(
             f"hma.{self.what}",
@@ -90,7 +90,7 @@ def read_detection(line: str) -> Detection | None:
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
-        # syslog puts its own prefix before it.
+        # syslog writes its own prefix before it.
         begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
         record = msgspec.json.decode(line[begin:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
@@ -143,7 +143,7 @@ def _parse_event(
 def _parse_condition(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
 ) -> Detection | None:
-    """Return a condition of the node; one whose status is not True is none."""
+    """Return a condition of the node; None for one whose status is not True."""
     if str(details.get("status", "True")).lower() != "true":
         return None
     kind = _read_code(details, "type")
@@ -160,8 +160,7 @@ _SHAPES = {
 
 
 def _parse_dcgm(fields: Mapping[str, Any], line: str) -> Detection:
-    """Return a DCGM policy violation. It names no action: nothing is to be read_detection into
-    it."""
+    """Return a DCGM policy violation. It names no action, and none is inferred."""
     at, condition = _parse_time(fields.get("ts")), _read_text(fields, "condition")
     data = fields.get("data")
     values = _plain_keys(data) if isinstance(data, dict) else {}
@@ -189,7 +188,7 @@ def _read_text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _read_code(fields: Mapping[str, Any], key: str) -> str:
-    """Return the word that names it. Raises Malformed where there is none."""
+    """Return the word that names the detection. Raises Malformed where there is none."""
     slug = _make_slug(_read_text(fields, key))
     if not slug:
         raise Malformed(f"a detection without {key!r}")
@@ -201,7 +200,7 @@ def _make_slug(text: str) -> str:
 
 
 def _find_action(reason: str, condition: str) -> str:
-    """Return what HyperPod means to do, from its own text; empty where that does not say."""
+    """Return HyperPod's intended action from its own text; empty where that names none."""
     if reason in _NO_ACTION:
         return "none"
     for phrases, action in (
@@ -214,8 +213,8 @@ def _find_action(reason: str, condition: str) -> str:
 
 
 def _parse_time(value: object) -> datetime | None:
-    """ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1) and
-    for times that no clock shows."""
+    """Parse ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1)
+    and for impossible times."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             at = datetime.fromtimestamp(value, UTC)

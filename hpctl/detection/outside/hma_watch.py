@@ -1,4 +1,4 @@
-"""Watching what HyperPod's health monitoring agent logs, as findings."""
+"""Turn the log of HyperPod's health monitoring agent into findings."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 
 #
-# The findings of HyperPod's health monitoring agent, followed in a thread of its own.
+# The findings of HyperPod's health monitoring agent, followed on a separate thread.
 
 CHECK_LOG = "hma.log"
 
 
 MAX_KEPT = 64
-"""Distinct findings of one boot. It informs only: beyond them new ones are counted."""
+"""Limit of the distinct findings of one boot. They only inform: further ones are counted."""
 
 
 WAIT_S = 1.0
 
 
 TROUBLE_S = 3600.0
-"""How long a trouble with the log is reported after it was last seen."""
+"""How long a problem with the log is reported after it was last seen."""
 
 
 AGAIN_S = 60.0
-"""How long after a trouble the log is opened again."""
+"""How long after a problem the log is opened again."""
 
 
 class HealthAgentWatch(threading.Thread):
-    """Follows a source until stopped. `listener` hears when something new was found.
+    """A watch that follows a source until stopped. `listener` is called for each new finding.
 
-    Records from before `booted` are another boot's and count no more. A source that is not there
-    is no finding: most machines have none. One that is there and not to be trusted is.
+    Records from before `booted` are another boot's and no longer count. A missing source is not a
+    finding: most machines have none. An untrusted one is.
     """
 
     def __init__(self, source: Source, booted: datetime, listener: ChangeListener) -> None:
         super().__init__(name="hma", daemon=True)
-        # The kernel's idea of the boot and the wall clock differ by what was adjusted since.
+        # The kernel's time of the boot and the wall clock differ by the adjustments since.
         self._source, self._booted = source, booted - timedelta(seconds=5)
         self._listener = listener
         self._found: dict[Key, Finding] = {}
@@ -55,7 +55,7 @@ class HealthAgentWatch(threading.Thread):
         self._cut = 0
 
     def run(self) -> None:
-        """Until stopped: read, judge, and again."""
+        """Read and judge until stopped."""
         try:
             while not self._stopping.is_set():
                 pause = 0.0 if self.turn(WAIT_S) else AGAIN_S
@@ -64,13 +64,13 @@ class HealthAgentWatch(threading.Thread):
             self._source.close()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End; a read under way is given `timeout_s`."""
+        """Stop; a read under way may take `timeout_s`."""
         self._stopping.set()
         if self.is_alive():
             self.join(timeout_s)
 
     def turn(self, wait_s: float) -> bool:
-        """Read once. False where there is nothing to read from."""
+        """Read once. Return False where there is no source."""
         try:
             lines = self._source.read(wait_s)
         except Untrusted as error:
@@ -87,7 +87,7 @@ class HealthAgentWatch(threading.Thread):
         return True
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return all of this boot, earliest first. From any thread."""
+        """Return all findings of this boot, earliest first. From any thread."""
         with self._lock:
             trouble = () if self._trouble is None else (self._trouble,)
             if trouble and datetime.now(UTC) - trouble[0].last > timedelta(seconds=TROUBLE_S):
@@ -115,7 +115,7 @@ class HealthAgentWatch(threading.Thread):
         with self._lock:
             old = self._found.get(name)
             if old is not None and at is not None and at <= old.last:
-                return  # The log was opened again, and says it again.
+                return  # The log was opened again and repeats the line.
             full = old is None and len(self._found) >= MAX_KEPT
             if not full:
                 self._found[name] = finding if old is None else merge_findings(old, finding)
@@ -125,7 +125,7 @@ class HealthAgentWatch(threading.Thread):
             self._listener.note_change()
 
     def _note_problem(self, code: str, detail: str, evidence: str = "") -> None:
-        """One UNKNOWN finding for all that is wrong with the log: the first message, counted."""
+        """Record one UNKNOWN finding for all problems with the log: the first message, counted."""
         now = datetime.now(UTC)
         new = Finding(
             CHECK_LOG,

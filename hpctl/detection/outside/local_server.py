@@ -1,4 +1,4 @@
-"""The agent's own socket, on which scripts of this node report and ask."""
+"""The agent's own socket, on which scripts of this node send reports and requests."""
 
 import contextlib
 import errno
@@ -35,14 +35,14 @@ MAX_PEERS = 32
 
 
 PEER_S = 1.0
-"""How long one peer may take over its request and over reading its answer."""
+"""How long one peer may take to send its request and to read its answer."""
 
 
 REPORTS_A_SECOND = 10.0
 
 
 REPORT_BURST = 100.0
-"""Reports at once: a script in a loop must not become the agent's load."""
+"""Limit of reports in a burst: a script in a loop must not load the agent."""
 
 
 _UCRED = struct.Struct("3i")
@@ -56,7 +56,7 @@ class _LocalClient(Struct):
 
 
 class LocalServer:
-    """Serves the socket in a thread of its own from `start` to `stop`.
+    """A server of the socket, on a separate thread, from `start` to `stop`.
 
     `verdict` is called from that thread, for each peer that asks.
     """
@@ -69,7 +69,7 @@ class LocalServer:
         self._thread = threading.Thread(target=self._serve_clients, name="local", daemon=True)
 
     def start(self) -> None:
-        """Listen. Raises Unavailable where the socket cannot be had."""
+        """Listen. Raises Unavailable where the socket cannot be created."""
         self._listener = _open_listener(self._path)
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
@@ -78,7 +78,7 @@ class LocalServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving and take the socket away; bounded to two seconds."""
+        """Stop serving and remove the socket; takes at most two seconds."""
         if self._listener is None:
             return
         self._waker.send(b"\0")
@@ -166,7 +166,7 @@ class LocalServer:
                 "Clear what is repaired with --verdict ok.",
             )
         except Exception as error:
-            # Whatever broke, the thread must go on answering: prologs wait for it.
+            # After any error the thread must continue to answer: prologs wait for it.
             log.exception("a request could not be answered")
             return _encode_error(
                 "internal", f"{type(error).__name__}: {error}", "See the agent's log."
@@ -204,12 +204,12 @@ def _encode_error(code: str, message: str, hint: str = "") -> bytes:
 
 
 def _open_listener(path: Path) -> socket.socket:
-    """Return a listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
+    """Open a listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         _clear_away(path)
-        # Before bind: Linux gives the socket's file the mode that the socket has then.
+        # Before bind: Linux gives the socket's file the mode that the socket has at that time.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(os.fspath(path))
         listener.listen(MAX_PEERS)
@@ -224,7 +224,7 @@ def _open_listener(path: Path) -> socket.socket:
 
 
 def _clear_away(path: Path) -> None:
-    """Remove a dead agent's socket. Raises OSError where something lives there."""
+    """Remove a dead agent's socket. Raises OSError where another process listens there."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(errno.EEXIST, "it is there and is no socket")

@@ -1,4 +1,4 @@
-"""The verdict on this node that a prolog asks for."""
+"""The verdict on this node that a prolog requests."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,11 +12,11 @@ from hpctl.vocabulary.identity import Generation, NodeName
 from hpctl.vocabulary.model import Finding, Health, Verdict
 
 #
-# What the agent thinks of its own node, for prologs and epilogs: by hpctl's own rules.
+# The agent's verdict on its own node, for prologs and epilogs, by hpctl's own rules.
 #
 # Nothing is probed: a prolog that waits for hardware hangs jobs (docs/adr/0009). It is judged by
-# the same function as on the head node, so an application's Xid 13 keeps no job off the node. What
-# a site overrides on the head node, nodes do not know: there the head node's word counts, this one
+# the same function as on the head node, so an application's Xid 13 keeps no job off the node. Nodes
+# do not know what a site overrides on the head node: the head node's verdict decides, and this one
 # only keeps a job from a node that is about to be drained.
 
 MAX_SHOWN = 16
@@ -58,10 +58,10 @@ def judge_node(
     rules: Rules,
     now: datetime,
 ) -> NodeVerdict:
-    """Return what the findings that the agent has at `as_of` amount to at `now`.
+    """Return the verdict at `now` of the findings that the agent has at `as_of`.
 
-    An agent that has not looked for longer than `rules.silent_after` knows nothing: UNKNOWN, save
-    for a fault that is proven.
+    UNKNOWN for an agent without results for longer than `rules.silent_after`, except for a fault
+    that is proven.
     """
     found = assess_health(Health(generation, as_of, tuple(findings)), rules, now)
     return NodeVerdict(

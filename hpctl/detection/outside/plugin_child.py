@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.detection.check import CannotTell
 
-# Running somebody else's program with a deadline, a bound on its output, and no survivors.
+# Run a foreign program with a deadline and a limit on its output, and kill its whole process group.
 
 MAX_OUTPUT = 64 * 1024
 
@@ -21,14 +21,14 @@ _STDERR_KEPT = 2048
 
 
 _END_S = 1.0
-"""How long a killed child may take to die; one in an uninterruptible call never does."""
+"""How long a killed child may take to end; one in an uninterruptible call does not end."""
 
 
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
 class Ended(Struct, frozen=True):
-    """How a program ended: its exit status (negative: the signal) and what it printed."""
+    """The end of a program: its exit status (negative: the signal) and what it printed."""
 
     status: int
     output: bytes
@@ -36,7 +36,7 @@ class Ended(Struct, frozen=True):
 
 
 class PluginProcess:
-    """One program, run again and again, never twice at once.
+    """One program that is run repeatedly, never twice in parallel.
 
     `environment` and `most` (bytes of output) are a plugin's unless others are given.
     """
@@ -53,7 +53,7 @@ class PluginProcess:
         self._stuck: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Ended:
-        """Run it to its end; whatever it leaves in its process group is killed.
+        """Run it to its end; then kill what it leaves in its process group.
 
         Raises CannotTell where it cannot be started, prints more than it may, is not done in
         time, or still hangs from an earlier run.
@@ -80,7 +80,8 @@ class PluginProcess:
         return Ended(child.returncode, output, complaint)
 
     def _read_output(self, child: subprocess.Popen[bytes]) -> tuple[bytes, str]:
-        """Read until it has ended, not until its output has: a grandchild may keep that open."""
+        """Read until it has ended, not until its output is closed: a grandchild may keep that
+        open."""
         assert child.stdout is not None
         assert child.stderr is not None
         end = time.monotonic() + self._timeout_s
@@ -119,7 +120,7 @@ class PluginProcess:
             self._stuck = child
 
     def _take_in(self, fd: int, into: bytearray) -> bool:
-        """Take in what is there; False where there is no more. Raises CannotTell past `most`."""
+        """Read the available output; return False at its end. Raises CannotTell past `most`."""
         try:
             chunk = os.read(fd, 16384)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What a plugin prints: its findings, and its description of itself, as JSON."""
+"""The output of a plugin: its findings, and its description, as JSON."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from hpctl.vocabulary.model import Clears, Verdict
 from hpctl.wire import reports as wire
 
 #
-# The JSON that a plugin prints: what it is with `--describe`, what it sees without.
+# The JSON that a plugin prints: its description with `--describe`, its findings without.
 
 MAX_FINDINGS = 64
 
@@ -46,7 +46,7 @@ class _PluginFindings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Description(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a plugin says of itself; each part may be left out. Times in seconds.
+    """A plugin's description; each part may be left out. Times in seconds.
 
     `seen` is N of M: reported when N of the last M runs saw it. `timeout_s` is its deadline.
     """
@@ -67,7 +67,7 @@ _description = msgspec.json.Decoder(Description)
 
 
 def parse_findings(output: bytes) -> tuple[Observation, ...]:
-    """Return what a run printed. Raises CannotTell with the place and a hint."""
+    """Parse the output of a run. Raises CannotTell with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -79,9 +79,10 @@ def parse_findings(output: bytes) -> tuple[Observation, ...]:
 
 
 def parse_description(output: bytes) -> Description:
-    """Return what `--describe` printed. Raises CannotTell.
+    """Parse the output of `--describe`. Raises CannotTell.
 
-    A plugin that prints nothing, or its findings as ever, knows no `--describe`: the defaults.
+    A plugin that prints nothing, or its findings as usual, does not support `--describe`: the
+    defaults apply.
     """
     if not output.strip():
         return Description()

@@ -1,9 +1,10 @@
-"""A site's own checks: executables in a directory, each run every so often and asked for JSON.
+"""A site's own checks: executables in a directory, each run at an interval and expected to print
+JSON.
 
 Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
-that root alone has not written is never run, for the agent is root; that is a finding of the
-check `agent.plugins`, which also says when a file is new. What a plugin finds is shown and acts
-on nothing until the site has written a rule for it (docs/plugins.md).
+that others than root can have written is never run, because the agent is root; that is a finding of
+the check `agent.plugins`, which also reports a new file. A plugin's findings are shown and have no
+effect until the site has written a rule for it (docs/plugins.md).
 """
 
 import os
@@ -34,7 +35,7 @@ MAX_PLUGINS = 32
 
 
 DESCRIBE_S = 5.0
-"""How long one may take over `--describe`."""
+"""How long one may take for `--describe`."""
 
 
 CHECK_DIRECTORY = "agent.plugins"
@@ -53,7 +54,8 @@ _NEW = "is new or was corrected: restart the agent to run it"
 
 
 _MISSED_RUNS = 3
-"""A plugin's finding is gone when so many runs no longer saw it, unless it says otherwise."""
+"""A plugin's finding ends when so many runs no longer saw it, unless its description sets another
+number."""
 
 
 class PluginRefusal(Struct, frozen=True):
@@ -97,14 +99,14 @@ class Plugin:
             raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
     def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
-        """Return what it reported, but what is well: that needs no finding."""
+        """Return what it reported, without results that are OK, which need no finding."""
         return tuple(observation for observation in seen if observation.verdict is not Verdict.OK)
 
 
 class PluginDirectory:
-    """The directory itself as a check: what it holds that is not run.
+    """The directory as a check: its files that are not run.
 
-    `refused` are those whose trouble does not show in the file itself.
+    `refused` are those whose problem does not show in the file itself.
     """
 
     spec = CheckSpec(
@@ -125,7 +127,7 @@ class PluginDirectory:
         self._running = frozenset(running)
 
     def gather(self, machine: CheckedMachine) -> tuple[PluginRefusal, ...]:
-        """Look at the directory as it is now; nothing in it is run. Raises CannotTell."""
+        """Read the directory as it is now, without running any file. Raises CannotTell."""
         try:
             if trouble := why_not_directory(self._directory):
                 return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
@@ -154,7 +156,7 @@ def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     """Return every plugin of a directory, by name, and the directory's own check; never raises.
 
     Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
-    agent's main thread. Without a directory there is nothing but its own check.
+    agent's main thread. Without a directory there is only its own check.
     """
     refused: list[PluginRefusal] = []
     taken: dict[str, Path] = {}
@@ -194,7 +196,7 @@ def _load_plugin(path: Path) -> Plugin | PluginRefusal:
 
 
 def _list_trusted(directory: Path) -> list[Path]:
-    """Return the files that may be run; why the others may not, PluginDirectory's gather says."""
+    """Return the files that may be run; PluginDirectory's gather reports why the others may not."""
     try:
         if why_not_directory(directory):
             return []
@@ -204,8 +206,7 @@ def _list_trusted(directory: Path) -> list[Path]:
 
 
 def _list_files(directory: Path) -> list[Path]:
-    """Return what is meant to be run: no hidden files, no README, no directories. Raises
-    OSError."""
+    """Return the files to run: no hidden files, no README, no directories. Raises OSError."""
     return sorted(
         path
         for path in directory.iterdir()

@@ -1,4 +1,4 @@
-"""What a script on the node sends to its agent."""
+"""The requests that a script on the node sends to its agent."""
 
 import re
 from datetime import timedelta
@@ -12,13 +12,13 @@ from hpctl.vocabulary.model import Clears, Verdict
 from hpctl.wire import reports as wire
 
 #
-# What scripts say to the agent over its socket: one line of JSON, one line back.
+# Requests of scripts to the agent over its socket: one line of JSON, one line back.
 #
 #     {"op": "report", "check": "report.nhc", "code": "check_fs", "verdict": "fail", ...}
 #     {"op": "verdict"}
 #
-# What a script computes at run time (code, device, detail, evidence, job) is made to fit and never
-# refused: a report with a strange character in it is worth more than none. What its author wrote
+# What a script computes at run time (code, device, detail, evidence, job) is shortened and cleaned,
+# and never refused: a report with an invalid character is better than none. What its author wrote
 # (names and enums) is checked strictly.
 
 MAX_REQUEST = 16 * 1024
@@ -44,13 +44,13 @@ _NO_JOB = re.compile(r"[^0-9_+]+")
 
 
 class BadRequest(HpctlError):
-    """A line that is no request. The message names the place."""
+    """The error of a line that is not a request. The message names the place."""
 
 
 class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
     """One report. `for_s` counts from now, with clears `gone` alone; None is DEFAULT_FOR_S.
 
-    With verdict OK it clears: an empty `code`, `device` or `job` then means every one.
+    With verdict OK it clears: an empty `code`, `device` or `job` then means all.
     """
 
     check: Annotated[str, Meta(pattern=r"^report\.[a-z][a-z0-9_.]{0,55}\Z")]
@@ -65,14 +65,14 @@ class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report
 
     @property
     def lasts(self) -> timedelta | None:
-        """For how long it counts unless it is reported again; None: until something clears it."""
+        """Return how long it counts unless it is reported again; None until it is cleared."""
         if self.clears is not Clears.GONE:
             return None
         return timedelta(seconds=DEFAULT_FOR_S if self.for_s is None else self.for_s)
 
 
 class AskVerdict(Struct, frozen=True, forbid_unknown_fields=True, tag="verdict", tag_field="op"):
-    """What does the agent think of this node?"""
+    """A request for the agent's verdict on this node."""
 
 
 _decoder = msgspec.json.Decoder(ReportRequest | AskVerdict)
@@ -101,5 +101,5 @@ def decode_request(line: bytes) -> ReportRequest | AskVerdict:
 
 
 def _clean_line(text: str, limit: int) -> str:
-    """One line without control characters: terminals obey those."""
+    """Return one line without control characters, which terminals execute."""
     return _CONTROL.sub(" ", text).strip()[:limit]

@@ -1,14 +1,15 @@
-"""What scripts on this node report: the agent's own socket, and the table of what it was told.
+"""The reports of scripts on this node: the agent's socket, and the table of reports.
 
-A unix socket of mode 0600, and SO_PEERCRED beside it: the head node acts on what root says of its
-node, so nobody else may speak here. A script may also read the agent's verdict. Answers come from
-memory; a peer that is slow, silent or too talkative costs itself only.
+The socket is a unix socket of mode 0600 with a check of SO_PEERCRED: the head node acts on root's
+reports about its node, so no other user may report here. A script may also read the agent's
+verdict. Answers come from memory; a peer that is slow, silent or sends too much affects only
+itself.
 
-The table is small and forgets by the reports' own times. It outlives a restart of the agent, in one
-small file; not a boot, which clears it: a script that still sees the trouble says so again, and
-what only an operator clears the head node remembers. Who reports the same check, code, device and
-job again renews it; the first detail is kept, for it is part of what makes two findings the same
-one (`hpctl.faults.health.make_finding_key`).
+The table is small, and its entries expire by the reports' own times. It outlives a restart of the
+agent, in one small file, but not a boot, which clears it: a script that still sees the problem
+reports it again, and the head node remembers what only an operator clears. A report of the same
+check, code, device and job renews an entry; the first detail is kept, because it is part of the
+identity of a finding (`hpctl.faults.health.make_finding_key`).
 """
 
 import contextlib
@@ -32,18 +33,18 @@ log = logging.getLogger(__name__)
 
 
 MAX_REPORTED = 64
-"""Distinct findings at once: an eighth of what a report to the head node holds."""
+"""Limit of the distinct findings: an eighth of what a report to the head node holds."""
 
 
 _Key = tuple[str, str, str, str]
 
 
 class TooManyReports(Exception):
-    """No room for one more, and everything that is kept is a failure."""
+    """The error of a full table in which every entry is a failure."""
 
 
 class ReportOutcome(Struct, frozen=True):
-    """What came of one report: `kept`, or how many were cleared and how many stay.
+    """The result of one report: `kept`, or how many were cleared and how many stay.
 
     Those stay that only an operator clears.
     """
@@ -66,8 +67,8 @@ class _StoredReports(msgspec.Struct, frozen=True):
 class Reported:
     """The table. All methods from any thread.
 
-    `listener` hears of each change, from the thread that made it. `state` is the file that
-    it is kept in; a file that cannot be read or written costs only the memory of a restart.
+    `listener` is called for each change, from the thread that made it. `state` is the file that it
+    is kept in; a file that cannot be read or written only loses the entries at a restart.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Reported:
         self._kept = {_make_key(kept.finding): kept for kept in self._load_state()}
 
     def take(self, report: ReportRequest) -> ReportOutcome:
-        """Keep, renew or clear. Raises Full."""
+        """Keep, renew or clear an entry. Raises TooManyReports."""
         with self._lock:
             taken = (
                 self._clear_reports(report) if report.verdict is Verdict.OK else self._keep(report)
@@ -96,7 +97,7 @@ class Reported:
         return taken
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what counts now, earliest first. Those whose time is over are dropped."""
+        """Return the current findings, earliest first. Expired ones are dropped."""
         with self._lock:
             self._drop_expired()
             found = [kept.finding for kept in self._kept.values()]
@@ -149,7 +150,7 @@ class Reported:
             if finding.clears is Clears.GONE:
                 del self._kept[name]
             else:
-                # The head node remembers it until the boot, unless it hears that all is well.
+                # The head node remembers it until the boot, unless it receives an OK.
                 first = min(finding.first, now)
                 well = replace(finding, verdict=Verdict.OK, first=first, last=now, evidence="")
                 self._kept[name] = _StoredReport(well, None)
@@ -162,7 +163,7 @@ class Reported:
                 del self._kept[name]
 
     def _make_room(self) -> None:
-        """Drop what matters least where the table is full: what is well again, then a warning."""
+        """Drop the least important entry of a full table: a cleared one, then a warning."""
         if len(self._kept) < MAX_REPORTED:
             return
         for verdict in (Verdict.OK, Verdict.WARN):
@@ -185,7 +186,8 @@ class Reported:
         return state.kept[:MAX_REPORTED] if state.boot == self._boot else ()
 
     def _save_state(self) -> None:
-        """Not flushed to the disk: what a crash of the machine can damage, a boot clears anyway."""
+        """Write the state, without a flush to the disk: a crash of the machine can damage only what
+        the boot clears."""
         if self._state is None:
             return
         temporary = self._state.with_suffix(".tmp")
@@ -208,7 +210,7 @@ def _make_key(finding: Finding) -> _Key:
 
 
 def _clears_finding(report: ReportRequest, finding: Finding) -> bool:
-    """Return whether an OK speaks of a finding: what it leaves empty stands for every one."""
+    """Return whether an OK clears a finding: a field that it leaves empty matches all."""
     return report.check == finding.check and all(
         given in ("", had)
         for given, had in (

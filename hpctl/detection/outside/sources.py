@@ -1,10 +1,10 @@
-"""Everything that others say on this node, as the agent's main loop needs it: one object.
+"""All other sources of findings on this node, as one object for the agent's main loop.
 
-The socket for scripts, the plugins and HyperPod's health agent, each in a thread of its own, so
-that none of them can hold up the agent's own checks; and the stacks of a job's ranks, read when the
-head node asks, and told as findings. A process of the lowest priority reads them, with the agent's
-own rights: the ranks' memory may be read by who has CAP_SYS_PTRACE whatever Yama says, and nobody
-is stopped for it. It takes processes of the job's owner alone.
+The socket for scripts, the plugins and HyperPod's health agent, each on a separate thread, so that
+none of them can block the agent's own checks; and the stacks of a job's ranks, read on request of
+the head node, and reported as findings. A process of the lowest priority reads them, with the
+agent's own rights: a process with CAP_SYS_PTRACE may read the ranks' memory under any setting of
+Yama, and no process is stopped for it. It reads only processes of the job's owner.
 """
 
 import logging
@@ -43,13 +43,13 @@ NICE = ("nice", "-n", "19")
 log = logging.getLogger(__name__)
 
 READ_S, KEPT_S = 30.0, 120.0
-"""How long the reading may take, and for how long its findings are told. In seconds."""
+"""How long the reading may take, and for how long its findings are reported. In seconds."""
 MOST = 64
 """Findings of one answer, of two lines each: an eighth of what a report holds."""
 
 
 class StackReader:
-    """Reads stacks on a thread, one ask at a time. `listener` hears of an answer."""
+    """A reader of stacks on a thread, one request at a time. `listener` is called for an answer."""
 
     def __init__(self, node: NodeName, listener: ChangeListener) -> None:
         self._node, self._listener = node, listener
@@ -60,7 +60,7 @@ class StackReader:
         self._until = 0.0
 
     def ask(self, ask: StackAsk) -> None:
-        """Read for this ask, unless that was done or is under way. Waits for nothing."""
+        """Read for this request, unless that was done or is under way. Does not wait."""
         with self._lock:
             if self._busy or ask.id == self._asked:
                 return
@@ -102,7 +102,7 @@ _OWN = ("report.", "hma.", CHECK, *_PLUGINS)
 
 
 class Places(Struct, frozen=True):
-    """Where the sources are. `hma_log` None is the journal of its unit."""
+    """The places of the sources. `hma_log` None is the journal of its unit."""
 
     socket: Path = Path(SOCKET)
     hma_log: Path | None = None
@@ -110,9 +110,9 @@ class Places(Struct, frozen=True):
 
 
 class PluginRunner(threading.Thread):
-    """Loads a directory's plugins and runs them, one after the other.
+    """A runner that loads a directory's plugins and runs them, one after the other.
 
-    What they use counts against the systemd unit's limits, not against the agent's own budget, so
+    Their resources count against the systemd unit's limits, not against the agent's own budget, so
     they are never shed. Where the directory is missing at the start there is nothing to do.
     """
 
@@ -127,7 +127,7 @@ class PluginRunner(threading.Thread):
         self._stopping = False
 
     def run(self) -> None:
-        """Until stopped."""
+        """Run until stopped."""
         if not self._directory.exists():
             return
         loaded = [
@@ -149,7 +149,7 @@ class PluginRunner(threading.Thread):
         runner.run()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End after the plugin that runs now, or leave it: the thread is a daemon."""
+        """Stop after the plugin that runs now, or abandon it: the thread is a daemon."""
         with self._lock:
             self._stopping = True
         if self._runner is not None:
@@ -158,7 +158,7 @@ class PluginRunner(threading.Thread):
             self.join(timeout_s)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what the plugins say now; until they are loaded, what they found before."""
+        """Return the plugins' findings; until they are loaded, those of the former run."""
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 
@@ -166,11 +166,11 @@ class AgentLink(ChangeListener, Protocol):
     """The agent, as the sources use it. For any thread."""
 
     def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
-        """Return when the agent last looked, and all that it knows now."""
+        """Return when the agent last read its checks, and all its findings."""
 
 
 class Sources:
-    """Serves and follows from `start` to `stop`.
+    """The sources, served and followed from `start` to `stop`.
 
     Reports are kept in `spool` over a restart; of the findings that a former run of the agent
     recalls, those of `is_outside_check` belong in `earlier`.
@@ -188,14 +188,14 @@ class Sources:
         self._reported = Reported(generation.boot, spool / "reported.json", agent)
         self._server = LocalServer(places.socket, self._reported, self.verdict)
         self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), agent)
-        # Reports have a memory of their own, and the health agent's log says its part again.
+        # Reports have a separate file, and the health agent's log is read again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
         self._plugins = PluginRunner(places.plugins, agent, plugins)
         self.parts = (self._server, self._hma, self._plugins)
         self.stacks = StackReader(generation.node, agent)
 
     def start(self) -> None:
-        """Begin. A socket that cannot be had costs the reports, not the agent."""
+        """Start. Without a socket there are no reports, and the agent still runs."""
         try:
             self._server.start()
         except Unavailable as error:
@@ -204,22 +204,22 @@ class Sources:
         self._plugins.start()
 
     def stop(self) -> None:
-        """End; bounded to a few seconds each."""
+        """Stop; takes at most a few seconds each."""
         for part in self.parts:
             part.stop()
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what scripts, plugins and HyperPod's health agent say now. From any thread."""
+        """Return the findings of scripts, plugins and HyperPod's health agent. From any thread."""
         found = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
         return (*found, *self.stacks.findings())
 
     def verdict(self) -> NodeVerdict:
-        """Return what the agent thinks of this node now."""
+        """Return the agent's verdict on this node."""
         as_of, findings = self._agent.last_look()
         return judge_node(self._generation, findings, as_of, self._rules, datetime.now(UTC))
 
 
 def is_outside_check(check: str) -> bool:
-    """Return whether a finding of that check is kept here: not to be recalled from the agent's
+    """Return whether a finding of that check is kept here, and not recalled from the agent's
     spool."""
     return check.startswith(_OWN)

@@ -1,4 +1,4 @@
-"""Whether a file can be one that only root has written: the agent is root and trusts no other."""
+"""Check that only root can have written a file: the agent is root and trusts no other user."""
 
 import os
 import stat
@@ -8,14 +8,15 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def trusted_owners() -> frozenset[int]:
-    """Return whose files are trusted: root's, and the agent's own where it runs as another user."""
+    """Return the owners whose files are trusted: root's, and the agent's own where it runs as
+    another user."""
     return frozenset({0, os.geteuid()})
 
 
 def why_not(path: Path, status: os.stat_result) -> str:
     """Return why a file or directory of that status is not trusted; empty where it is.
 
-    `status` must be of the thing itself, not of what a symbolic link points to.
+    `status` must be of the file itself, not of what a symbolic link points to.
     """
     if stat.S_ISLNK(status.st_mode):
         return f"{path} is a symbolic link"
@@ -28,9 +29,9 @@ def why_not(path: Path, status: os.stat_result) -> str:
 
 
 def why_not_directory(directory: Path) -> str:
-    """Return why nothing in a directory is trusted: it or one above it is another user's to change.
+    """Return why nothing in a directory is trusted: another user can change it or one above it.
 
-    Raises OSError. A sticky directory (/tmp) above is harmless: nobody else can rename there.
+    Raises OSError. A sticky directory (/tmp) above is harmless: no other user can rename there.
     """
     resolved = directory.resolve(strict=True)
     for place in (resolved, *resolved.parents):
