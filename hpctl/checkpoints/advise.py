@@ -107,7 +107,7 @@ class AdviceView(Struct, frozen=True):
 
     @property
     def nodes_text(self) -> str:
-        """`2 nodes`."""
+        """Return `2 nodes`."""
         return f"{self.nodes} node{'' if self.nodes == 1 else 's'}"
 
     @property

@@ -381,7 +381,7 @@ def _explain_result(result: search.Search) -> None:
 
 
 def _point_out(result: search.Search) -> None:
-    # Otherwise a run with a format of its own would restart from the beginning each time, without a
+    # Otherwise a run with its own format would restart from the beginning each time, without a
     # visible reason.
     if result.unknown:
         output.echo(f"hpctl: {result.unknown}", err=True)
@@ -439,7 +439,7 @@ class MarkView(Struct, frozen=True):
 
     @classmethod
     def of(cls, placed: PlacedMark | None) -> "MarkView | None":
-        """Return what a checkpoint's mark says."""
+        """Return the view of a checkpoint's mark."""
         if placed is None:
             return None
         return cls(placed.mark.by, placed.mark.at, placed.mark.why, placed.path)
@@ -487,7 +487,7 @@ class LastView(Struct, frozen=True):
 
 
 def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
-    """One of them."""
+    """Return the view of one of them."""
     if isinstance(each, CompleteCheckpoint):
         return RowView(
             path=str(each.path),

@@ -4,7 +4,7 @@ A pattern is a glob below the checkpoint directory in which `{step}` is the numb
 `ckpt_{step}.pt`, `step_{step}/rank*.bin`. A directory that it matches declares all files in it. All
 files of one step, of all patterns, are one checkpoint (a file a rank, the model and the optimizer
 in separate files). Without `{step}` there is one checkpoint, which is saved over in place, and its
-step is what its files record. Files of torch.save whose names say which rank wrote them count as
+step is what its files record. Files of torch.save whose names show which rank wrote them count as
 declared.
 
 No file records what belongs to a step. A set is passed over where a pattern has no file of it or
@@ -53,7 +53,7 @@ _RANK_OF_SOME = re.compile(r"(?:local|node|[a-z]p)[-_]?rank[-_=]?$", re.IGNORECA
 
 
 class FoundFile(Struct, frozen=True):
-    """One file that a pattern matches. `role` is what its wildcards matched: the rank, say."""
+    """One file that a pattern matches. `role` is what its wildcards matched, such as the rank."""
 
     path: Path
     pattern: int
@@ -91,7 +91,7 @@ class SetsFound(Struct, frozen=True):
 def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] = ()) -> SetsFound:
     """Return what the patterns match below a directory, and files that name their rank.
 
-    `ranks` are the names of such files in it: each pattern of theirs is a checkpoint of its own.
+    `ranks` are the names of such files in it: each pattern of theirs is a separate checkpoint.
     Raises OSError where a directory cannot be read or has more than MAX_ENTRIES entries.
     """
     found = _FileSetCollector(root)

@@ -1,8 +1,8 @@
 """A checkpoint's files, on a file system or in an object store: bounded reads, and why they fail.
 
-On a file system: one open, one fstat and reads of stated length. open(2) and not stat(2) alone:
-on NFS it is the open that asks the server for the file's present size, where a stat may answer
-from a cache.
+On a file system: one open, one fstat and reads of stated length. open(2) and not only stat(2): on
+NFS it is the open that asks the server for the file's present size, where a stat may answer from a
+cache.
 
 In an object store a key is taken for a directory or a file, as far as the formats need it. Which
 store it is, is not known here: `hpctl.sagemaker.objects` has S3, and the CLI brings the two
@@ -85,7 +85,7 @@ class ObjectInfo(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
 
     @property
     def modified_ns(self) -> int:
@@ -107,7 +107,7 @@ class Objects(Protocol):
 
     @property
     def url(self) -> str:
-        """`s3://bucket`."""
+        """Return `s3://bucket`."""
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
@@ -180,7 +180,7 @@ class Remote:
         return Remote(self.objects, _split_key(self.key)[0])
 
     def taken(self) -> Remote:
-        """This place with a fresh snapshot: one request for each 1000 objects below it.
+        """Return this place with a new snapshot: one request for each 1000 objects below it.
 
         Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
         """
@@ -333,7 +333,7 @@ class OpenFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
 
     @property
     def modified_ns(self) -> int:
@@ -588,8 +588,7 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
 
 
 def step_in(name: str) -> int | None:
-    """Return the step that a name speaks of: `iter_0000100`, `epoch=1-step=500.ckpt`,
-    `global_step7`.
+    """Return the step in a name: `iter_0000100`, `epoch=1-step=500.ckpt`, `global_step7`.
 
     Used for the order of candidates where no file records it, never for a proof.
     """

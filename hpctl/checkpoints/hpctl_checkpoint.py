@@ -244,7 +244,8 @@ def encode(document: Mapping[str, Any]) -> bytes:
 
 
 def checksum(document: Mapping[str, Any]) -> str:
-    """SHA-256 over the document without `checksum`, as JSON with sorted keys and no spaces."""
+    """Return the SHA-256 over the document without `checksum`, as JSON with sorted keys and no
+    spaces."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -285,7 +286,7 @@ def entry(name: str, path: Path) -> dict[str, Any]:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Return whether a checkpoint that is there holds, to the byte, what its manifest says."""
+    """Return whether a checkpoint that is there holds, to the byte, what its manifest lists."""
     try:
         document = json.loads((directory / NAME).read_bytes())
         recorded = document.pop("checksum")

@@ -57,7 +57,8 @@ _NOT_CHECKPOINTS = re.compile(
     r"|.*\.(log|out|err|txt|jsonl|symlink)",
     re.DOTALL,
 )
-"""Names of files that lie next to checkpoints: a first start must not be warned of its own log."""
+"""Names of files that lie next to checkpoints: a first start must not be warned about the log of
+its job."""
 
 
 class CompleteCheckpoint(Struct, frozen=True):
@@ -532,8 +533,8 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
 def find_marked(candidates: Sequence[CheckpointCandidate], marks: Marks) -> list[PassedOver | None]:
     """Return for each candidate why a mark has it passed over, None where none does.
 
-    An object store says when a file was uploaded. So an object counts as a copy where a directory
-    has checkpoints of the same step, and all of them are passed over.
+    An object store records when a file was uploaded. So an object counts as a copy where a
+    directory has checkpoints of the same step, and all of them are passed over.
     """
     marked: dict[int, PassedOver | None] = {}
     steps: dict[int, PlacedMark | None] = {}

@@ -201,7 +201,8 @@ def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuStat
 
 
 def count_growth(now: int | None, then: int | None) -> int:
-    """By how much a counter grew; 0 where one is not known or it went back (a driver reset)."""
+    """Return by how much a counter grew; 0 where one is not known or it went back (a driver
+    reset)."""
     if now is None or then is None:
         return 0
     return max(0, now - then)

@@ -1,4 +1,4 @@
-"""Compare counters of devices with limits, as the rows of the fault tables say."""
+"""Compare counters of devices with limits, as the rows of the fault tables define."""
 
 from msgspec import Struct
 

@@ -17,7 +17,7 @@ from hpctl.vocabulary.model import Clears, Finding, Verdict
 from hpctl.wire import reports as wire
 
 MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
-"""Beyond this many, a new finding is folded by check, device and code alone."""
+"""Beyond this many, a new finding is folded by only check, device and code."""
 
 
 MAX_JOBS = 8
@@ -25,12 +25,12 @@ MAX_JOBS = 8
 
 
 MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
-"""Beyond this many, a new note is folded by check, device and code alone."""
+"""Beyond this many, a new note is folded by only check, device and code."""
 
 
 MAX_NOTES = wire.MAX_FINDINGS * 5 // 8
-"""Beyond this many, a new note is folded by check and code alone: a line that is no evidence
-against the node must not displace one that is, whichever user causes such lines."""
+"""Beyond this many, a new note is folded by only check and code: a line that is no evidence against
+the node must not displace one that is, whichever user causes such lines."""
 
 
 SAME_BURST = timedelta(seconds=5)

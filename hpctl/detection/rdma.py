@@ -103,9 +103,7 @@ def is_efa(folder: str, inode: int) -> bool:
     try:
         return _is_efa(folder, inode)
     except OSError:
-        return (
-            False  # a software device has no PCI folder; one that is just appearing is read again
-        )
+        return False  # a software device has no PCI folder; a new one is read again
 
 
 @lru_cache(maxsize=512)

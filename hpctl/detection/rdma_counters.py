@@ -126,7 +126,8 @@ class CounterFiles:
     """A reader of counters, one for each kind of folder. Not for several threads at once."""
 
     def __init__(self, files: Mapping[str, Sequence[str]], most_open: int = MOST_OPEN) -> None:
-        """`files`: for each counter its places below the folder; the first that exists counts."""
+        """Prepare. `files`: for each counter its places below the folder; the first that exists
+        counts."""
         self._files = files
         self._most_open = most_open
         self._open = 0

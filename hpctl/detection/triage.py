@@ -164,7 +164,7 @@ def triage(file: str, as_json: bool) -> None:
 
 @contextmanager
 def _open_log(file: str) -> Iterator[BinaryIO]:
-    """The file, or standard input. Raises Unavailable."""
+    """Return the file, or standard input. Raises Unavailable."""
 
     try:
         if file == "-":

@@ -34,8 +34,8 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     `saves.dir` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
     `hosts` are the allocation's nodes in Slurm's order, `addresses` theirs, `domains` their leaf
-    switches or blocks, "" where unknown. `suspects` never hold a copy. `secret` is known to the
-    job's owner alone. `job` is the array's with the task's number for an array's, `id` Slurm's own;
+    switches or blocks, "" where unknown. `suspects` never hold a copy. `secret` is known only to
+    the job's owner. `job` is the array's with the task's number for an array's, `id` Slurm's own;
     `restarts` counts its starts before this. `steps` are kept.
     """
 

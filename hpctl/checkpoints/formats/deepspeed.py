@@ -117,7 +117,7 @@ def prove_files(
     if optimizer:
         _require_grid(prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor)
     elif saved.get("optimizer") is None:
-        # Without ZeRO the optimiser's state is in the model's file; with it, in files of its own.
+        # Without ZeRO the optimiser's state is in the model's file; with it, in separate files.
         raise NotWhole(f"{prefix}*_optim_states.pt: there is none")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by the same step.

@@ -245,7 +245,7 @@ def _prove_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
 
 
 def _model_only(path: Place, names: frozenset[str]) -> bool:
-    """Return whether the run was told to save only the model (`save_only_model` in its
+    """Return whether the run was configured to save only the model (`save_only_model` in its
     arguments)."""
     if _ARGUMENTS not in names:
         return False

@@ -324,7 +324,7 @@ def _parse_entry(entry: object) -> tuple[str, str]:
 
 
 def _read_array(values: _Values, name: str, third: bool) -> _Array:
-    """Return what the array's description says. Raises NotWhole, OSError."""
+    """Return the fields of an array's description. Raises NotWhole, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
     if stored.size > _MAX_JSON:

@@ -113,8 +113,8 @@ class PickleReader:
         sink: Callable[[], Sink] = Sink,
         storages: dict[str, StorageRef] | None = None,
     ) -> None:
-        """`fields` of dicts are kept; `sink` makes the receiver of a dict under `key`. `storages`
-        collects the storages of all tensors, by their keys."""
+        """Read the pickle in `file`. `fields` of dicts are kept; `sink` makes the receiver of a
+        dict under `key`. `storages` collects the storages of all tensors, by their keys."""
         self.file, self.key, self.sink, self.fields = file, key, sink, fields
         self.storages = storages
         self.until = time.thread_time() + LOOK_S

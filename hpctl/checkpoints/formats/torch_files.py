@@ -507,7 +507,7 @@ def _composer_batch(saved: SavedFields) -> int | None:
 
 
 def is_of_one_rank(name: str) -> bool:
-    """Return whether a file's name says which rank wrote it: such a file is a part of a
+    """Return whether a file's name shows which rank wrote it: such a file is a part of a
     checkpoint."""
     return _RANK.search(name) is not None
 

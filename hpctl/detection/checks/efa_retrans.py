@@ -33,7 +33,7 @@ def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
 
 
 def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:
-    """Ratios of the node and of its worst device, timeouts and traffic a second."""
+    """Return the ratios of the node and of its worst device, timeouts and traffic a second."""
     if before is None or (seconds := seen.now.at - before.now.at) <= 0:
         return {}
     rates = {}

@@ -15,7 +15,7 @@ from hpctl.detection.check import (
 )
 from hpctl.detection.nvml.snapshot import NvmlError, Snapshot
 
-# GPUs that NVML says are lost, wait for a reset, or have become unavailable.
+# GPUs that NVML reports as lost, wait for a reset, or have become unavailable.
 
 _UNAVAILABLE = 0x4000
 
@@ -33,7 +33,7 @@ def gather_lost(machine: CheckedMachine) -> Snapshot:
 
 
 def judge_lost(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """One observation for each GPU (or NVML itself) that answers with an error."""
+    """Return one observation for each GPU (or NVML itself) that answers with an error."""
     if seen.error is not None and seen.error.code in _LOST_CODES:
         yield _judge_error(seen.error, "")
     for gpu in seen.gpus:

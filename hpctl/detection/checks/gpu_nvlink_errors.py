@@ -24,7 +24,7 @@ def gather_nvlink_errors(machine: CheckedMachine) -> Snapshot:
 
 
 def judge_nvlink_errors(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """One observation of each kind for each GPU, its links in the detail."""
+    """Return one observation of each kind for each GPU, its links in the detail."""
     for gpu, was in pair_gpus(seen, before):
         earlier = {link.link: link for link in was.nvlinks}
         both = [(link, earlier[link.link]) for link in gpu.nvlinks if link.link in earlier]

@@ -62,7 +62,7 @@ def gather(machine: CheckedMachine) -> GpuProcessSample:
 
 
 def judge(seen: GpuProcessSample, before: GpuProcessSample | None, limits: Limits) -> Judged:
-    """One observation for each GPU with a stray process, on a node without a job."""
+    """Return one observation for each GPU with a stray process, on a node without a job."""
     if seen.has_job:
         return
     stray: dict[str, list[GpuHolder]] = {}

@@ -24,7 +24,7 @@ _ACTIONS = {
 
 
 def judge_recovery(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
-    """One observation for each GPU for which the driver requests an action."""
+    """Return one observation for each GPU for which the driver requests an action."""
     for gpu in seen.gpus:
         action = gpu.recovery_action
         if action is None or action == _NONE:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # A spot instance that EC2 is about to reclaim: two minutes' notice, by its metadata service.
 #
 # `spot/instance-action` answers 404 until there is a notice, and then the action and its time.
-# Asked by IMDSv2 (a token first), on the link-local address, and only where agent.yaml says
+# Asked by IMDSv2 (a token first), on the link-local address, and only where agent.yaml has
 # `expected: {spot: true}`: elsewhere no request is made. A metadata service that does not answer is
 # UNKNOWN, which is not a notice.
 

@@ -3,7 +3,7 @@
 The patterns of several checks become one regular expression: a line is matched once, whatever the
 number of rows, and the first pattern in the tables' order wins. Patterns in a row that begin with
 the same fragment share it, so that a long beginning is matched once for all of them.
-hpctl/faults/kernel.md says what the named groups of a pattern mean.
+hpctl/faults/kernel.md defines the named groups of a pattern.
 """
 
 import re
@@ -74,7 +74,8 @@ class LinePatterns:
         return _GROUP.sub(rename_group, with_fragments(pattern))
 
     def gather(self, record: Record) -> KernelLine | None:
-        """Return what a record says by the first pattern that matches it; None where none does."""
+        """Return the values of a record by the first pattern that matches it; None where none
+        does."""
         if self._pattern is None or (match := self._pattern.match(record.text)) is None:
             return None
         # The group around a pattern is closed after those within it.
@@ -94,7 +95,7 @@ def _find_lead(pattern: str) -> str:
 
 
 def _list_values(match: re.Match[str], groups: Iterable[_NamedGroup]) -> Iterator[tuple[str, str]]:
-    """Yield what the line says by the names of the row's groups."""
+    """Yield the values of the line by the names of the row's groups."""
     for group in groups:
         value = match[group.name]
         if value is not None:

@@ -69,7 +69,7 @@ class _LineSplitter:
     """A splitter of bytes into whole lines; a line that is too long is left out and counted."""
 
     def __init__(self, cut: int = 0) -> None:
-        """`cut`: lines that were left out before."""
+        """Prepare. `cut`: lines that were left out before."""
         self.cut = cut
         self._rest = b""
         self._skipping = False

@@ -143,7 +143,7 @@ class PluginDirectory:
         )
 
     def judge(self, seen: Sequence[PluginRefusal], before: object, limits: Limits) -> Judged:
-        """One observation for each file that is not run."""
+        """Return one observation for each file that is not run."""
         return tuple(
             Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL]) for r in seen
         )

@@ -48,7 +48,7 @@ class BadRequest(HpctlError):
 
 
 class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
-    """One report. `for_s` counts from now, with clears `gone` alone; None is DEFAULT_FOR_S.
+    """One report. `for_s` counts from now, with only clears `gone`; None is DEFAULT_FOR_S.
 
     With verdict OK it clears: an empty `code`, `device` or `job` then means all.
     """
