@@ -88,7 +88,7 @@ class Conditions:
         return old is None
 
     def _too_early(self, codes: list[str], at: datetime) -> None:
-        """Return an observation during grace as UNKNOWN: it is not a fault yet, but the node is not
+        """Record failures during grace as UNKNOWN: they are not faults yet, but the node is not
         known to be healthy either."""
         if codes:
             self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)

@@ -52,7 +52,7 @@ class SavedFields:
 
     def get(self, key: str) -> object:
         """Return None, True, False, an integer or a text; otherwise a placeholder. None where the
-        key is missing. Raises CannotTell where the pickle refers to a value that was not kept."""
+        key is missing. Raises Unprovable where the pickle refers to a value that was not kept."""
         value = self._fields.get(key)
         if value is RECALLED:
             raise Unprovable(f"the pickle mentions what it has elsewhere for {key}")
@@ -133,7 +133,7 @@ class PickleReader:
         self.numbers: dict[str, int] = {}
 
     def top(self) -> object:
-        """Return the top object. Raises NotWhole for bytes that are not a pickle, CannotTell where
+        """Return the top object. Raises NotWhole for bytes that are not a pickle, Unprovable where
         it takes longer than LOOK_S, OSError."""
         try:
             return self.run()

@@ -101,7 +101,7 @@ class Archive(Struct, frozen=True):
     def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
         """Return some fields of the saved object, which is never executed.
 
-        Raises TooLarge where its pickle has more than `limit` bytes.
+        Raises FileTooLarge where its pickle has more than `limit` bytes.
         """
         member = self.member("/data.pkl")
         if limit is not None and member.size > limit:
@@ -437,8 +437,8 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
 
 
 def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields:
-    """Return the FIELDS of the saved object, which is never executed. Raises NotWhole (TooLarge),
-    OSError.
+    """Return the FIELDS of the saved object, which is never executed. Raises NotWhole
+    (FileTooLarge), OSError.
 
     Takes a tenth of a second of one core for each MB of its pickle, which does not contain the
     tensors.
@@ -649,7 +649,7 @@ class _ItemSink(Sink):
                     self.steps[name] = (path, at, length)
 
     def add(self, values: list[object]) -> None:
-        """Take the values of some entries. Raises NotWhole, CannotTell."""
+        """Take the values of some entries. Raises NotWhole, Unprovable."""
         name, files = self.name, self.held
         for state in values:
             if not isinstance(state, dict):
@@ -678,7 +678,7 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, HeldItems]:
     """Return the data files by name; with `keep` the place of each item in them. Raises NotWhole,
     OSError.
 
-    Never executes anything. Raises CannotTell for metadata that torch does not write.
+    Never executes anything. Raises Unprovable for metadata that torch does not write.
     """
     return _read_items(file, keep=keep, fields=_FIELDS).held
 

@@ -134,7 +134,8 @@ class OneGpu:
         return False
 
     def read(self, *, slow: bool) -> Fields:
-        """Read the GPU and return a `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
+        """Read the GPU and return a `snapshot.GpuState`. Raises NvmlFailed when the driver is
+        gone."""
         found: Fields = {}
         try:
             self.open()

@@ -46,8 +46,7 @@ LARGEST = 4 << 20
 """Bytes of one message; a sweep of 16 GPUs is under 100 kB."""
 CHUNK = 1 << 16
 CHUNKS_A_READ = 16
-"""The most messages of one read, so that a child that writes without end does not block the
-agent."""
+"""The most chunks of one read, so that a child that writes without end does not block the agent."""
 
 
 class SweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
