@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from hpctl.detection.outside.node_verdict import NodeVerdict
+from hpctl.detection.outside.node_verdict import NodeVerdict, write_line
 from hpctl.detection.outside.report_request import (
     MAX_REQUEST,
+    AskLine,
     AskVerdict,
     BadRequest,
     decode_request,
@@ -152,6 +153,8 @@ class LocalServer:
     def _answer_request(self, line: bytes) -> bytes:
         try:
             request = decode_request(line)
+            if isinstance(request, AskLine):
+                return write_line(self._verdict())
             if isinstance(request, AskVerdict):
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._reports.take(time.monotonic()):

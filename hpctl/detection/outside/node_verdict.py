@@ -19,10 +19,30 @@ from hpctl.vocabulary.model import Finding, Health, Verdict
 # do not know what a site overrides on the head node: the head node's verdict decides, and this one
 # only keeps a job from a node that is about to be drained.
 
+LINE = "hpctl.line/1"
+"""Begins the one-line form of a verdict, which slurm_plugins/hpctl_verdict.c reads."""
+
+
+SEVERITIES = {
+    Condition.HEALTHY: "PASS",
+    Condition.SUSPECT: "WARNING",
+    Condition.FAULTY: "CRITICAL",
+    Condition.UNKNOWN: "UNKNOWN",
+}
+"""A condition in the levels of NVIDIA Health Validation's verdict, which has INFO besides.
+
+Source: docs.nvidia.com/health-validation, pages overview and faq: `overall_severity` has one of
+these, and PASS, INFO and WARNING leave the node in service.
+"""
+
+
 MAX_SHOWN = 16
 
 
 _EVIDENCE_CHARS = 256
+
+
+_LINE_CHARS = 512
 
 
 class ShownFinding(Struct, frozen=True):
@@ -44,6 +64,7 @@ class NodeVerdict(Struct, frozen=True):
 
     node: NodeName
     condition: Condition
+    overall_severity: str
     as_of: datetime
     since: datetime
     rule: str
@@ -67,12 +88,22 @@ def judge_node(
     return NodeVerdict(
         node=generation.node,
         condition=found.condition,
+        overall_severity=SEVERITIES[found.condition],
         as_of=as_of,
         since=found.since,
         rule=found.fault.rule if found.fault else "",
         why=found.why,
         findings=tuple(_view_finding(finding) for finding in found.findings[:MAX_SHOWN]),
     )
+
+
+def write_line(verdict: NodeVerdict) -> bytes:
+    """Return the verdict as one line: LINE, the severity and a text without control characters."""
+    text = f"{verdict.node} is {verdict.condition}"
+    if verdict.why:
+        text += f": {verdict.why}"
+    plain = "".join(char if char.isprintable() else " " for char in text)
+    return f"{LINE} {verdict.overall_severity} {plain[:_LINE_CHARS]}".encode("ascii", "replace")
 
 
 def _view_finding(f: Finding) -> ShownFinding:

@@ -16,6 +16,7 @@ from hpctl.wire import reports as wire
 #
 #     {"op": "report", "check": "report.nhc", "code": "check_fs", "verdict": "fail", ...}
 #     {"op": "verdict"}
+#     {"op": "line"}                  answered with a line that is no JSON (node_verdict.py)
 #
 # What a script computes at run time (code, device, detail, evidence, job) is shortened and cleaned,
 # and never refused: a report with an invalid character is better than none. What its author wrote
@@ -75,16 +76,23 @@ class AskVerdict(Struct, frozen=True, forbid_unknown_fields=True, tag="verdict",
     """A request for the agent's verdict on this node."""
 
 
-_decoder = msgspec.json.Decoder(ReportRequest | AskVerdict)
+class AskLine(Struct, frozen=True, forbid_unknown_fields=True, tag="line", tag_field="op"):
+    """What does the agent think of this node, in one line for a program that reads no JSON?"""
 
 
-def decode_request(line: bytes) -> ReportRequest | AskVerdict:
+Request = ReportRequest | AskVerdict | AskLine
+
+
+_decoder = msgspec.json.Decoder(Request)
+
+
+def decode_request(line: bytes) -> Request:
     """Return the request in a line. Raises BadRequest."""
     try:
-        request: ReportRequest | AskVerdict = _decoder.decode(line)
+        request: Request = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"not a request: {error}") from error
-    if isinstance(request, AskVerdict):
+    if isinstance(request, AskVerdict | AskLine):
         return request
     if request.verdict in (Verdict.UNKNOWN, Verdict.NOTE):
         raise BadRequest("verdict is ok, warn or fail: who knows nothing reports nothing")

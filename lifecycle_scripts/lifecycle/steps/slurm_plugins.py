@@ -1,4 +1,5 @@
-"""hpctl's plugins for Slurm: `--resilient` (SPANK), the epilog that wakes the daemon, a prolog.
+"""hpctl's plugins for Slurm: `--resilient` (SPANK), the epilog that wakes the daemon, a prolog, and
+a health check.
 
 Scripts lie at one path on every node. Lines go into a controller's slurm.conf only where nobody
 has set them: a site's own Prolog, EpilogSlurmctld or SchedulerParameters stays, and `hpctl doctor`
@@ -11,12 +12,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from lifecycle.failure import No
+from lifecycle.failure import Failure, No
 from lifecycle.node import Node
 from lifecycle.slurm_files import add_line, program, value
 
 SCRIPTS = "/opt/hpctl/slurm"
 PLUGIN = "/opt/hpctl/slurm/hpctl_spank.so"
+VERDICT = "/opt/hpctl/slurm/hpctl_verdict"
+"""What health_check.sh runs; where it is missing, that script runs the command instead."""
+FILES = {
+    "epilog_slurmctld.sh": 0o755,
+    "prolog.sh": 0o755,
+    "health_check.sh": 0o755,
+    "hpctl_verdict.c": 0o644,
+}
+"""Installed in SCRIPTS, with their modes; the source tells which one VERDICT was built from."""
 
 
 def _sources(node: Node) -> Path:
@@ -56,7 +66,7 @@ def _compiles(node: Node) -> bool:
 def done(node: Node) -> bool:
     """Scripts, lines and, where it can be built, the plugin are there."""
     machine, conf = node.machine, node.slurm_etc / "slurm.conf"
-    for name in ("epilog_slurmctld.sh", "prolog.sh"):
+    for name in FILES:
         path = machine.path(SCRIPTS) / name
         if not path.is_file() or path.read_text() != (_sources(node) / name).read_text():
             return False
@@ -66,14 +76,30 @@ def done(node: Node) -> bool:
         return True
     plugstack = node.slurm_etc / "plugstack.conf"
     named = not conf.is_file() or (plugstack.is_file() and PLUGIN in plugstack.read_text())
-    return machine.path(PLUGIN).is_file() and named
+    return machine.path(PLUGIN).is_file() and machine.path(VERDICT).is_file() and named
+
+
+def _build_verdict(node: Node) -> None:
+    """Build VERDICT where there is a compiler; its failure costs the node speed and nothing else."""
+    program, source = node.machine.path(VERDICT), _sources(node) / "hpctl_verdict.c"
+    part = program.with_name(f"{program.name}.new")
+    program.unlink(missing_ok=True)
+    if shutil.which("cc") is None:
+        print("no compiler here: health_check.sh runs `hpctl agent verdict`, which takes 0.3 s")
+        return
+    try:
+        node.machine.run("cc", "-std=gnu11", "-O2", "-o", str(part), str(source), timeout=60)
+        part.replace(program)
+    except Failure as error:
+        print(f"health_check.sh runs `hpctl agent verdict`, which takes 0.3 s: {error}")
 
 
 def run(node: Node) -> None:
     """Install them; a running slurmctld reads its files again."""
     machine, conf = node.machine, node.slurm_etc / "slurm.conf"
-    for name in ("epilog_slurmctld.sh", "prolog.sh"):
-        machine.install(_sources(node) / name, machine.path(SCRIPTS) / name, 0o755)
+    for name, mode in FILES.items():
+        machine.install(_sources(node) / name, machine.path(SCRIPTS) / name, mode)
+    _build_verdict(node)
     if _compiles(node):
         env = {
             "HPCTL_SPANK": str(machine.path(PLUGIN)),
