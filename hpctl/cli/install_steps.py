@@ -270,13 +270,28 @@ def reconfigure_slurm(machine: Machine) -> None:
         machine.run(program("scontrol"), "reconfigure", timeout=60)
 
 
+def describe_health_check(conf: Path) -> str:
+    """Return in a few words whether and how a slurm.conf sets HealthCheckProgram."""
+    from lifecycle.slurm_files import value
+
+    if not conf.is_file():
+        return f"HealthCheckProgram is set on the head node (no {conf} here)"
+    program = value(conf, "HealthCheckProgram")
+    if program is None:
+        return f"HealthCheckProgram is not set ({PLUGINS}/health_check.sh can be)"
+    return f"HealthCheckProgram={program}, every {value(conf, 'HealthCheckInterval') or 0} s"
+
+
 def _make_slurm_step(machine: Machine, role: str) -> Step:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 
     node = describe_node(machine, role)
     here = slurm_plugins.applies(node)
-    what = f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles"
+    what = (
+        f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles;"
+        f" {describe_health_check(node.slurm_etc / 'slurm.conf')}"
+    )
     return Step(
         "Slurm plugins",
         what,

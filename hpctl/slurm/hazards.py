@@ -149,6 +149,29 @@ def _prolog_cancels(slurm: _CheckedSlurm) -> list[_Values]:
     return [{}] if _list_prologs(slurm) and not forced else []
 
 
+def _health_program(slurm: _Slurm) -> str:
+    program = slurm.config.get("HealthCheckProgram", "")
+    return "" if program == "(null)" else program
+
+
+def _health_check_never_runs(slurm: _Slurm) -> list[_Values]:
+    """Only START_ONLY (25.11) and REBOOT_ONLY (26.05) run without an interval."""
+    program, states = _health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
+    runs = slurm.number("HealthCheckInterval", 0) > 0 or states.upper().endswith("_ONLY")
+    return [{"program": program}] if program and not runs else []
+
+
+def _health_check(slurm: _Slurm) -> list[_Values]:
+    program, interval = _health_program(slurm), slurm.number("HealthCheckInterval", 0)
+    if not program or not interval:
+        return []
+    ours = program.endswith("/hpctl/slurm/health_check.sh")
+    hint = "nothing: it prints the agent's verdict and drains nothing"
+    if not ours:
+        hint = "nothing: it is the site's own, and hpctl lists a node that it drains"
+    return [{"program": program, "interval": interval, "hint": hint}]
+
+
 def _requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
     bad = [key for key in keys if STOP_EXIT_CODE in parse.exit_codes(slurm.config.get(key, ""))]
@@ -183,6 +206,8 @@ BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
     "unkillable_floor": _unkillable_floor,
     "prolog_hold": _prolog_hold,
     "prolog_cancels": _prolog_cancels,
+    "health_check": _health_check,
+    "health_check_never_runs": _health_check_never_runs,
     "requeue_exit": _requeue_exit,
     "accounting": _check_accounting,
     "topology_missing": _topology_missing,

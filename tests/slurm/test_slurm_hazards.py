@@ -35,6 +35,18 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
     "prolog-cancels": (
         "note", NEW, {"Prolog": "/a", "PrologFlags": "Alloc"},
         {"Prolog": "/a", "PrologFlags": "Alloc,ForceRequeueOnFail"}),
+    "health-check that is not set": (
+        "note", OLD, {"HealthCheckProgram": "(null)"},
+        {"HealthCheckProgram": "/a", "HealthCheckInterval": "0 sec"}),
+    "health-check that never runs": (
+        "warn", OLD, {"HealthCheckProgram": "/a", "HealthCheckInterval": "0 sec"},
+        {"HealthCheckProgram": "/a", "HealthCheckInterval": "60 sec"}),
+    "health-check at the start": (
+        "warn", LATEST, {"HealthCheckProgram": "/a", "HealthCheckNodeState": "ANY"},
+        {"HealthCheckProgram": "/a", "HealthCheckNodeState": "START_ONLY"}),
+    "health-check of the site": (
+        "note", OLD, {"HealthCheckProgram": "/a", "HealthCheckInterval": "60 sec"},
+        {"HealthCheckProgram": "/a"}),
     "accounting-store-flags": (
         "note", OLD, SLURMDBD, {**SLURMDBD, "AccountingStoreFlags": "job_script,job_comment"}),
 }  # fmt: skip
@@ -80,3 +92,14 @@ TREE = {"TopologyPlugin": "topology/tree"}
 def test_topology_files_that_are_missing_or_empty(version, config, files, rules):
     found = {h.rule for h in find_hazards(version, config, files) if h.rule.startswith("topology-")}
     assert found == rules
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [("/opt/hpctl/slurm/health_check.sh", "drains nothing"), ("/usr/sbin/nhc", "the site's own")],
+)
+def test_doctor_names_the_health_check_and_its_interval(program, hint):
+    config = {"HealthCheckProgram": program, "HealthCheckInterval": "60 sec"}
+    (found,) = (h for h in hazards(OLD, config) if h.rule == "health-check")
+    assert found.what == f"HealthCheckProgram={program}, every 60 s"
+    assert hint in found.hint
