@@ -27,6 +27,7 @@ NAMES = (
     "perimeter",
     "storm",
     "agent",
+    "verdict",
     "cycle",
     "reading",
     "rpc",
