@@ -80,7 +80,7 @@ def done(node: Node) -> bool:
 
 
 def _build_verdict(node: Node) -> None:
-    """Build VERDICT where there is a compiler; its failure costs the node speed and nothing else."""
+    """Build VERDICT where there is a compiler. A failure costs speed and nothing else."""
     program, source = node.machine.path(VERDICT), _sources(node) / "hpctl_verdict.c"
     part = program.with_name(f"{program.name}.new")
     program.unlink(missing_ok=True)
