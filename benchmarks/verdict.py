@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.agent_rivals import NHC, find
 from benchmarks.table import Outcome, Row, median, seconds_of
 from hpctl.detection.outside.local_server import LocalServer
-from hpctl.detection.outside.node_verdict import NodeVerdict, judge
+from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
 from hpctl.detection.outside.reported import Reported
-from hpctl.faults.catalogue import rules
+from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 
@@ -77,7 +77,7 @@ def run() -> Outcome:
 
 def _judge_node() -> NodeVerdict:
     now = datetime.now(UTC)
-    return judge(NODE, (), now, rules(), now)
+    return judge_node(NODE, (), now, build_rules(), now)
 
 
 def _prepare(directory: Path, outcome: Outcome) -> dict[str, list[str]]:

@@ -493,7 +493,10 @@ def names_in(root: Place) -> frozenset[str] | None:
 
 
 def directory_names(root: Place, name: str) -> frozenset[str] | None:
-    """Return the entries of a sub-directory, or None where there is none. Raises NotWhole, OSError."""
+    """Return the entries of a sub-directory; None where there is none.
+
+    Raises NotWhole, OSError.
+    """
     if isinstance(root, Remote):
         return root.below(name)
     _refuse_impossible(name)

@@ -149,19 +149,19 @@ def _prolog_cancels(slurm: _CheckedSlurm) -> list[_Values]:
     return [{}] if _list_prologs(slurm) and not forced else []
 
 
-def _health_program(slurm: _Slurm) -> str:
+def _health_program(slurm: _CheckedSlurm) -> str:
     program = slurm.config.get("HealthCheckProgram", "")
     return "" if program == "(null)" else program
 
 
-def _health_check_never_runs(slurm: _Slurm) -> list[_Values]:
+def _health_check_never_runs(slurm: _CheckedSlurm) -> list[_Values]:
     """Only START_ONLY (25.11) and REBOOT_ONLY (26.05) run without an interval."""
     program, states = _health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
     runs = slurm.number("HealthCheckInterval", 0) > 0 or states.upper().endswith("_ONLY")
     return [{"program": program}] if program and not runs else []
 
 
-def _health_check(slurm: _Slurm) -> list[_Values]:
+def _health_check(slurm: _CheckedSlurm) -> list[_Values]:
     program, interval = _health_program(slurm), slurm.number("HealthCheckInterval", 0)
     if not program or not interval:
         return []

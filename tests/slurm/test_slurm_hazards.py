@@ -100,6 +100,6 @@ def test_topology_files_that_are_missing_or_empty(version, config, files, rules)
 )
 def test_doctor_names_the_health_check_and_its_interval(program, hint):
     config = {"HealthCheckProgram": program, "HealthCheckInterval": "60 sec"}
-    (found,) = (h for h in hazards(OLD, config) if h.rule == "health-check")
+    (found,) = (h for h in find_hazards(OLD, config) if h.rule == "health-check")
     assert found.what == f"HealthCheckProgram={program}, every 60 s"
     assert hint in found.hint
