@@ -110,7 +110,7 @@ class Refuses:
     def view(self) -> None:
         raise Unavailable("slurmctld is asked", "")
 
-    def read_version(self) -> tuple[int, int, int]:
+    def version(self) -> tuple[int, int, int]:
         return (24, 11, 5)
 
 
@@ -239,7 +239,7 @@ def prints(head, monkeypatch):
     """What the doctor says of a scheduler of that version, with that configuration."""
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:
-        shows = SimpleNamespace(read_version=lambda: version, show_config=lambda: config)
+        shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
         monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
         return {c.name: c for c in doctor.check_settings(DoctorFacts(with_(head), worlds.NOW))}
 

@@ -166,7 +166,7 @@ def test_a_log_that_kept_a_change_back_is_not_trusted_for_a_while(head):
 def test_a_change_that_the_log_announced_is_no_reason_for_distrust(head):
     head.slurm.nodes["n2"].close("bad fan, Ann", head.clock.now())
     head.log.news = ControllerNews.NODE
-    assert head.look(20.0).scheduler.nodes["n2"].is_drained
+    assert head.look(20.0).scheduler.nodes["n2"].drained
     assert readings(head, 200) == 0
 
 

@@ -50,10 +50,10 @@ class Reads(Struct):
         self.answer = replace(self.answer, nodes=paper.nodes)
         return answers
 
-    def read_version(self) -> tuple[int, int, int]:
+    def version(self) -> tuple[int, int, int]:
         raise Unavailable("it does not answer", "look at its log")
 
-    show_config = read_version
+    show_config = version
 
     def reservations(self) -> dict[str, Reservation]:
         self.view()

@@ -207,7 +207,7 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
 
 def _load_file(path: Path) -> tuple[Test, ...]:
-    text = yaml_files.read_text(path, TestFileProblems)
+    text = yaml_files.read_yaml_text(path, TestFileProblems)
     return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
 
 

@@ -214,7 +214,7 @@ def test_a_url_that_no_driver_serves():
     with pytest.raises(HpctlError, match="no driver for 'oracle'") as caught:
         Store("oracle://hpctl@db.example/hpctl")
     assert "postgresql://" in caught.value.hint
-    with pytest.raises(HpctlError, match="cannot be read"):
+    with pytest.raises(HpctlError, match="is no URL"):
         Store("journal.db")
 
 

@@ -110,7 +110,7 @@ def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
             lost=lambda *_: {},
         ),
         steps=SimpleNamespace(
-            collect_evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
+            evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
         ),
         handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
         asked=0, classify=classify_crash, _uncreated=lambda *_: None,

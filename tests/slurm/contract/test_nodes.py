@@ -160,7 +160,7 @@ def test_a_name_that_is_no_host_name_reaches_nobody(bed):
     names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
     outcomes = bed.scheduler.drain({name: mine(1) for name in names})
     assert set(codes(dict(outcomes))) == {"no_such_node"}
-    assert not any(node.is_drained for node in bed.scheduler.view().nodes.values())
+    assert not any(node.drained for node in bed.scheduler.view().nodes.values())
 
 
 def test_an_operators_drain_is_touched_by_nothing(bed):
