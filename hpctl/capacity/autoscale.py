@@ -331,7 +331,8 @@ def _scale_up(
         )
         why = f"{waiting} for {pool.used} node(s), {missing} too few"
         return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
-    if here := left.seated[group.name]:
+    here = left.seated[group.name]
+    if here:
         return Hold(
             group.name, "enough", f"{_format_jobs(here)}: what is idle or arriving serves it"
         )

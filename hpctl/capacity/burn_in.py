@@ -55,7 +55,8 @@ def watch_burn_in(c: ChangeCase) -> Next:
     job, taken = c.facts.job, c.last(StepKind.TEST)
     since = taken.resolved if taken and taken.resolved else c.rec.since
     tests = [f for f in c.facts.results if f.check != TEST_SUMMARY]
-    if failed := tuple(f for f in tests if f.verdict is Verdict.FAIL):
+    failed = tuple(f for f in tests if f.verdict is Verdict.FAIL)
+    if failed:
         texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
         return Move(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
     forgotten = job is None and c.now >= add_seconds(since, c.policy.node.step_retry_s)

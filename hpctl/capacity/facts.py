@@ -130,7 +130,8 @@ def explain_stop(view: View, policy: Policy, now: datetime) -> str:
     """Return why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
-    if (pause := find_whole(view.state.pauses, now)) is not None:
+    pause = find_whole(view.state.pauses, now)
+    if pause is not None:
         return pause.text
     if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"

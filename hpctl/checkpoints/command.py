@@ -152,7 +152,8 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
         return ()
     with closing(PeerConnections(spec)) as peers:
         steps, answered = list_held_steps(peers, spec.hosts, 0)
-    if silent := [host for host in spec.hosts if host not in answered]:
+    silent = [host for host in spec.hosts if host not in answered]
+    if silent:
         output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
     return tuple(
         FastRow(

@@ -163,7 +163,8 @@ def _copy_part(
 
 
 def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
-    if (alone := source.find("")) is not None:
+    alone = source.find("")
+    if alone is not None:
         return [("", alone)]
     found = source.files()
     for name, _ in found:

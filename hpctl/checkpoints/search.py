@@ -222,7 +222,8 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
         # The path goes through a shell variable and one line of text on its way to the job.
         return PassedOver(path, "its name has unprintable characters", claimed=False)
     try:
-        if (owner := foreign_owner(path)) is not None:
+        owner = foreign_owner(path)
+        if owner is not None:
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
             return PassedOver(path, why)
         try:

@@ -85,7 +85,8 @@ def follow_journal(
             targets and name_subjects(event, journal.state).isdisjoint(targets)
         ):
             continue
-        if line := event_line(event, journal.state):
+        line = event_line(event, journal.state)
+        if line:
             rid, kind = getattr(event, "recovery", ""), type(event).__name__
             yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
 

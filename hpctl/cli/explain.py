@@ -84,7 +84,8 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
         named = gather_world(loaded, output.now(), slurm=True, cloud=True)
-        if (node := find_node(named, target)) != target:
+        node = find_node(named, target)
+        if node != target:
             world, target = named, node
             view = explain_view(world, rules, target, parts)
     if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):

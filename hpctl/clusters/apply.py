@@ -143,7 +143,8 @@ def create_cluster(aws: Aws, request: Mapping[str, Any], patience: Patience) -> 
     Raises HpctlError where a cluster of this name is there and differs, or has failed.
     """
     name = str(request["ClusterName"])
-    if (found := describe_cluster(aws, name)) is not None:
+    found = describe_cluster(aws, name)
+    if found is not None:
         return adopt_cluster(request, found)
     sagemaker = aws.service("sagemaker")
     try:
@@ -174,7 +175,8 @@ def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Creat
             f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix it, "
             f"`hpctl cluster delete {name}`, and create it again",
         )
-    if differences := diff_cluster(request, found).changes:
+    differences = diff_cluster(request, found).changes
+    if differences:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
             f"cluster {name} is there already, and is not as this spec says: {places}",
@@ -283,7 +285,8 @@ def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
     """
     sagemaker = aws.service("sagemaker")
     found = require_cluster(aws, wanted.cluster)
-    if moved := _name_moved_targets(wanted, found):
+    moved = _name_moved_targets(wanted, found)
+    if moved:
         raise HpctlError(
             f"cluster {wanted.cluster} has changed since it was looked at: {moved}; nothing was "
             "done",
@@ -468,7 +471,8 @@ def _add_nodes(
         raise type(result)(
             f"{result}; {added} of {more} were added", result.hint, code=result.code
         ) from error
-    if failed := answer.get("Failed"):
+    failed = answer.get("Failed")
+    if failed:
         first, lost = failed[0], sum(int(f["FailedCount"]) for f in failed)
         took = added + wanted["IncrementTargetCountBy"] - lost
         raise HpctlError(

@@ -219,7 +219,8 @@ def download_wheels(house: Path, target: WheelTarget, extras: Sequence[str] = ()
     _run_pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):
-        if not (missing := [lack.requirement for lack in find_lacking_wheels(house, target)]):
+        missing = [lack.requirement for lack in find_lacking_wheels(house, target)]
+        if not missing:
             return
         _run_pip([*args, *missing])
 

@@ -313,7 +313,8 @@ def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(path, [f"it is not JSON: {error}"]) from error
-    if wrong := model.problems(request):
+    wrong = model.problems(request)
+    if wrong:
         places = [(".".join(map(str, place)) or "the request", what) for place, what in wrong]
         raise SpecError(path, [f"{place}: {what}" for place, what in places])
     _for_slurm(request)
@@ -459,7 +460,8 @@ def _find_missing_values(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     for key, value in theirs.items():
         text = ours.get(key)
         if isinstance(value, Mapping) and isinstance(text, Mapping):
-            if deeper := _find_missing_values(value, text):
+            deeper = _find_missing_values(value, text)
+            if deeper:
                 found[key] = deeper
         elif isinstance(text, datetime):
             # The spec has read it: of a request it may have been text.

@@ -198,7 +198,8 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
     Raises HpctlError for what is no name, and for names that contradict each other.
     """
     partition, cluster_id = _find_partition(region), "*"
-    if found := _CLUSTER_ARN.fullmatch(cluster):
+    found = _CLUSTER_ARN.fullmatch(cluster)
+    if found:
         for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
             if text not in ("", of_arn):
                 raise HpctlError(

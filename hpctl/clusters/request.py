@@ -241,10 +241,12 @@ def read_back(
         }
     if content.get("fsx_openzfs_dns_name"):
         section["fsx_openzfs"] = {"dns_name": content["fsx_openzfs_dns_name"]}
-    if heads := content.get("slurm_configurations"):
+    heads = content.get("slurm_configurations")
+    if heads:
         section["head_nodes"] = {ours: heads[key] for key, ours in _HEADS.items() if key in heads}
     raw = {key: value for key, value in content.items() if key not in _KEYS}
-    if more := {k: v for k, v in (heads or {}).items() if k not in _HEADS}:
+    more = {k: v for k, v in (heads or {}).items() if k not in _HEADS}
+    if more:
         raw["slurm_configurations"] = more
     if raw:
         section["raw"] = raw

@@ -92,7 +92,8 @@ class FindingStore:
         if finding.verdict is Verdict.NOTE and name not in self._notes:
             finding = self._fit_note(finding)
             name = make_finding_key(finding)
-        if (old := self._seen.get(name)) is not None:
+        old = self._seen.get(name)
+        if old is not None:
             self._seen[name] = merge_findings(old, finding)
             return False
         if name not in self._earlier and self._is_full(MAX_KEPT):
@@ -144,7 +145,8 @@ class FindingStore:
         self._notes.discard(name)
         place = _strip_job(name)
         for known in (self._seen, self._earlier):
-            if (finding := known.pop(name, None)) is not None:
+            finding = known.pop(name, None)
+            if finding is not None:
                 nameless = replace(finding, job="")
                 known[place] = (
                     merge_findings(known[place], nameless) if place in known else nameless

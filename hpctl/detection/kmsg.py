@@ -60,7 +60,8 @@ def parse_record(raw: bytes, booted: float | None = None) -> Record | None:
 def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
     """Parse a record where the clock was read once for many: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
-    if (header := _HEADER.match(line)) is None:
+    header = _HEADER.match(line)
+    if header is None:
         return None
     priority, seq, usec = header.groups()
     at = datetime.fromtimestamp(min(now, booted + int(usec) / 1e6), UTC)
@@ -143,7 +144,8 @@ class KernelDevice:
                 raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
             if not raw:
                 break
-            if (record := _parse_at(raw, booted, now)) is not None:
+            record = _parse_at(raw, booted, now)
+            if record is not None:
                 records.append(record)
         return records
 

@@ -102,7 +102,8 @@ class LogText:
                     block = ["{"]
                 continue
             block = []
-            if (entry := self._parse_entry(text, line)) is not None:
+            entry = self._parse_entry(text, line)
+            if entry is not None:
                 yield entry
 
     def _read_line(self) -> bytes:
@@ -115,7 +116,8 @@ class LogText:
         return line
 
     def _parse_entry(self, text: str, line: bytes) -> LogEntry | None:
-        if (record := kmsg.parse_record(line, EARLIEST.timestamp())) is not None:
+        record = kmsg.parse_record(line, EARLIEST.timestamp())
+        if record is not None:
             return LogEntry(self.lines, record, text)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
         if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
@@ -147,7 +149,8 @@ class LogText:
         fields: dict[str, Any] = {}
         number, line = self.lines, first
         while line and line != b"\n":
-            if (name := _FIELD.match(line)) is not None:
+            name = _FIELD.match(line)
+            if name is not None:
                 key = name[1].decode()
                 number = self.lines if key == "MESSAGE" else number
                 fields[key] = (
@@ -185,15 +188,18 @@ class LogText:
 def _split_line(text: str) -> tuple[int, datetime | None, str]:
     """Split a line of text into facility, time and message."""
     facility = 0
-    if (pri := _PRI.match(text)) is not None:
+    pri = _PRI.match(text)
+    if pri is not None:
         facility, text = int(pri[1]) >> 3, text[pri.end() :]
-        if (head := _RFC5424.match(text)) is not None:
+        head = _RFC5424.match(text)
+        if head is not None:
             ours = head[2] == KERNEL and facility == 0
             return 0 if ours else USER, _parse_iso(head[1]), _strip_prefix(text[head.end() :])
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
     at, syslog, text = _split_stamp(text)
-    if (says := _SAYS.match(text)) is not None:
+    says = _SAYS.match(text)
+    if says is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
@@ -203,7 +209,8 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
 def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
     """Return when a line was logged, whether syslog wrote that, and the rest of the line."""
     at, syslog = None, False
-    if (stamp := _UPTIME.match(text)) is not None:
+    stamp = _UPTIME.match(text)
+    if stamp is not None:
         at = _time_since_boot(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
         at = _parse_named_date(stamp[1])
@@ -221,7 +228,8 @@ def _strip_prefix(text: str) -> str:
     """Return the message without the kernel's own time and caller, which syslog leaves before
     it."""
     for prefix in (_UPTIME, _CALLER):
-        if (match := prefix.match(text)) is not None:
+        match = prefix.match(text)
+        if match is not None:
             text = text[match.end() :]
     repeated = _REPEATED.match(text)
     return repeated[1] if repeated else text

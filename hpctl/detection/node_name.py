@@ -43,7 +43,8 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
 
     The name is kept in `spool` for a start without slurmctld. Raises NoName, Unavailable.
     """
-    if name := os.environ.get("SLURMD_NODENAME"):
+    name = os.environ.get("SLURMD_NODENAME")
+    if name:
         return NodeName(name)
     limit, logged = time.monotonic() + wait_s, ""
     while True:
@@ -89,7 +90,8 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     slurm = SlurmRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
     for name in likely:
         # This fails for a name that is unknown to Slurm.
-        if here := _find_at_address(origin, slurm.run("scontrol", "-o", "show", "node", name).text):
+        here = _find_at_address(origin, slurm.run("scontrol", "-o", "show", "node", name).text)
+        if here:
             return here[0]
     ran = slurm.run("scontrol", "-o", "show", "node")
     if not ran.ok:

@@ -165,7 +165,8 @@ class CheckRunner(threading.Thread):
                 break
             slot = self._slots[number]
             self._budget.look(clock())
-            if shed := self._budget.shed(slot.check.spec.shed):
+            shed = self._budget.shed(slot.check.spec.shed)
+            if shed:
                 slot.gauges = {}
             here = shed or self._run_check(slot)
             pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
@@ -210,7 +211,8 @@ class CheckRunner(threading.Thread):
     def _about_itself(self) -> list[Observation]:
         left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
         observations = self._budget.observations(left_out)
-        if name := self._find_hanging_check():
+        name = self._find_hanging_check()
+        if name:
             observations.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
         return observations
 

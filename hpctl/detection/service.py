@@ -243,13 +243,15 @@ class NodeAgent:
     def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
             self._log, self._lost = open_log(self._settings.kmsg), 0
-            if (fd := self._log.fileno()) is not None:
+            fd = self._log.fileno()
+            if fd is not None:
                 selector.register(fd, selectors.EVENT_READ)
         return self._log
 
     def _close_kernel_log(self, selector: selectors.BaseSelector) -> None:
         if self._log is not None:
-            if (fd := self._log.fileno()) is not None:
+            fd = self._log.fileno()
+            if fd is not None:
                 selector.unregister(fd)
             self._log.close()
             self._log = None
@@ -328,7 +330,8 @@ def stop_all(parts: Iterable[Stoppable]) -> None:
         thread.start()
     for thread in stopping:
         thread.join(max(0.0, until - time.monotonic()))
-    if left := sum(thread.is_alive() for thread in stopping):
+    left = sum(thread.is_alive() for thread in stopping)
+    if left:
         log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
 
 

@@ -195,7 +195,8 @@ class _TriageReader:
             self._boots[-1] = (first, log.lines, all_of_boot)
             for finding in self._judge_entry(entry):
                 all_of_boot.add(finding)
-                if (view := _view_finding(finding, entry)) is not None:
+                view = _view_finding(finding, entry)
+                if view is not None:
                     yield view
         self.lines = log.lines
 
@@ -206,7 +207,8 @@ class _TriageReader:
 
         boots = []
         for first, last, seen in self._boots:
-            if findings := seen.all():
+            findings = seen.all()
+            if findings:
                 ladders = (fault.ladder for fault in fault_classes(findings, _load_rules()))
                 restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
                 boots.append(
@@ -220,7 +222,8 @@ class _TriageReader:
 
     def _judge_entry(self, entry: LogEntry) -> list[Finding]:
         if entry.record.facility == KERNEL_FACILITY:
-            if found := self._kernel.findings([entry.record]) or _find_complaint(entry.record):
+            found = self._kernel.findings([entry.record]) or _find_complaint(entry.record)
+            if found:
                 return found
         else:
             self.others += 1
@@ -250,7 +253,8 @@ def _find_complaint(record: Record) -> list[Finding]:
 def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
     """Return the view of one finding; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
-    if (judged := _judge_kind(kind, finding.count, finding.clears)) is None:
+    judged = _judge_kind(kind, finding.count, finding.clears)
+    if judged is None:
         return None
     fault, condition = judged
     return LineView(

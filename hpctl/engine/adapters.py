@@ -81,7 +81,8 @@ def _cluster_name(conf: Path | None) -> str:
         return ""
     with contextlib.suppress(OSError):
         text = path.read_text(errors="replace")
-        if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):
+        named = re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text)
+        if named:
             return str(named[-1]).lower()[:64]
     return ""
 

@@ -175,7 +175,8 @@ class NotifySection(Struct, frozen=True):
                 fix = "name a file of mode 0640 that has the URL, or env:NAME"
                 raise ValueError(f"sinks.{name}: {fix}")
         named = {*(to for r in self.routes for to in r.to), *({self.users} - {"", MAILPROG})}
-        if unknown := named - self.sinks.keys():
+        unknown = named - self.sinks.keys()
+        if unknown:
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
     def quiet_at(self, now: datetime) -> bool:

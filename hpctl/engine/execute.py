@@ -137,7 +137,8 @@ class Executor:
             begun = True
             if _is_any_in_doubt(self._step(batch, self._on_slurm)):
                 break
-        if resets := [d for d in due if d.do.kind is StepKind.RESET]:
+        resets = [d for d in due if d.do.kind is StepKind.RESET]
+        if resets:
             begun = True
             self._step(resets, self._on_agents)
         for kind in _CLOUD:
@@ -368,7 +369,8 @@ def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
             yield from ([d] for d in mine)
             continue
         for spare in (False, True):
-            if batch := [d for d in mine if d.do.spare_mark is spare]:
+            batch = [d for d in mine if d.do.spare_mark is spare]
+            if batch:
                 yield batch
 
 

@@ -215,7 +215,8 @@ def explain_view(
     has ended.
     """
     rid = identity.RecoveryId(target)
-    if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
+    by_id = w.state.nodes.get(rid) or w.state.jobs.get(rid)
+    if by_id is not None:
         return _explain_recovery(w, rules, by_id, parts)
     named = find_named_jobs(w, target)
     if _asks_for_array(w, target, named):
@@ -223,7 +224,8 @@ def explain_view(
     view = _explain_target(w, rules, str(named[0]) if named else target, parts)
     if view is None:
         return None
-    if lost := preemption_of(w, target, order):
+    lost = preemption_of(w, target, order)
+    if lost:
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
         said = format_sentence(f"Job {whose} was {preemption_text(lost)}")
         view = replace(view, headline=f"{view.headline} {said}")
@@ -378,7 +380,8 @@ def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> Rule
 def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = find_awaited(rec, w.policy), cloud_says(w, rec)
-    if waits := describe_job_wait(rec, w.slurm, w.policy, w.now):
+    waits = describe_job_wait(rec, w.slurm, w.policy, w.now)
+    if waits:
         found = replace(found, what=waits)
     judged = w.assessments.get(rec.node)
     if (
@@ -626,19 +629,22 @@ def _explain_node(
     if slurm is not None:
         flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
         facts.append(f"Slurm calls it {slurm.state}{flags}")
-        if mark := mark_of(slurm):
+        mark = mark_of(slurm)
+        if mark:
             facts.append(f"HyperPod's health agent marked it {mark}")
         elif row := find_closed(slurm):
             facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
         elif slurm.closed and reason.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
             facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
-        if power := power_text(slurm):
+        power = power_text(slurm)
+        if power:
             facts.append(f"{power}, and hpctl leaves it alone until it is up")
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
     facts += _find_hands_off(w, name)
-    if job := _kept_by(w, name):
+    job = _kept_by(w, name)
+    if job:
         facts.append(_explain_completing(w, job.id))
     health = w.health.get(name)
     left_out = [f.detail for f in health.findings if is_shed_finding(f)] if health else []
@@ -820,7 +826,8 @@ def job_view(
     facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
     facts.append(_explain_completing(w, job.id))
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
-    if lost := preemption_of(w, target, order):
+    lost = preemption_of(w, target, order)
+    if lost:
         facts.append(f"it was {preemption_text(lost)}")
     elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
         facts.append(notes[-1].why)

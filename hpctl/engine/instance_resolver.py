@@ -71,7 +71,8 @@ class InstanceResolver:
             except (OSError, ValueError):
                 continue
             known[host] = str(address)
-        if changed := known != self._known:
+        changed = known != self._known
+        if changed:
             self._known = known
         return changed
 

@@ -310,7 +310,8 @@ class Observer:
         self._placed = False
         try:
             seen, health = self._read_slurm(state, health)
-            if absent := find_absent_jobs(seen, self._slurm, state):
+            absent = find_absent_jobs(seen, self._slurm, state)
+            if absent:
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
                 seen = carry_over(self._slurm, found)
             if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):

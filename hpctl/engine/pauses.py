@@ -16,13 +16,16 @@ Scope = tuple[Collection[NodeName], Collection[str]]
 def scope_of(recovery: RecoveryId, view: View) -> Scope:
     """Return the nodes and partitions that a recovery or a change of capacity is about."""
     state = view.state
-    if (node := state.nodes.get(recovery)) is not None:
+    node = state.nodes.get(recovery)
+    if node is not None:
         return (node.node,), partitions_of((node.node,), view)
-    if (job := state.jobs.get(recovery)) is not None:
+    job = state.jobs.get(recovery)
+    if job is not None:
         seen = view.scheduler.jobs.get(job.attempt.job)
         nodes = {*job.bad_nodes, *job.ran_on, *(seen.nodes if seen is not None else ())}
         return nodes, {*job.partition.split(","), *partitions_of(nodes, view)}
-    if (change := state.changes.get(recovery)) is not None:
+    change = state.changes.get(recovery)
+    if change is not None:
         about = change.opened
         nodes = {*about.nodes, *about.released}
         nodes.update([about.node] if about.node is not None else [])

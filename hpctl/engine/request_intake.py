@@ -118,7 +118,8 @@ class RequestHandler:
         with self._lock:
             rows = self._store.requests()
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
-            if unknown := [r for r in rows if not r.proof and r.id not in self._proofs]:
+            unknown = [r for r in rows if not r.proof and r.id not in self._proofs]
+            if unknown:
                 self._take_over(unknown)
             known = {r.id: r.proof for r in rows if r.proof} | self._proofs
             waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]

@@ -238,7 +238,8 @@ def _place_order(
     if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
     fault = order.fault
-    if why := order.refuse(node, view) or _refuse_in_assist(name, fault, view, policy):
+    why = order.refuse(node, view) or _refuse_in_assist(name, fault, view, policy)
+    if why:
         return False, why, []
     by = request.by or "operator"
     generation = generation_for(request.verb, name, view)

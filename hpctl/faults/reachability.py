@@ -66,7 +66,8 @@ def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
     """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
     if left_alone(node, instance):
         return ""
-    if closed := find_closed(node):
+    closed = find_closed(node)
+    if closed:
         return f"slurm.{closed.code}"
     if node.drained:
         return ""

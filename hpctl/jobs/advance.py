@@ -359,7 +359,8 @@ def _release_job(c: _Case) -> Next:
         return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
     if c.facts.job is not None and c.facts.job.completing:
         return c.wait("its last run is completing", RequeueInterval.SOON)
-    if put_off := _put_off_since(c):
+    put_off = _put_off_since(c)
+    if put_off:
         return Move(JobSignal.STARTED, put_off)
     answer = _order_step(c, StepKind.START_NOW)
     if not isinstance(answer, Do):

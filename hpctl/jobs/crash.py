@@ -108,7 +108,8 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
             begun[stream], frames[stream], indented[stream] = number, [], False
         elif stream not in begun:
             # A program that Python cannot parse has no traceback, only its file.
-            if found := _UNPARSED.match(text):
+            found = _UNPARSED.match(text)
+            if found:
                 unparsed[stream] = (number, found[1], found[2])
             elif stream in unparsed and (found := _SYNTAX.match(text)):
                 first, path, at = unparsed.pop(stream)
@@ -275,7 +276,8 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
     hit = _find_best_hit(lines)
     first = _Root(node or "", rank, code) if root.rank is None else root
-    if contract := _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)]):
+    contract = _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)])
+    if contract:
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
     if code == 0 and not (hit and hit.tier is PatternTier.ORDER):
@@ -359,7 +361,8 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
         return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
     oldest: dict[int, int] = {}
     for line in lines:
-        if found := _TIMED_OUT.search(line):
+        found = _TIMED_OUT.search(line)
+        if found:
             rank, number = int(found[1]), int(found[2])
             oldest[rank] = min(number, oldest.get(rank, number))
     if len(oldest) < 2:
@@ -381,7 +384,8 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
     groups: dict[str, dict[int, tuple[int, int]]] = {}
     names: dict[str, str] = {}
     for line in lines:
-        if found := _GROUP_STATUS.match(line):
+        found = _GROUP_STATUS.match(line)
+        if found:
             rank, group = int(found[1]), found[2]
             names[group] = found[3] or f"process group {group}"
             groups.setdefault(group, {})[rank] = (int(found[4]), int(found[5]))
@@ -427,7 +431,8 @@ def _find_details(hit: _Hit, lines: Sequence[str]) -> str:
     block = lines[max(hit.begin, 0) : hit.line + 1]
     if hit.kind in (TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY):
         for line in block:
-            if found := _ASKED_FOR.search(line):
+            found = _ASKED_FOR.search(line)
+            if found:
                 free = f", {found[2]} free" if found[2] else ""
                 return f": it asked for {found[1]}{free}"
     elif hit.signature == MISUSED:
@@ -438,7 +443,8 @@ def _find_details(hit: _Hit, lines: Sequence[str]) -> str:
         return f" (it asks for {asked})" if asked else ""
     elif "device-side assert" in hit.signature or "CUBLAS_STATUS" in hit.signature:
         for line in lines:
-            if found := _ASSERTED.search(line):
+            found = _ASSERTED.search(line)
+            if found:
                 return f": the assertion `{found[2]}` of a kernel failed ({found[1]})"
     return ""
 
@@ -693,14 +699,16 @@ def _shell_code(status: int) -> int:
 
 def _srun_codes(lines: Sequence[str]) -> Iterator[int]:
     for line in lines:
-        if found := _SRUN_CODE.search(line):
+        found = _SRUN_CODE.search(line)
+        if found:
             yield int(found[2])
 
 
 def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     """Return what the first line that matches captures."""
     for line in lines:
-        if found := pattern.search(line):
+        found = pattern.search(line)
+        if found:
             return next(filter(None, found.groups()), "")
     return ""
 

@@ -259,7 +259,8 @@ def _decide_hang(
     registered, hangs = read_comment(job.comment), policy.hangs
     way = restart_of(registered or Registration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
-    if other := own or hang.other:
+    other = own or hang.other
+    if other:
         return make_hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
     mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _was_tried(r)]
@@ -276,7 +277,8 @@ def _decide_hang(
         return replace(decided, hang="cancel" if decided.action is Action.END else action)
     answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
-        if why := gate.gate(GatedRun(job, answer), view, policy, now):
+        why = gate.gate(GatedRun(job, answer), view, policy, now)
+        if why:
             return make_hold(gate.name, why)
     return replace(_open_recovery(_FailedRun(job, case), answer, view, now), hang=action)
 

@@ -74,7 +74,8 @@ def advance(
     ends = held_until(rec, policy) if held else deadline_of(rec, policy)
     deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, make_repeat(policy))
-    if changed := maintenance.find_change(c):
+    changed = maintenance.find_change(c)
+    if changed:
         return changed
     by_others = (
         find_deletion(c)
@@ -293,7 +294,8 @@ def _reset_gpus(c: NodeCase) -> Next:
 
 def _apply_remedy(c: NodeCase) -> Next:
     """Reboot, replace or delete, by instance id: the id is the idempotency token the API lacks."""
-    if answer := _find_effect(c) or settle_order(c):
+    answer = _find_effect(c) or settle_order(c)
+    if answer:
         return answer
     kind, sick, instance = ORDERS[c.rec.remedy], c.rec.generation.instance, c.facts.instance
     takes = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)

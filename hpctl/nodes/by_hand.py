@@ -50,7 +50,8 @@ def settle_order(c: NodeCase) -> Next | None:
             why = "the reply was lost; the service reports that it is under way"
             return Move(NodeSignal.REMEDY_ACCEPTED, why)
         return Move(NodeSignal.NEEDS_HUMAN, f"cannot {what}: {answer_text(step.outcome)}")
-    if sign := _sign_of_order(c):
+    sign = _sign_of_order(c)
+    if sign:
         return Move(NodeSignal.REMEDY_ACCEPTED, f"the reply was lost; {sign}")
     # An accepted reboot leaves no trace in the API, and a second one would hit fresh work.
     most = 1 if step.kind is StepKind.REBOOT else 2

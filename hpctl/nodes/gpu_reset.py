@@ -113,7 +113,8 @@ class Reset:
         return done
 
     def _refuse_reset(self, chosen: Sequence[ResettableGpu]) -> None:
-        if mig := [gpu.pci for gpu in chosen if gpu.mig]:
+        mig = [gpu.pci for gpu in chosen if gpu.mig]
+        if mig:
             raise ResetRefused(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
         switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
         for gpu in chosen if switched else ():

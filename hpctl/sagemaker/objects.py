@@ -155,7 +155,8 @@ class S3Bucket:
         of the customer's (a HEAD, which only a difference costs).
         """
         etag = listed.etag.strip('"')
-        if match := _PARTS.fullmatch(listed.etag):
+        match = _PARTS.fullmatch(listed.etag)
+        if match:
             if int(match[1]) != len(digests):
                 return None
             made = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()

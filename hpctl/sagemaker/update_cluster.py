@@ -31,12 +31,14 @@ def group_of(description: Mapping[str, Any]) -> dict[str, Any]:
         group["InstanceRequirements"] = {"InstanceTypes": list(types)}
         group.pop("InstanceType", None)
     for ours in ("ImageId", "ImageReleaseVersion"):
-        if image := description.get(f"Desired{ours}") or description.get(f"Current{ours}"):
+        image = description.get(f"Desired{ours}") or description.get(f"Current{ours}")
+        if image:
             group[ours] = image
     patch = dict(description.get("AutoPatchConfig") or {})
     if patch:
         patch.pop("CurrentPatchSchedule", None)
-        if desired := patch.pop("DesiredPatchSchedule", None):
+        desired = patch.pop("DesiredPatchSchedule", None)
+        if desired:
             patch["PatchSchedule"] = desired
         group["AutoPatchConfig"] = patch
     return group

@@ -40,7 +40,8 @@ class Control:
     def __init__(self, path: Path, handler: Handler) -> None:
         class ControlConnection(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                if line := self.rfile.readline():
+                line = self.rfile.readline()
+                if line:
                     self.wfile.write(json.dumps(_answer_line(handler, line)).encode() + b"\n")
 
         self._server = socketserver.ThreadingUnixStreamServer(str(path), ControlConnection)
@@ -141,7 +142,8 @@ class Sandbox:
                 send_request(known.layout.control, {"op": "down"}, timeout=10)
             self._end_keeper()
             self._await_keeper(known)
-            if left := kill_stragglers(known.id, known.cluster):
+            left = kill_stragglers(known.id, known.cluster)
+            if left:
                 raise HpctlError(f"processes that will not die: {left}", f"State: {self.state_dir}")
         shutil.rmtree(self.state_dir, ignore_errors=True)
         if self.state_dir.parent == specs.private_directory():

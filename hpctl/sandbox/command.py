@@ -314,7 +314,8 @@ def logs(name: str, part: str, lines: int) -> None:
         names = ", ".join(sorted({path.name for path in one.log_files()}))
         raise click.UsageError(f"no log is called {part!r}; there are: {names}")
     for path in found:
-        if tail := path.read_text(errors="replace").splitlines()[-lines:]:
+        tail = path.read_text(errors="replace").splitlines()[-lines:]
+        if tail:
             output.echo(f"==> {path}")
             output.echo("\n".join(tail))
 

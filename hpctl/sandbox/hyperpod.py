@@ -92,7 +92,8 @@ class HyperPod:
             return
         self.emulator.create(cluster_request(self._spec))
         self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
-        if failed := [n for n in self._spec.names if self._machines.machine_of(n) is None]:
+        failed = [n for n in self._spec.names if self._machines.machine_of(n) is None]
+        if failed:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
     def _allocate_address(self, name: str, role: Role) -> tuple[str, NodeName]:

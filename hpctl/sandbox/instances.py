@@ -124,7 +124,8 @@ class Imds:
     def give_notice(self, address: str, at: datetime) -> None:
         """Say that the instance will be terminated at a time, aware."""
         with self._lock:
-            if server := self._servers.get(address):
+            server = self._servers.get(address)
+            if server:
                 when = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 server.notice = json.dumps({"action": "terminate", "time": when})
 

@@ -36,7 +36,8 @@ def _complete_description(to_dict: Any) -> Any:
     def to_complete_dict(self: Any) -> dict[str, Any]:
         description: dict[str, Any] = to_dict(self)
         description |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
-        if (lustre := description.get("LustreConfiguration")) is not None:
+        lustre = description.get("LustreConfiguration")
+        if lustre is not None:
             description["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
         return description
 
@@ -203,7 +204,8 @@ class OtherAws:
 
     def _read_object(self, bucket: str, key: str, etag: str) -> bytes:
         """An object's bytes, asked for once: every instance that boots fetches the same ones."""
-        if (known := self._objects.get((bucket, key, etag))) is None:
+        known = self._objects.get((bucket, key, etag))
+        if known is None:
             known = self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
             self._objects[bucket, key, etag] = known
         return known

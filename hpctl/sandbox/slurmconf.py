@@ -61,7 +61,8 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     )
     if programs.prefix and (Path(programs.prefix) / "lib" / "slurm").is_dir():
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
-    if epilog := spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec))):
+    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec)))
+    if epilog:
         text += f"EpilogSlurmctld={epilog}\n"
     text += "".join(_format_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):

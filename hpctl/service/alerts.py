@@ -139,7 +139,8 @@ class AlertNodes:
             for name in (value, host, host.partition(".")[0]):
                 if name in self._names:
                     return NodeName(name)
-            if (found := self._by_address.get(host)) is not None:
+            found = self._by_address.get(host)
+            if found is not None:
                 return found
         return None
 

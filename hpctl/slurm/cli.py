@@ -366,7 +366,8 @@ class CliScheduler(SlurmCommandReader):
             known = self._read(*_OURS, *mine, program="squeue").text
         except Unavailable as error:
             return _reject_unavailable(error)
-        if job := max(map(parse_count, known.split()), default=0):
+        job = max(map(parse_count, known.split()), default=0)
+        if job:
             return Outcome.accepted(str(job))
         args = [*_ALONE, f"--job-name={test.name}"]
         if test.partition:

@@ -12,7 +12,8 @@ def find_address(name: str) -> str:
     Where Slurm has none either: the name. Names by instance group (`gpu-compute-1`, with
     `UseInstanceNames`) resolve nowhere, or to an instance that was replaced since.
     """
-    if address := name if is_address(name) else parse_host_address(name):
+    address = name if is_address(name) else parse_host_address(name)
+    if address:
         return address
     # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.
     from hpctl.slurm.parse import node_lines, parse_nodes

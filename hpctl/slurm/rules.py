@@ -101,7 +101,8 @@ def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
         return Outcome.accepted("it is pending already")
     if job.restarts != attempt.restarts:
         return _reject_other_job(f"restart {job.restarts} runs already")
-    if (several := _reject_several(record)) is not None:
+    several = _reject_several(record)
+    if several is not None:
         return several
     if not job.batch:
         return Outcome.rejected("not_batch", "salloc and srun jobs cannot be requeued")
@@ -141,7 +142,8 @@ def start_now(
     job = record.job
     if job.completing:
         return COMPLETING
-    if (several := _reject_several(record)) is not None:
+    several = _reject_several(record)
+    if several is not None:
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
@@ -208,7 +210,8 @@ def plan_lifts(
     if record is None:
         return NO_SUCH_JOB
     job = record.job
-    if (several := _reject_several(record)) is not None:
+    several = _reject_several(record)
+    if several is not None:
         return several
     if job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {job.state}")
@@ -254,7 +257,8 @@ def check_hold(record: JobRecord | None) -> Outcome | None:
     """Why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    if (several := _reject_several(record)) is not None:
+    several = _reject_several(record)
+    if several is not None:
         return several
     if record.job.state != "PENDING":
         return Outcome.rejected("not_pending", f"the job is {record.job.state}")
@@ -271,7 +275,8 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     other = other_attempt(record, attempt)
     if other is not None:
         return other
-    if (several := _reject_several(record)) is not None:
+    several = _reject_several(record)
+    if several is not None:
         return several
     if job.completing:
         return COMPLETING

@@ -39,7 +39,8 @@ def iso_time(text: str) -> datetime:
     3.10 reads what `isoformat()` writes and nothing else. Week dates and seconds in the offset are
     read by neither. Decimals beyond microseconds are cut. Raises ValueError.
     """
-    if not (found := _ISO.fullmatch(text)):
+    found = _ISO.fullmatch(text)
+    if not found:
         raise ValueError(f"Invalid isoformat string: {text!r}")
     year, month, day, hour, minute, second, decimals, zulu, hours, minutes = found.groups()
     offset = "+00:00" if zulu else f"{hours}:{minutes or '00'}" if hours else ""

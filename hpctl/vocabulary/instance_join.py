@@ -57,7 +57,8 @@ class _NodeIndex:
             plain = is_address(host)
             for label in () if plain else _list_dns_labels(host):
                 self._by_host.setdefault(label, []).append(name)
-            if address := host if plain else parse_host_address(host) or resolved.get(host, ""):
+            address = host if plain else parse_host_address(host) or resolved.get(host, "")
+            if address:
                 self.known[name] = address
                 self._by_address.setdefault(address, []).append(name)
 
@@ -66,12 +67,14 @@ class _NodeIndex:
         labels = _list_dns_labels(instance.dns) | (
             {instance.node.lower()} if instance.node else set()
         )
-        if here := self._by_address.get(instance.address) if instance.address else None:
+        here = self._by_address.get(instance.address) if instance.address else None
+        if here:
             named = [name for name in here if name.lower() in labels]
             return 0, named if len(named) == 1 else here
         for rank, index in ((1, self._by_host), (2, self._by_name)):
             found = dict.fromkeys(n for label in sorted(labels) for n in index.get(label, ()))
-            if fit := [n for n in found if not (instance.address and n in self.known)]:
+            fit = [n for n in found if not (instance.address and n in self.known)]
+            if fit:
                 return rank, fit
         return 2, ()
 
@@ -100,7 +103,8 @@ def join_instances(
     for name, those in claims.items():
         best = min(rank for rank, _ in those)
         rivals = [instance for rank, instance in those if rank == best]
-        if (one := _pick_living_instance(rivals)) is not None:
+        one = _pick_living_instance(rivals)
+        if one is not None:
             joined[name] = one if one.node == name else replace(one, node=name)
         else:
             ids = ", ".join(sorted(i.id for i in rivals))

@@ -265,7 +265,8 @@ class Leader:
         steps = 1 if full else self._spec.steps
         kept = {self._pinned, *(row.name for row in (*rows[:steps], *safe[:steps]))}
         whole = rows[rows.index(safe[0]) :] if safe else []
-        if old := [row.name for row in whole if row.name not in kept]:
+        old = [row.name for row in whole if row.name not in kept]
+        if old:
             self._peers.each("drop", found, names=old)
         return not rows or (bool(safe) and safe[0] == rows[0])
 
@@ -398,12 +399,14 @@ class Leader:
             if file.path not in done and held:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
-        if missing := {f.path for f in row.files} - done:
+        missing = {f.path for f in row.files} - done
+        if missing:
             raise OSError(f"no node holds {min(missing) or row.name} any more")
         for host, files in tasks.items():
             given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
             peers.ask(host, "flush", **given)
-        if errors := peers.finish(tasks, "flush", limit_s, halt):
+        errors = peers.finish(tasks, "flush", limit_s, halt)
+        if errors:
             raise OSError("; ".join(errors[:3]))
 
 

@@ -234,7 +234,8 @@ class NodeSaves:
         """What another run left here is not this one's to resume."""
         mark, mine = self.meta / "run", os.fsencode(f"{self.spec.shared}\n")
         with suppress(FileNotFoundError):
-            if (theirs := mark.read_bytes()) == mine:
+            theirs = mark.read_bytes()
+            if theirs == mine:
                 return
             self.set_aside(None, None)
             self.stranger = os.fsdecode(theirs).strip()
@@ -311,7 +312,8 @@ class NodeSaves:
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
             step, origin = mark.name.removesuffix(".json"), mark.parent.name
-            if rows := self._read_copy(step, origin):
+            rows = self._read_copy(step, origin)
+            if rows:
                 files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
                 found.setdefault(origin, {})[step] = files
         return found
@@ -480,7 +482,8 @@ class NodeSaves:
                     _write_file(source, into / _parse_path(file.path), file, digest, given_up)
             self._need_same(name, [file for file, origin in files if not origin])
 
-        if before := self._tasks.get("flush"):  # into another directory
+        before = self._tasks.get("flush")
+        if before:  # into another directory
             before.given_up.set()
         self._work("flush", name, write_files, beside=True)
         return {}

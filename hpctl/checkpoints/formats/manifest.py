@@ -157,7 +157,8 @@ def write(
     """
     now = datetime.now(UTC).replace(microsecond=0)
     manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
-    if (defect := _check_fields(manifest)) is not None:
+    defect = _check_fields(manifest)
+    if defect is not None:
         raise ValueError(str(defect))
     hpctl_checkpoint.write(directory / NAME, encode(manifest))
     return manifest

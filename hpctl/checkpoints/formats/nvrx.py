@@ -95,7 +95,8 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
             f"iteration {iteration.number} has the shares of {_format_ranks(files)}, and no file"
             " says how many ranks there were: give --world-size"
         )
-    if beyond := files.keys() - set(range(size)):
+    beyond = files.keys() - set(range(size))
+    if beyond:
         # NVRx takes an iteration only where its ranks are exactly those of the run.
         raise NotWhole(
             f"iteration {iteration.number} has the share of {_format_ranks(beyond)}: of another"

@@ -159,7 +159,8 @@ class PickleReader:
                 buffer, position, limit = self.refill(position, len(stack))
             code = buffer[position]
             if code == 0x94:  # MEMOIZE
-                if type(value := stack[-1]) is str:
+                value = stack[-1]
+                if type(value) is str:
                     self.memoize(memoized, value)
                 position, memoized = position + 1, memoized + 1
             elif code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
@@ -340,7 +341,8 @@ class PickleReader:
     def put_in(self, place: int) -> None:
         """Store under a place that the pickle chooses (PUT), as older protocols do."""
         self.recent.pop(place, None)
-        if isinstance(value := self.stack[-1], str):
+        value = self.stack[-1]
+        if isinstance(value, str):
             self.bound(len(self.put))
             self.put[place] = self.text_number(value)
         else:

@@ -463,7 +463,8 @@ def find_step(saved: SavedFields) -> int | None:
             step = _first_number(holder, names)
             if step is not None:
                 return step
-        if (batch := _composer_batch(saved)) is not None:
+        batch = _composer_batch(saved)
+        if batch is not None:
             return batch
     return None
 

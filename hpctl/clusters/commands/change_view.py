@@ -187,7 +187,8 @@ def describe_failures(
     lines: list[RenderableType] = []
     for same in ways[:most]:
         lines += [indent_wrapped(line) for line in describe_failed_node(same[0])]
-        if others := ", ".join(node.name for node in same[1:SAME_SHOWN]):
+        others = ", ".join(node.name for node in same[1:SAME_SHOWN])
+        if others:
             more = f" and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
             lines.append(indent_wrapped(style_text(f"  so did {others}{more}", BAD)))
     if most is not None and (left := sum(map(len, ways[most:]))):

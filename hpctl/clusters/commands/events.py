@@ -98,7 +98,8 @@ class ClusterEventsView(Struct, frozen=True):
         last = ""
         for line in self.events:
             at, level, where, what = event_cells(line)
-            if (why := line.event.failure) and why == last:
+            why = line.event.failure
+            if why and why == last:
                 what[1] = "as above"
             last = why or last
             if line.count > 1 and line.first is not None:

@@ -135,7 +135,8 @@ def policy(
         output.echo(output.to_json("iam", view))
     else:
         output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
-    if open_ := [] if trust else _list_open_options(to, view.policy):
+    open_ = [] if trust else _list_open_options(to, view.policy)
+    if open_:
         output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
 
@@ -177,7 +178,8 @@ def check(
         role=role,
     )
     statements = PERSONAS[who](to)
-    if open_ := _list_open_options(to, make_policy(statements)):
+    open_ = _list_open_options(to, make_policy(statements))
+    if open_:
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
     found = simulate_policy(aws.service("iam"), principal, statements)
     if isinstance(found, NoRole):

@@ -214,12 +214,15 @@ def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) ->
     if interrupted:
         left, going = phases.count("let_go"), phases.count("left") + phases.count("done")
         why = f"{going} node(s) go; {left} were not ordered and are given back"
-        if doubt := phases.count("in_doubt"):
+        doubt = phases.count("in_doubt")
+        if doubt:
             why += f"; {doubt} in doubt stay drained"
         return "interrupted", why
-    if bad := sum(phase in ("refused", "failed") for phase in phases):
+    bad = sum(phase in ("refused", "failed") for phase in phases)
+    if bad:
         return "failed", f"{bad} of {len(phases)} node(s) did not go"
-    if doubt := phases.count("in_doubt"):
+    doubt = phases.count("in_doubt")
+    if doubt:
         return "in_doubt", f"it is unknown whether {doubt} of {len(phases)} node(s) go"
     return "", ""
 
@@ -246,7 +249,8 @@ _STYLES = {
 
 def _render_result(node: OrderedNode) -> Text:
     text = style_text(PHASES[node.phase], _STYLES.get(node.phase, ""))
-    if why := node.text or node.code:
+    why = node.text or node.code
+    if why:
         text.append(f": {why}", "")
     return text
 

@@ -321,7 +321,8 @@ class Lfs(Struct):
         for batch in _split_batches(files):
             done = self._run_lfs("hsm_state", batch)
             if done.returncode != 0:
-                if len(left := [name for name in batch if os.path.lexists(name)]) < len(batch):
+                left = [name for name in batch if os.path.lexists(name)]
+                if len(left) < len(batch):
                     found |= self.released(left)
                     continue
                 raise HpctlError(

@@ -149,7 +149,8 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     view = _check_spec(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
         output.on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
-    if failed := view.counts["FAIL"]:
+    failed = view.counts["FAIL"]
+    if failed:
         raise HpctlError(
             f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
             "fix the file, or give --no-validate where you know better",

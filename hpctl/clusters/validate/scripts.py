@@ -81,7 +81,8 @@ def _read_script(path: Path, name: str) -> Script:
 def syntax_error(name: str, data: bytes) -> str:
     """What the interpreter says of a file that it only reads; empty where it is content."""
     line = data.partition(b"\n")[0]
-    if shell := _SHELL.match(line):
+    shell = _SHELL.match(line)
+    if shell:
         return _shell_error(shell[1].decode(), data)
     if _PYTHON.match(line) or name.endswith(".py"):
         try:

@@ -124,7 +124,8 @@ class KernelJudge:
                 or _KILLER in text
                 or _NCCL in text
             ):
-                if (known := equal.get(text)) is None:
+                known = equal.get(text)
+                if known is None:
                     equal[text] = _Equal(record, record.at)
                 else:
                     known.count += 1
@@ -146,7 +147,8 @@ class KernelJudge:
     def _ask(self, readers: Iterable[Gather], lines: _Equal, found: Found) -> bool:
         """Keep the result of the first reader that recognizes the lines."""
         for gather in readers:
-            if (line := gather(lines.first)) is None:
+            line = gather(lines.first)
+            if line is None:
                 continue
             finding = judge(line)
             if lines.count > 1:
@@ -159,7 +161,8 @@ class KernelJudge:
         """Judge a lockup or a crash: the next lines may name the place."""
         if of_a_process(record.text):
             return
-        if (line := _TRACED.gather(record)) is not None:
+        line = _TRACED.gather(record)
+        if line is not None:
             self._keep(judge(line), line.pid, found)
             self._trouble = line if has_trace(line) else None
 

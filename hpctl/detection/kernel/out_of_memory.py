@@ -57,7 +57,8 @@ def gather_oom(record: Record) -> KernelLine | None:
     text = record.text
     if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
         return None
-    if (match := _KILL.match(text)) is None:
+    match = _KILL.match(text)
+    if match is None:
         return None
     if any(text.count(mark) > 1 for mark in _MARKS):
         # The owner of that process is ambiguous: neither a daemon nor a job is named.

@@ -51,11 +51,13 @@ _DEFERRED_BIT = 1 << 44
 def gather_errors(record: Record) -> KernelLine | None:
     """Return which DIMM or processor, and whether the error was corrected."""
     text = record.text
-    if (match := _EDAC.match(text)) is not None:
+    match = _EDAC.match(text)
+    if match is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
         found = make_line(MEMORY_CHECK, code, record, _name_dimm(match))
         return replace(found, count=max(1, int(match["count"][:9])))
-    if (match := _BANK.match(text)) is not None:
+    match = _BANK.match(text)
+    if match is not None:
         # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
         mask = _TASK_CORRUPT_BIT if match["amd"] else _SIGNALLED_BIT
         code = _describe_status(int(match["amd"] or match["status"], 16), mask)

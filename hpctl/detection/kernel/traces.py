@@ -37,7 +37,8 @@ def ends_trace(trouble: KernelLine, record: Record) -> bool:
 
 def in_driver(trouble: KernelLine, record: Record) -> KernelLine | None:
     """Return `trouble` as one inside a driver where this record names one."""
-    if (match := _FRAME.match(record.text)) is None:
+    match = _FRAME.match(record.text)
+    if match is None:
         return None
     found = make_line(trouble.check, "driver", record, trouble.device)
     return replace(found, detail=match["module"], pid=trouble.pid)

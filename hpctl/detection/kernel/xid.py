@@ -91,13 +91,15 @@ _SXID_COMPANION = ("Data {", "Severity ")
 def gather_numbered(record: Record) -> KernelLine | None:
     """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
-    if (match := _XID.match(text)) is not None:
+    match = _XID.match(text)
+    if match is not None:
         code, rest = str(int(match["code"])), match["rest"]
         found = make_line(
             CHECK_XID, code, record, normalize_address(match["pci"]), _find_pid(code, rest)
         )
         return replace(found, detail=_xid_detail(code, rest), count=_count_errors(rest))
-    if (match := _SXID.match(text)) is not None and not match["rest"].startswith(_SXID_COMPANION):
+    match = _SXID.match(text)
+    if match is not None and not match["rest"].startswith(_SXID_COMPANION):
         rest = match["rest"]
         device, pid = normalize_address(match["pci"]), _find_pid(match["code"], rest)
         found = make_line(CHECK_SXID, match["code"], record, device, pid)
@@ -146,7 +148,8 @@ def _xid_detail(code: str, text: str) -> str:
     if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
         kind = nvlink_kind([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
-    if (match := _NVLINK5.search(rest)) is not None:
+    match = _NVLINK5.search(rest)
+    if match is not None:
         # Interrupt info and error status are the first two registers (NVIDIA's Xid guide).
         severity = "Fatal" if match["severity"] == "Fatal" else "Nonfatal"
         registers = ",".join(r.lower() for r in match["registers"].split()[:2])

@@ -270,10 +270,12 @@ class NvmlClient:
             if self._closed:
                 raise CannotTell("NVML is closed")
             self._check_child()
-            if (hung := self._find_hung_call()) is not None:
+            hung = self._find_hung_call()
+            if hung is not None:
                 overdue_s, call = hung
                 raise DriverHung(overdue_s, call)
-            if (halted := self._explain_halt()) is not None:
+            halted = self._explain_halt()
+            if halted is not None:
                 raise CannotTell(halted)
             snapshot = self._snapshot
             if snapshot is None:
@@ -389,7 +391,8 @@ class NvmlClient:
         self._epoll.unregister(child.socket)
         child.let_go()
         self._child, self._leaving, self._left_at = None, child, time.monotonic()
-        if (status := child.exit_status()) is not None:
+        status = child.exit_status()
+        if status is not None:
             self._handle_exit(child, status)
 
     def _handle_exit(self, child: NvmlChild, status: int) -> None:

@@ -151,7 +151,8 @@ class HealthAgentFile(_LogFollower):
                 self.close()
 
     def _open_log(self) -> None:
-        if trouble := why_not_directory(self._path.parent):
+        trouble = why_not_directory(self._path.parent)
+        if trouble:
             raise Untrusted(f"{self._path} is not trusted: {trouble}")
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)

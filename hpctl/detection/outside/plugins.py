@@ -86,7 +86,8 @@ class Plugin:
 
     def gather(self, machine: CheckedMachine) -> tuple[Observation, ...]:
         """Run it once. Raises CannotTell, with a hint."""
-        if trouble := _explain_distrust(self.path):
+        trouble = _explain_distrust(self.path)
+        if trouble:
             raise CannotTell(trouble)
         try:
             ended = self._child.run()
@@ -129,7 +130,8 @@ class PluginDirectory:
     def gather(self, machine: CheckedMachine) -> tuple[PluginRefusal, ...]:
         """Read the directory as it is now, without running any file. Raises CannotTell."""
         try:
-            if trouble := why_not_directory(self._directory):
+            trouble = why_not_directory(self._directory)
+            if trouble:
                 return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
             found = _list_files(self._directory)
         except FileNotFoundError:
@@ -161,7 +163,8 @@ def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     refused: list[PluginRefusal] = []
     taken: dict[str, Path] = {}
     for path in _list_trusted(directory):
-        if trouble := _explain_bad_name(path, taken):
+        trouble = _explain_bad_name(path, taken)
+        if trouble:
             refused.append(PluginRefusal(path.name, trouble))
         elif len(taken) >= MAX_PLUGINS:
             refused.append(PluginRefusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
@@ -220,7 +223,8 @@ def _explain_distrust(path: Path) -> str:
         status = path.lstat()
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if trouble := why_not(path, status):
+    trouble = why_not(path, status)
+    if trouble:
         return f"{trouble}: copy it there, chown root, chmod 0755"
     if not stat.S_ISREG(status.st_mode):
         return f"{path} is no regular file: remove it"

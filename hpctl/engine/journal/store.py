@@ -115,7 +115,8 @@ class Store(JournalReader):
         for left in reversed(range(len(t.metadata.tables) + 2)):
             try:
                 found = self.schema()
-                if 0 < (old := parse_count(found or "")) < SCHEMA_VERSION:
+                old = parse_count(found or "")
+                if 0 < old < SCHEMA_VERSION:
                     migrate_journal(self._engine, old, self._file)
                     return
                 check_schema(found or str(SCHEMA_VERSION), self.name)

@@ -135,7 +135,8 @@ class GreyFindings:
     def _with_own(self, health: Health) -> Health:
         generation = health.generation
         own = list(self.peers.of(generation, self.by_peers.get(generation.node, ())))
-        if (again := self.by_history.get(generation.instance)) is not None:
+        again = self.by_history.get(generation.instance)
+        if again is not None:
             own.append(again)
         agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
         if not own and len(agents) == len(health.findings):
@@ -191,7 +192,8 @@ class GreyFailures:
         groups = groups_of(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_by_peers(found)
-        if changed := self._names(before) ^ self._names(found):
+        changed = self._names(before) ^ self._names(found)
+        if changed:
             for node, check in sorted(changed):
                 log.info("node=%s check=%s found=%s", node, check, node in found)
             self._health.touch({node for node, _ in changed}, wake=True)
@@ -215,6 +217,7 @@ class GreyFailures:
         found = forecast_nodes(state, nodes, known, self._clock.now(), of=often)
         repeated = {f.instance: again for f in found if f.again and (again := make_finding(f))}
         self._found.set_by_history(repeated)
-        if changed := before.keys() ^ repeated.keys():
+        changed = before.keys() ^ repeated.keys()
+        if changed:
             theirs = {n for n, h in known.items() if h.generation.instance in changed}
             self._health.touch(theirs, wake=False)

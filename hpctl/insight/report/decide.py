@@ -243,7 +243,8 @@ def _sum_nodes(
         if drained is None or drained >= p.until:
             continue
         node, back = p.node(rec.node), p.back(rec, nxt)
-        if hours := p.hours(drained, back):
+        hours = p.hours(drained, back)
+        if hours:
             out = out.add_hours(hours, node)
             _add_loss(lost, rec.rule, hours, node)
         if not p.has(rec.since):

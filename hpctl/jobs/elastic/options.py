@@ -153,7 +153,8 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _make_number_type(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
     def parse_number(text: str) -> float:
-        if not least <= (value := kind(text)) < float("inf"):
+        value = kind(text)
+        if not least <= value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be at least {least:g}")
         return value
 

@@ -569,7 +569,8 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
             lines, done = follower.read()
             if lines:
                 yield lines
-        if lines := follower.finish():
+        lines = follower.finish()
+        if lines:
             yield lines
     finally:
         follower.close()

@@ -105,7 +105,8 @@ def _refuse_unsafe(text: str) -> None:
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters where {LONGEST} are allowed")
     for escape in _ESCAPE.finditer(text):
-        if fix := _TO_ONE_LINE.get(escape[1]):
+        fix = _TO_ONE_LINE.get(escape[1])
+        if fix:
             raise ValueError(f"\\{escape[1]} is not known here: {fix}")
     if _SINGLE_LINE.search(text):
         raise ValueError("may not switch the flag m off: ^ and $ are the ends of a line")

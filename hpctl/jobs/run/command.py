@@ -100,7 +100,8 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
     from hpctl.vocabulary.policy_file import from_json, read_policy
 
     files = []
-    if exported := os.environ.get("HPCTL_POLICY"):
+    exported = os.environ.get("HPCTL_POLICY")
+    if exported:
         try:
             files.append(from_json(json.loads(exported)))
         except ValueError as error:

@@ -148,7 +148,8 @@ def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
     found: dict[int, NodeName] = {}
     host = ""
     for line in map(without_label, lines):
-        if match := _HOST.match(line):
+        match = _HOST.match(line)
+        if match:
             host = match[1]
         elif (match := _RANK.match(line)) and host:
             found[int(match[1])] = NodeName(host.partition(".")[0])

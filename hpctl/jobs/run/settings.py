@@ -178,7 +178,8 @@ def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     if environ.get("HPCTL_FAST_SPEC") and (places is None or places.fast is None):
         # The log says why they are off: the ranks save to the checkpoint directory.
         environ = {name: value for name, value in environ.items() if name != "HPCTL_FAST_DIR"}
-    saved = Path(where) if (where := environ.get("HPCTL_CHECKPOINT_DIR")) else None
+    where = environ.get("HPCTL_CHECKPOINT_DIR")
+    saved = Path(where) if where else None
     tasks = 1 if torch is not None else task_layout(srun, environ, len(allocated), wanted)
     return RunSettings(
         job=JobId(int(job)),

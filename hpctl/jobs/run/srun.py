@@ -261,7 +261,8 @@ def root_end(
 
 
 def _convert_code(text: str) -> int:
-    if match := _CODE.search(text):
+    match = _CODE.search(text)
+    if match:
         return int(match[1])
     plain = text.removesuffix(" (core dumped)")
     if "Out Of Memory" in text:

@@ -357,7 +357,8 @@ class Steps:
         gone = self._find_gone(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
         while set(self._silent(step)) - set(gone) and time.monotonic() < limit:
-            if (code := self.await_end(step, 0.2)) is not None:
+            code = self.await_end(step, 0.2)
+            if code is not None:
                 return code, {}
             if time.monotonic() >= again:
                 self._launcher.kill(step)
@@ -508,9 +509,11 @@ class Steps:
         exported["NCCL_RAS_ADDR"] = str(self._given.ras)
         clear_dumps(self._given.history, attempt)
         exported |= flight_environment(self._given.environ, self._given.flight(attempt))
-        if address := self.ranks.begin(hosts, here=here, file=self._given.progress_file):
+        address = self.ranks.begin(hosts, here=here, file=self._given.progress_file)
+        if address:
             exported["HPCTL_PROGRESS"] = address
-        if (mark := _clear_mark(self._given.done_mark)) is not None:
+        mark = _clear_mark(self._given.done_mark)
+        if mark is not None:
             exported["HPCTL_DONE"] = str(mark)
         return exported
 

@@ -305,17 +305,20 @@ class StepSupervisor:
         """Attend to the step until it is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
-            if (outcome := self._handle_event(step, event)) is not None:
+            outcome = self._handle_event(step, event)
+            if outcome is not None:
                 return outcome
             for each in self.steps.restarted():
                 self.handler.restarted(step.attempt, each)
-            if (found := self.steps.ranks.look()) is not None:
+            found = self.steps.ranks.look()
+            if found is not None:
                 self.events.put(found)
             self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
                 return self._ended(step, code, lost)
-            if (outcome := self._check_slowly(step)) is not None:
+            outcome = self._check_slowly(step)
+            if outcome is not None:
                 return outcome
 
     def _handle_event(self, step: RunningStep, event: object) -> AttemptOutcome | None:
@@ -351,7 +354,8 @@ class StepSupervisor:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._end_run(code)
-        if (again := self._uncreated(step, evidence, fit)) is not None:
+        again = self._uncreated(step, evidence, fit)
+        if again is not None:
             return again
         trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
         if trouble is None:
@@ -471,7 +475,8 @@ class StepSupervisor:
                 self.timers.kill_by(0)
             else:
                 self.handler.report_unaffected(self.allocation.gone(self.given.allocated))
-        if (trouble := self.timers.time_limit(self.allocation, _utc_now())) is not None:
+        trouble = self.timers.time_limit(self.allocation, _utc_now())
+        if trouble is not None:
             self.events.put(trouble)
         if len(step.nodes) < self.given.wanted and self.timers.growth_due(self.steps.ranks.step):
             return self._grow_step(step)

@@ -214,7 +214,8 @@ def _find_script(line: CommandLine) -> Path:
     assert line.script is not None
     if "/" in line.script:
         return Path(line.script)
-    if on_path := shutil.which(line.script, mode=os.R_OK):
+    on_path = shutil.which(line.script, mode=os.R_OK)
+    if on_path:
         return Path(on_path)
     there = Path(line.given.get("chdir", ""), line.script)
     return there if os.access(there, os.R_OK) else Path(line.script)
@@ -270,7 +271,8 @@ def laid_out(
     """
     script = [line.script] if line.script else []
     once = read if line.script and not _find_script(line).is_file() else None
-    if (copied := submission.copy or once) is not None:
+    copied = submission.copy or once
+    if copied is not None:
         copy = directory / copied.name
         copy.write_bytes(copied.text.encode("utf-8", "surrogateescape"))
         script = [str(copy)]

@@ -126,7 +126,8 @@ def explain_local(directory: str, filesystem: str) -> str:
         return ""
     if filesystem in _MEMORY:
         return f"is on {filesystem}, which is this machine's alone"
-    if found := _LOCAL.match(directory):
+    found = _LOCAL.match(directory)
+    if found:
         return f"is below {found[0].rstrip('/')}, which is this machine's alone"
     if filesystem:
         return f"is on {filesystem}, a disk of this machine, unless it is exported"

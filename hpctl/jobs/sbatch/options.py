@@ -280,7 +280,8 @@ def _fast_value(name: str, given: OptionValue) -> int:
                 f"{given.place} is no time from 1s to 7d: {given.value!r}", "Write 15m."
             )
         return int(seconds)
-    if (size := size_bytes(given.value)) is None:
+    size = size_bytes(given.value)
+    if size is None:
         example = HPCTL_OPTIONS[name].example
         raise HpctlError(
             f"{given.place} is no size from 1M on: {given.value!r}", f"Write --{name} {example}."
@@ -455,7 +456,8 @@ class _CommandLineReader:
             return
         name = _complete_option(typed)
         if name is None:
-            if meant := closest_option(typed, list(HPCTL_OPTIONS), 0.75):
+            meant = closest_option(typed, list(HPCTL_OPTIONS), 0.75)
+            if meant:
                 raise HpctlError(f"no such option: --{typed}", f"Did you mean {meant}?")
             self.line.unknown.append(word)
         if name == "wrap":  # it may become a script; who does not want one puts it back

@@ -128,7 +128,8 @@ class _Draft:
                 f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
                 "Say --ntasks-per-node instead of --ntasks.",
             )
-        if totals := [name for name in ("ntasks", "gpus") if self.options.has(name)]:
+        totals = [name for name in ("ntasks", "gpus") if self.options.has(name)]
+        if totals:
             self.warnings.append(
                 f"--{totals[0]} is a total: it does not say what a spare node must have room for;"
                 f" say --{totals[0]}-per-node"
@@ -559,7 +560,8 @@ def _place_warnings(text: str) -> Iterator[str]:
             f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
             " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
         )
-    if (pinned := _SRUN_NODES.search(text)) and (host := _read_literal_host(pinned["value"])):
+    pinned = _SRUN_NODES.search(text)
+    if pinned and (host := _read_literal_host(pinned["value"])):
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
@@ -746,7 +748,8 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
             "--no-kill without --spares: Slurm no longer requeues this job when a node fails;"
             " leave it out, or add --spares K"
         )
-    if pinned := options.value("nodelist") or options.value("nodefile"):
+    pinned = options.value("nodelist") or options.value("nodefile")
+    if pinned:
         found.append(
             f"the job is pinned to {pinned}: without one of them it cannot start again;"
             " leave --nodelist out, or use --constraint or --partition"

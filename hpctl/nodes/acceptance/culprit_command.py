@@ -205,11 +205,13 @@ class _Tester:
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = [each for node in group for each in found.get(node, ())]
-        if why := summarize_failures(results):
+        why = summarize_failures(results)
+        if why:
             return None, why, True
         if all(each.status == "Skipped" for each in results) and (results or error):
             return None, results[0].reason if results else error, False
-        if silent := [node for node in group if node not in found]:
+        silent = [node for node in group if node not in found]
+        if silent:
             return (
                 None,
                 f"no result of {fold_hostlist(silent)}: {error or 'its test ended without'}",

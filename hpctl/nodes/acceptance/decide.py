@@ -28,7 +28,8 @@ def come_before_service(c: NodeCase) -> Next | None:
     """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
     if c.facts.left_in:
         return let_out(c)
-    if level := level_of(c.rec, c.policy):
+    level = level_of(c.rec, c.policy)
+    if level:
         return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return None
 
@@ -206,7 +207,8 @@ def _resume_node(c: NodeCase, why: str) -> Next:
     if node is not None and node.in_service:
         return Move(NodeSignal.RETURN_SEEN, why)
     if node is not None and node.closed:
-        if how := taken_over(node, c.rec.id):
+        how = taken_over(node, c.rec.id)
+        if how:
             return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
         return resolve_answer(
             attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"

@@ -225,7 +225,8 @@ def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) ->
 
 def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
     """Run one test, to its end or its timeout. Raise nothing."""
-    if missing := test.needs.missing():
+    missing = test.needs.missing()
+    if missing:
         return AcceptanceResult(test.name, "Skipped", reason=result.one_line(missing))
     if left_s < 1.0:
         return AcceptanceResult(test.name, "Skipped", reason="no time is left for it at this level")

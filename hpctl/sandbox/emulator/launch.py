@@ -385,7 +385,8 @@ class Walks(Struct):
             if not taken:
                 launches.fail(cluster, node, NO_CAPACITY)
                 return
-            if fault := launches.faults.take(FaultKind.NO_CAPACITY, names=node.names):
+            fault = launches.faults.take(FaultKind.NO_CAPACITY, names=node.names)
+            if fault:
                 launches.threads.stopping.wait(fault.seconds)
                 launches.fail(cluster, node, NO_CAPACITY)
                 return

@@ -269,7 +269,8 @@ class BatchOperations(Struct):
     def _check_quota(self, cluster: EmulatedCluster, wanted: list[Body]) -> None:
         specs: dict[str, Body] = {}
         for entry in wanted:
-            if group := cluster.groups.get(entry["InstanceGroupName"]):
+            group = cluster.groups.get(entry["InstanceGroupName"])
+            if group:
                 count = group.target + entry["IncrementTargetCountBy"]
                 specs[group.name] = {**group.spec, "InstanceCount": count}
         self.walks.launches.capacity.check_quota(cluster, specs)

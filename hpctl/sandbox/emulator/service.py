@@ -427,7 +427,8 @@ class Emulator:
 
     def _find(self, instance_id: str) -> tuple[EmulatedCluster, EmulatedNode] | None:
         for cluster in self.world.clusters.values():
-            if node := cluster.of_instance(instance_id):
+            node = cluster.of_instance(instance_id)
+            if node:
                 return cluster, node
         return None
 
@@ -460,13 +461,15 @@ class Emulator:
         return HttpAnswer(request_id, 200, call.response if call.replied else None)
 
     def _with_faults(self, operation: str, request: Body, service: str) -> Body:
-        if late := self.faults.take(FaultKind.LATENCY, operation=operation):
+        late = self.faults.take(FaultKind.LATENCY, operation=operation)
+        if late:
             self.threads.stopping.wait(late.seconds)
         if self.faults.take(FaultKind.THROTTLE, operation=operation):
             raise throttling_error()
         if self.faults.take(FaultKind.ACCESS_DENIED, operation=operation):
             raise access_denied(f"{service.replace('-', '')}:{operation}")
-        if broken := self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation):
+        broken = self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation)
+        if broken:
             if broken.accepted:
                 self._run_checked(operation, request, service)
             raise internal_error()

@@ -207,7 +207,8 @@ class UpdateOperation(Struct):
         }
         leaving = list(request.get("InstanceGroupsToDelete", []))
         self._check_request(cluster, request, restated, leaving)
-        if why := self._find_rollback_cause(cluster, request, restated):
+        why = self._find_rollback_cause(cluster, request, restated)
+        if why:
             self._refuse_later(cluster, why)
             return {"ClusterArn": cluster.arn}
         migrates = any("SlurmConfig" in g for g in restated.values()) and not cluster.by_api
@@ -263,7 +264,8 @@ class UpdateOperation(Struct):
         check_groups(groups.values(), self.world.releases, after, there=True)
         self._check_mode(cluster, request, groups)
         for name, spec in restated.items():
-            if group := cluster.groups.get(name):
+            group = cluster.groups.get(name)
+            if group:
                 _check_change(group, spec)
                 if "SlurmConfig" in spec and group.software.current in self.world.outdated:
                     raise validation_error("Update required to use SlurmConfig in InstanceGroups")

@@ -142,7 +142,8 @@ def _accept_ranks(place: RankPlace, meeting: Path, deadline: float) -> ProcessGr
                 peer = _make_connection(server.accept()[0])
             except TimeoutError:
                 raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
-            if (rank := _admit_rank(peer, nonce, place.size)) and rank not in peers:
+            rank = _admit_rank(peer, nonce, place.size)
+            if rank and rank not in peers:
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
     return ProcessGroup(place, nonce, [peers[rank] for rank in sorted(peers)])

@@ -232,10 +232,12 @@ class DaemonClient:
                     self._held = {}
                 self.leading.renew(until, leader)
             case channel.ChannelAnswer(number, value):
-                if waiting := self._open.get(number):
+                waiting = self._open.get(number)
+                if waiting:
                     waiting.set_result(value)
             case channel.ChannelRefusal(number, status, code, text, hint, more):
-                if waiting := self._open.get(number):
+                waiting = self._open.get(number)
+                if waiting:
                     waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 

@@ -62,7 +62,8 @@ class IntakeLine:
 
     def send(self, message: channel.ToIntake) -> None:
         """Send one frame now; it is lost where no intake runs. Waits while the intake is slow."""
-        if (end := self._channel) is not None:
+        end = self._channel
+        if end is not None:
             with contextlib.suppress(OSError):
                 end.send(message)
 

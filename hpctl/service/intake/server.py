@@ -521,7 +521,8 @@ class Connections:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
         self._forget(peer)
         peer.node, peer.until = node, math.inf
-        if crowded := self._find_oldest(("kept", node), self._bounds.kept_of_node):
+        crowded = self._find_oldest(("kept", node), self._bounds.kept_of_node)
+        if crowded:
             self._drop(crowded)
         self._join_group(peer, "kept", node)
 

@@ -65,7 +65,8 @@ def _read_outbox(config: Config) -> Outbox:
     from hpctl.engine.adapters import open_reader
 
     with suppress(Unavailable), closing(open_reader(config)) as store:
-        if kept := store.outbox():
+        kept = store.outbox()
+        if kept:
             return msgspec.json.decode(kept, type=Outbox)
     return Outbox(0)
 

@@ -221,7 +221,8 @@ class Notifier:
         return account.text.strip().partition("\n")[0], sinks.parse_address(mail), kinds.split(",")
 
     def _serve(self, name: str) -> None:
-        if source := self._settings.sinks.get(name):
+        source = self._settings.sinks.get(name)
+        if source:
             for error in sinks.find_unusable({name: source}, reach=True):
                 self._failed(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):

@@ -189,7 +189,8 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
 
 
 def _describe_target(target: str, slurm: SchedulerView) -> dict[str, Any]:
-    if (job := slurm.jobs.get(JobId(parse_count(target)))) is not None:
+    job = slurm.jobs.get(JobId(parse_count(target)))
+    if job is not None:
         return {"partitions": (job.partition,), "job": job.id}
     node = slurm.nodes.get(NodeName(target))
     return {"partitions": node.partitions if node else ()}

@@ -61,9 +61,11 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
     a service's tokens, somebody answers there."""
     url = url_of(name, source)
-    if why := _send_with_apprise(url, ["--dry-run", "--body=x"]):
+    why = _send_with_apprise(url, ["--dry-run", "--body=x"])
+    if why:
         raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
-    webhook, tls, host, given = at.groups() if (at := _HOST.match(url)) else ("", "", "", "")
+    at = _HOST.match(url)
+    webhook, tls, host, given = at.groups() if at else ("", "", "", "")
     if reach and (webhook or given):
         port = parse_count(given or ("443" if tls else "80"))
         try:

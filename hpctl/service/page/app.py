@@ -81,7 +81,8 @@ class Feed:
         """The path as it is now, made `of` the newest look."""
         self.of, old, self.parts = of, self.parts, parts
         news = [n for n, part in parts.items() if n not in old or old[n].key != part.key]
-        if news := [*news, *(old.keys() - parts)]:
+        news = [*news, *(old.keys() - parts)]
+        if news:
             self.version = max(int(time.time() * 1000), self.version + 1)
             self._stamps |= dict.fromkeys(news, self.version)
 
@@ -132,7 +133,8 @@ class Hub:
         end = time.monotonic() + STREAM_S
         while (left := end - time.monotonic()) > 0 and not self.closed:
             feed = await self.feed(path)
-            if changes := feed.since(since):
+            changes = feed.since(since)
+            if changes:
                 since = feed.version
                 yield f"id: {since}\ndata: {json.dumps(changes)}\n\n"
             if feed.of == self._look:

@@ -314,7 +314,8 @@ class Renderer:
     def _measure_phases(self, target: str) -> tuple[Segment, ...]:
         """How long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
-        if (rec := state.nodes.get(rid) or state.jobs.get(rid)) is None:
+        rec = state.nodes.get(rid) or state.jobs.get(rid)
+        if rec is None:
             return ()
         now = self._follower.world.now
         first = "open" if rid in state.nodes else "hit"
