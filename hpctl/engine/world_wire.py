@@ -141,7 +141,7 @@ class SlurmHead(Struct, frozen=True):
 
 
 class CloudHead(Struct, frozen=True):
-    """A view of the cloud without its instances; `unjoined`: see `instance_join.Joined`."""
+    """A view of the cloud without its instances; `unjoined`: see `instance_join.InstanceJoin`."""
 
     provider: ProviderView
     unjoined: Mapping[str, str]

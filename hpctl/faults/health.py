@@ -80,7 +80,7 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     but what clears by being gone, of which the agent's list is the whole truth, and a job that
     the agent now tells together with others: a node that runs thousands of jobs in one boot would
     otherwise be remembered by each that had an error; what a reset of its GPU has cleared; and
-    what is too much (`bounded`). Counts are the agent's own.
+    what is too much (`bound_findings`). Counts are the agent's own.
     """
     findings = tuple(_not_later(f, heard) for f in report.findings)
     reported = {make_finding_key(f) for f in findings}

@@ -146,7 +146,7 @@ def find_stragglers(sandbox: str, cluster: str) -> list[int]:
 
 
 def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[int]:
-    """SIGKILL what `stragglers` finds until nothing is left; returns what would not die."""
+    """SIGKILL what `find_stragglers` finds until nothing is left; returns what would not die."""
     deadline = time.monotonic() + timeout
     while left := [pid for pid in find_stragglers(sandbox, cluster) if start_time(pid)]:
         if time.monotonic() > deadline:

@@ -365,7 +365,7 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
     HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over,
-    and one whose Reason slurmctld has removed (see `overwritten` in nodes/actors.py): scontrol
+    and one whose Reason slurmctld has removed (see `restore_reason` in nodes/actors.py): scontrol
     demands a Reason of a person. DRAIN clears a FAIL.
     """
     if node is None:

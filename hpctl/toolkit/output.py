@@ -151,7 +151,7 @@ def make_console(*, err: bool = False, width: int | None = None) -> Console:
 @functools.cache
 def _clean_console() -> type[Console]:
     """A Console that writes its own escape sequences and nobody else's: whatever text is drawn on
-    it, users' words among it, passes through `printable` here."""
+    it, users' words among it, passes through `make_printable` here."""
     from rich.console import Console
     from rich.segment import Segment
 

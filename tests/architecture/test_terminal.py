@@ -1,4 +1,4 @@
-"""What others wrote reaches a terminal by `hpctl.toolkit.output`, or cleaned by `printable`,
+"""What others wrote reaches a terminal by `hpctl.toolkit.output`, or cleaned by `make_printable`,
 alone."""
 
 import ast

@@ -1,6 +1,6 @@
 """Pages as parts: each part is one element with an id, so that only what changed is sent again.
 
-Every text in a part has come through `_clean` and Jinja's escaping, whoever wrote it.
+Every text in a part has come through `_clean_value` and Jinja's escaping, whoever wrote it.
 """
 
 from __future__ import annotations
