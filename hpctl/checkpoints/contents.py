@@ -89,7 +89,7 @@ def _read_container(
         return True, nothing
     tail = file.read(max(0, file.size - _TAIL), min(_TAIL, file.size))
     if not any(tail):
-        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never stored")
+        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never written to disk")
     return False, nothing
 
 

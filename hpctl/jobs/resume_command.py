@@ -226,8 +226,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     if not jobs:
         raise HpctlError(
             f"Slurm does not know job {text}: there is none, or it ended too long ago",
-            "Have its checkpoints passed over by `hpctl checkpoint mark DIR STEP`, and submit it"
-            " again.",
+            "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
         )
     if jobs[1:] or (jobs[0].array_job and not jobs[0].array_task.isdigit()):
         raise HpctlError(f"{text} names several jobs", f"Name one task: {asked.number}_0.")
@@ -255,8 +254,7 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
     if not (job.requeue and job.batch) and _action_for(job) == "requeue":
         raise HpctlError(
             f"Slurm cannot run job {text} again: it was submitted with --no-requeue",
-            "Have its checkpoints passed over by `hpctl checkpoint mark DIR STEP`, and submit it"
-            " again.",
+            "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
         )
     return registered
 

@@ -308,8 +308,8 @@ class NodeFaults:
     ) -> str:
         if not self._spec.nvml_library:
             raise HpctlError(
-                "this sandbox plays no GPUs",
-                "Give it a directory with a played libnvidia-ml.so.1: Sandbox(nvml_library=...).",
+                "this sandbox emulates no GPUs",
+                "Pass a directory with an emulated libnvidia-ml.so.1: Sandbox(nvml_library=...).",
             )
         place = "" if index is None else f"gpu{index}."
         change_script(directory / NVML_SCRIPT, {f"{place}{k}": v for k, v in answers.items()})

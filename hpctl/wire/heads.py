@@ -205,7 +205,7 @@ def check_proof(
     try:
         credential = munge.decode_credential(word, munge_socket)
     except munge.CredentialError as error:
-        raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
+        raise Unproved(f"cannot authenticate the daemon's answer: {error}", _HINT) from error
     if credential.payload != signed or credential.uid not in trusted_uids():
         raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
 

@@ -416,8 +416,8 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
 @pytest.mark.parametrize(
     ("state", "verdict", "why"),
     [
-        ({"epochs_run": 40}, "none", "recipe_state.pt is of epoch 39: this save has not ended"),
-        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is of epoch 41: nothing goes on"),
+        ({"epochs_run": 40}, "none", "recipe_state.pt is of epoch 39: a save is still running"),
+        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is of epoch 41: torchtune resumes"),
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )

@@ -206,7 +206,7 @@ def test_the_command_line_starts_shows_and_ends_one(tmp_path):
         hpctl("inject", node, "hardware", "--kind", "efa", "--count", "1")
         hpctl("inject", node, "hardware", "--kind", "efa", code=2)
         hpctl("inject", node, "hardware", "--kind", "floppy", "--count", "1", code=1)
-        assert "plays no GPUs" in hpctl("inject", node, "gpu", "--set", "count=7", code=1)
+        assert "emulates no GPUs" in hpctl("inject", node, "gpu", "--set", "count=7", code=1)
         exports = json.loads(hpctl("env", "--json"))
         assert f"export SLURM_CONF={exports['SLURM_CONF']}" in hpctl("env")
         assert "slurmctld version" in hpctl("logs", "slurmctld", "-n", "1000")

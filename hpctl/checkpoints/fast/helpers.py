@@ -91,9 +91,9 @@ def start_helpers(environ: Mapping[str, str]) -> str:
     saves = msgspec.convert({**options, "dir": directory}, FastSaves)
     if saves.memory and (limit := _read_memory_limit(environ)) and saves.size >= limit:
         raise SavesTooLarge(
-            f"{saves.size >> 20} MiB of saves in {directory} would take all of the job's"
-            f" {limit >> 20} MiB of memory on a node",
-            "Ask for more by --mem, or for a smaller --fast-size.",
+            f"{directory} is in memory: {saves.size >> 20} MiB of saves there would use all of the"
+            f" job's {limit >> 20} MiB of memory on a node",
+            "Raise --mem or lower --fast-size.",
         )
     key = environ.get("SLURM_ARRAY_JOB_ID", "")
     key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job

@@ -47,7 +47,7 @@ def claim(layout: Listing) -> Claim | None:
     with open_file(path, "") as file:
         head = file.read(0, min(1, file.size))
     if not any(head):
-        raise NotWhole(f"{path.name} is empty, or its bytes were never stored")
+        raise NotWhole(f"{path.name} is empty: its data was never written to disk")
     is_map = head[0] & 0xF0 == 0x80 or head[0] in (0xDE, 0xDF)
     if not is_map:
         return None

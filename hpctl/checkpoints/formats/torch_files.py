@@ -778,7 +778,7 @@ def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     if has_end(tail):
         return
     if not any(tail):
-        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never stored")
+        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never written to disk")
     if file.read(held.offset, 4) == b"PK\3\4":
         raise NotWhole(f"{file.name} has no zip end record where its last item ends")
 

@@ -62,10 +62,10 @@ def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
         raise NotWhole(f"{_STATE} has no {_FIELD}")
     if done <= epoch:
         raise Unfinished(
-            f"{_STATE} is of epoch {done - 1}: this save has not ended, or training has"
+            f"{_STATE} is of epoch {done - 1}: a save is still running, or training is complete"
         )
     if done > epoch + 1:
-        raise NotWhole(f"{_STATE} is of epoch {done - 1}: nothing goes on from this one any more")
+        raise NotWhole(f"{_STATE} is of epoch {done - 1}: torchtune resumes from a later one only")
 
     def prove_file(name: str) -> None:
         hf_trainer.prove_model(path, name)

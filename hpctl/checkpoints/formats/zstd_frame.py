@@ -37,7 +37,7 @@ def follow_blocks(file: OpenFile, most: int) -> int:
         if at > file.size:
             raise NotWhole(f"{file.name} has {file.size} bytes and a block to byte {at}: cut")
         if is_last and at < file.size:
-            raise NotWhole(f"{file.name} has {file.size} bytes, {at} of them compressed: damaged")
+            raise NotWhole(f"{file.name} is damaged: the data ends at {at} of {file.size} bytes")
         if is_last:
             return count
     return most

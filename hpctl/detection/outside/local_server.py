@@ -220,7 +220,7 @@ def _open_listener(path: Path) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"the agent's socket {path} cannot be had: {error.strerror or error}",
+            f"cannot create the agent's socket {path}: {error.strerror or error}",
             "Name another path with --socket; it may have at most 107 characters.",
         ) from error
     return listener

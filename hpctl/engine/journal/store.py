@@ -294,7 +294,10 @@ class Store(JournalReader):
             "trouble": "",
             "successor": "",
         }
-        held = LeaseHeld("another daemon holds the journal", "let this one wait")
+        held = LeaseHeld(
+            "another daemon holds the journal",
+            "Nothing to do: this daemon takes over when the other one ends.",
+        )
         try:
             with reading("the lease"), self._writer.begin() as c:
                 if seen is None:

@@ -186,8 +186,8 @@ def read_json(raw: bytes) -> RasReport:
     # A deeply nested answer ends the decoder's recursion.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RasError(
-            f"the RAS service's JSON cannot be read: {error}",
-            "was the job ending just then? ask again",
+            f"NCCL's RAS service returned invalid JSON: {error}",
+            "The job may have been ending; run the command again.",
         ) from error
     return RasReport(
         nccl_version=document.nccl_version,

@@ -26,7 +26,7 @@ def test_the_documented_json() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -3])
 def test_a_torn_json_is_an_error(cut: int) -> None:
-    with pytest.raises(RasError, match="cannot be read"):
+    with pytest.raises(RasError, match="invalid JSON"):
         read_json(DOCUMENTED_JSON[:cut])
 
 
