@@ -34,10 +34,10 @@ STRANGERS = 256
 DRIP_S = 0.05
 SLOWED = """
 from hpctl.checkpoints.fast import peer
-pace, pull = peer.TransferLimit({rate}), peer.Peer.receive_file
+pace, pull = peer.TransferLimit({rate}), peer.PeerConnection.receive_file
 def slow(self, write, p, what, **given):
     return pull(self, write, lambda n: (p(n), pace(n)), what, **given)
-peer.Peer.pull = slow
+peer.PeerConnection.receive_file = slow
 """
 TRAIN = """
 import os, sys, time

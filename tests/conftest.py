@@ -80,7 +80,7 @@ def shared():
 def sandbox_factory():
     """Makes sandboxes of a test's own, up unless `up=False`, and ends them after it.
 
-    Keywords are the fields of hpctl.sandbox.spec.Spec.
+    Keywords are the fields of hpctl.sandbox.spec.SandboxSpec.
     """
     made: list[Sandbox] = []
     with room() as base:

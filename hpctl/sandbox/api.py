@@ -90,7 +90,7 @@ class Sandbox:
     """One sandbox, by its name and state directory.
 
     As a context manager it is up inside the block, and gone after it or with this process:
-    the keeper holds our end of a pipe. `settings` are the fields of hpctl.sandbox.spec.Spec.
+    the keeper holds our end of a pipe. `settings` are the fields of hpctl.sandbox.spec.SandboxSpec.
     """
 
     def __init__(

@@ -49,9 +49,9 @@ SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 WHERE = """
 import sys
 from pathlib import Path
-from hpctl.detection.check import Machine
-from hpctl.detection.checks.host_dstate import _where
-print(_where(Machine(), int(sys.argv[1])))
+from hpctl.detection.check import CheckedMachine
+from hpctl.detection.checks.host_dstate import _read_wait_place
+print(_read_wait_place(CheckedMachine(), int(sys.argv[1])))
 """
 
 

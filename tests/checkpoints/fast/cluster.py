@@ -29,8 +29,8 @@ import sys
 from pathlib import Path
 from hpctl.checkpoints.fast import helpers, spec
 from msgspec.structs import replace
-{LOOK_OFTEN}given = spec.read(Path(sys.argv[1]))
-helpers.serve(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
+{LOOK_OFTEN}given = spec.read_spec(Path(sys.argv[1]))
+helpers.supervise_helper(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
 """
 
 

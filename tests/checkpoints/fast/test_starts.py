@@ -148,12 +148,12 @@ def test_a_flush_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
     hangs = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._place
+place = node._write_file
 def slow(source, to, *more):
     while "/step-10/" in str(to) and Path("{tmp_path}/hangs").exists():
         time.sleep(0.05)
     place(source, to, *more)
-node._place = slow
+node._write_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, hangs))
     (tmp_path / "hangs").touch()
@@ -178,11 +178,11 @@ def test_a_flush_that_is_slower_than_the_saves_lands(tmp_path, monkeypatch):
     slow = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._place
+place = node._write_file
 def slow(source, to, *more):
     time.sleep(0.5 if "/flush-" in str(to) else 0)
     place(source, to, *more)
-node._place = slow
+node._write_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, slow))
     with Nodes(tmp_path, 2, flush_s=1) as nodes:

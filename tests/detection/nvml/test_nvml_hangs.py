@@ -99,8 +99,8 @@ def test_the_child_of_an_agent_that_dies_ends_by_itself(stub, number):
     stub.gpus(2)
     program = (
         "import time\n"
-        "from hpctl.detection.nvml.client import Client\n"
-        "client = Client(0.1)\n"
+        "from hpctl.detection.nvml.client import NvmlClient\n"
+        "client = NvmlClient(0.1)\n"
         "client.wait(10)\n"
         "print(client.child_pid(), flush=True)\n"
         "time.sleep(60)\n"
