@@ -208,6 +208,10 @@ def replace_by(hostile: Callable[[Path], None], target: Path) -> bytes:
     return saved
 
 
+QUICK = ("torch-dcp", "declared")
+"""Samples of every run: a table of 26 files takes some seconds for each sample and user."""
+
+
 def test_every_format_has_a_sample() -> None:
     known = {each.name for each in FORMATS} | {DECLARED}
     assert {sample.format for sample in SAMPLES.values()} == known
@@ -225,7 +229,10 @@ def test_a_sample_is_whole(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("uid", [0, STRANGER.pw_uid], ids=["root", "user"])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in SAMPLES],
+)
 def test_a_hostile_file_costs_one_checkpoint_and_nothing_else(
     place: Path, name: str, uid: int
 ) -> None:
