@@ -108,9 +108,9 @@ PEAK = """
 import sys, tracemalloc
 from pathlib import Path
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.files import opened
+from hpctl.checkpoints.files import open_file
 tracemalloc.start()
-with opened(Path(sys.argv[1]), "") as file:
+with open_file(Path(sys.argv[1]), "") as file:
     held = torch_files.data_files(file)
 print(len(held), tracemalloc.get_traced_memory()[1])
 """

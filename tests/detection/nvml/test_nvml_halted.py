@@ -136,8 +136,8 @@ def test_a_call_that_spins_is_hung(stub, connect):
 AGENT = """
 import time
 from hpctl.detection.check import CannotTell, DriverHung
-from hpctl.detection.nvml.client import Client
-client = Client(0.05, 0.3)
+from hpctl.detection.nvml.client import NvmlClient
+client = NvmlClient(0.05, 0.3)
 client.wait(10)
 print(client.child_pid(), flush=True)
 while True:
