@@ -1,6 +1,6 @@
 """docs/messages.md: each error that an operator or a job's owner can meet, and what to do.
 
-The page is read from the code's syntax trees: what a command raises with a text of its own is what
+The page is read from the code's syntax trees: the text that a command raises is what
 its user sees. Texts of decisions are in docs/recovery.md and docs/jobs-and-admins.md.
 """
 
