@@ -115,13 +115,13 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
     if answer.action not in RESTARTS:
         return
     assert trouble.kind is not TroubleKind.FINAL
-    after_hold = past
+    since_stop = past
     for index, one in enumerate(past):
-        if one.action is Action.HOLD:
-            after_hold = past[index + 1 :]
+        if one.action in STOPS:
+            since_stop = past[index + 1 :]
     lately = [
         p
-        for p in after_hold
+        for p in since_stop
         if p.action in RESTARTS
         and p.trouble.kind in UNPLANNED
         and (trouble.at - p.trouble.at).total_seconds() < policy.window_s
