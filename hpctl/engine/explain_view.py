@@ -501,11 +501,7 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
     )
     known = [w.slurm.jobs[job] for job in named if w.slurm is not None and job in w.slurm.jobs]
     whose = f" ({known[0].name}, {known[0].user})" if known else ""
-    counts = Counter[str]()
-    for job in known:
-        waiting = sum(map(len, find_task_ranges(job.array_task)))
-        counts[job.state] += max(waiting, 1)
-    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    states = ", ".join(f"{count} {state}" for state, count in _count_task_states(known))
     return ExplainView(
         as_of=w.now,
         target=target,
@@ -514,6 +510,24 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
         next=Awaited("nothing: hpctl treats each task as a job of its own"),
         tasks=tuple(tasks),
     )
+
+
+def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str, int]]:
+    """Return the states of an array's tasks, sorted, each with how many tasks are in it.
+
+    A requeued task has a record of its own, and squeue lists it in the record of those that wait
+    for their first run, too: it counts where its own record is.
+    """
+    own = {int(job.array_task) for job in known if job.array_task.isdigit()}
+    counts = Counter[str]()
+    for job in known:
+        ranges = list(find_task_ranges(job.array_task))
+        if job.array_task.isdigit() or not ranges:
+            counts[job.state] += 1
+            continue
+        for tasks in ranges:
+            counts[job.state] += len(tasks) - sum(task in tasks for task in own)
+    return sorted((state, count) for state, count in counts.items() if count)
 
 
 def _describe_task(w: World, number: identity.JobId) -> TaskView:
