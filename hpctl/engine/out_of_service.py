@@ -134,6 +134,9 @@ def _by_recovery(node: SlurmNode, known: _Lookups) -> Account | None:
         return None
     if rec.of_capacity:
         return Account(node, By.CAPACITY, f"{rec.id} removes it", problem=False)
+    if rec.of_maintenance:
+        why = f"{rec.id} {rec.phase}: a planned maintenance window"
+        return Account(node, By.RECOVERY, why, problem=False)
     return Account(node, By.RECOVERY, f"{rec.id} {rec.phase}")
 
 

@@ -408,7 +408,8 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
     """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
-    found += [_describe_open(w, rec) for rec in nodes]
+    planned = {rec.node for rec in nodes if _is_planned(w, rec)}
+    found += [_describe_open(w, rec) for rec in nodes if rec.node not in planned]
     found += [f"{write_headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
@@ -423,7 +424,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
     found += _find_completing(w)
     found += _find_held(w)
     for name, hold in sorted(w.state.holds.items()):
-        if hold.gate == ENDED_GATE:
+        if hold.gate == ENDED_GATE or (hold.gate == "maintenance" and name in planned):
             continue
         what = f"job {hold.shown}" if name.isdecimal() else name
         if hold.gate in (HANG_GATE, OTHERS_GATE):
@@ -441,6 +442,12 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
             )
             found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found
+
+
+def _is_planned(w: World, rec: NodeRecovery) -> bool:
+    """Return whether a node is closed for a maintenance window only, as planned."""
+    judged = w.assessments.get(rec.node)
+    return rec.of_maintenance and (judged is None or judged.condition is not Condition.FAULTY)
 
 
 def _describe_open(w: World, rec: NodeRecovery) -> str:

@@ -3,6 +3,7 @@
 import random
 import re
 import time
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.instance_join import InstanceJoin
 from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS
 from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_node
@@ -93,9 +95,12 @@ class RandomWorld:
             rid = f"r-{name}-{number}"
             ending = self._dice.choice(ENDINGS[3:] if number == 0 else ENDINGS)
             ladder = (Remedy.DELETE,) if "instance_gone" in ending else (Remedy.REPLACE,)
-            changes = {"ladder": ladder}
-            if self._dice.random() < 0.15:
+            changes: dict[str, Any] = {"ladder": ladder}
+            kind = self._dice.random()
+            if kind < 0.15:
                 changes["group"] = "workers"
+            elif kind < 0.3:
+                changes["rule"] = MAINTENANCE_BEGINS
             self.log.append(opened(rid, name, 10 * number, **changes))
             for step, signal in enumerate(ending):
                 moved = at(10 * number + step + 1)
@@ -158,7 +163,8 @@ def check_accounts(seed: int) -> None:
         if owner is not None and (node.drained or node.down) and not removal:
             in_maintenance = name in world.maintenance or node.flags & {"MAINT", "MAINTENANCE"}
             at_work = world.state.node_recovery(name)
-            assert row.problem or in_maintenance or (at_work and at_work.of_capacity), row
+            planned = at_work and (at_work.of_capacity or at_work.of_maintenance)
+            assert row.problem or in_maintenance or planned, row
         if row.by == "administrator":
             theirs = node.reason and owner is None
             reserved = name in world.maintenance or node.flags & {"MAINT", "MAINTENANCE"}
@@ -215,3 +221,28 @@ def test_a_reason_adds_no_command_to_what_a_person_is_to_run() -> None:
     world = World(NOW, OWN, replay_events([]), slurm=SchedulerView(NOW, {node.name: node}))
     (task,) = status_view(world).person_tasks
     assert task.commands == (f"scontrol show node {node.name}",)
+
+
+def test_a_planned_window_is_no_problem_and_a_fault_in_it_is_one() -> None:
+    """A window holds n1, closed by hpctl's own recovery, which waits at the gate `maintenance`."""
+    window = Reservation("window", ("n1",), maintenance=True)
+    closed = slurm_node(1, flags=frozenset({"DRAIN", "MAINTENANCE"}), reason=own_reason("r-1", "w"))
+    log = [
+        opened("r-1", "n1", 0, rule=MAINTENANCE_BEGINS),
+        SignalSeen(at(1), "r-1", "cordon_seen", ""),
+        HoldNoted(at(2), "n1", "maintenance", "the window holds the node", MAINTENANCE_BEGINS),
+    ]
+    healthy = World(
+        NOW,
+        OWN,
+        replay_events(log),
+        slurm=SchedulerView(NOW, {"n1": closed}, reservations={"window": window}),
+        assessments={"n1": Assessment(generation("n1"), Condition.HEALTHY, at(0))},
+        health={"n1": Health(generation("n1"), NOW)},
+    )
+    view = status_view(healthy)
+    assert view.problems == ()
+    assert [(row.nodes, row.problem) for row in view.out_of_service] == [(("n1",), False)]
+    assert choose_exit_code(replace(view, unknowns=())) is Exit.FINE  # no daemon is known
+    sick = replace(healthy, assessments={"n1": faulty("n1")})
+    assert "n1" in named_in(status_view(sick))

@@ -548,9 +548,12 @@ def test_what_becomes_of_each_job_is_said_before():
     assert sorted(ahead) == [1, 2, 3, 4]
     assert (ahead[1].moves, ahead[1].saves) == (True, "USR1")
     assert "starts elsewhere" in ahead[1].fate
+    assert "then requeued at " in ahead[1].fate
     assert "CANNOT be requeued" in ahead[2].fate
     assert "ends at its time limit" in ahead[3].fate
     assert "6 nodes are left, it needs 8" in ahead[4].fate
+    (soon, *_) = find_jobs_ahead(window, view_of(jobs=jobs), OWN, at(HOUR - 1))
+    assert "then requeued at once; " in soon.fate
 
 
 def test_a_restart_of_the_daemon_knows_the_windows_and_reads_reservations_when_due():

@@ -55,7 +55,9 @@ def _judge_job(
         nodes=len(job.nodes),
         moves=moves,
         saves=saves if moves else "",
-        fate=_describe_fate(job, window, view, policy, moves=moves, saves=saves, ends=ends_before),
+        fate=_describe_fate(
+            job, window, view, policy, now, moves=moves, saves=saves, ends=ends_before
+        ),
     )
 
 
@@ -64,6 +66,7 @@ def _describe_fate(  # noqa: PLR0913 -- what is known of one job
     window: ChangeOpened,
     view: View,
     policy: Policy,
+    now: datetime,
     *,
     moves: bool,
     saves: str,
@@ -78,8 +81,9 @@ def _describe_fate(  # noqa: PLR0913 -- what is known of one job
         return "runs on: the window begins now, and hpctl moves no job within it"
     before = format_duration(lead_s(policy))
     saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
-    start = f"{add_seconds(window.start or window.at, -lead_s(policy)):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{saved} at {start} ({before} before); {_describe_nodes(job, window.nodes, view)}"
+    at = add_seconds(window.start or window.at, -lead_s(policy))
+    when = f"at {at:%Y-%m-%d %H:%M:%S} UTC ({before} before)" if at > now else "at once"
+    return f"{saved} {when}; {_describe_nodes(job, window.nodes, view)}"
 
 
 def _describe_nodes(job: SlurmJob, nodes: Collection[NodeName], view: View) -> str:
