@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FIXED = {
     "apprise": ("0.9.5.1", "CVE-2021-39229: a regular expression of a sink takes exponential time"),
-    "cryptography": ("46.0.5", "CVE-2026-26007: a point outside the subgroup is taken"),
+    "cryptography": ("50.0.0", "CVE-2026-69247: decryption of PKCS#7 tells padding errors apart"),
     "jinja2": ("3.1.6", "CVE-2025-27516: a template reaches str.format by the attr filter"),
     "PyMySQL": ("1.1.1", "CVE-2024-36039: keys of JSON are not escaped"),
     "PyYAML": ("5.4", "CVE-2020-14343: the full loader runs what a file names"),
     "SQLAlchemy": ("1.3.0", "CVE-2019-7548: group_by takes SQL"),
-    "starlette": ("0.49.1", "CVE-2025-62727: a Range header takes quadratic time"),
-    "urllib3": ("2.6.3", "CVE-2026-21441: a redirect's body is decompressed without a bound"),
+    "starlette": ("1.3.1", "CVE-2026-54283: the limits of a form are ignored"),
+    "urllib3": ("2.7.0", "CVE-2026-44432: a body is decompressed without a bound"),
     "uvicorn": ("0.11.7", "CVE-2020-7695: a header's value may hold a line break"),
 }
 """By package: the first release without any known vulnerability, and what the last one was."""
