@@ -81,15 +81,31 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     phases."""
     job = policy.job
     completing = facts.job is not None and facts.job.completing
-    queued = facts.job is not None and rec.phase is JobPhase.STARTING and is_queued(facts.job, now)
-    # Its turn in the queue may come in days, and a recovery that gave up could change nothing.
-    since = now if queued else rec.since
+    since = _find_deadline_start(rec, facts.job, now)
     deadline = add_seconds(since, deadline_s(rec.phase, policy, completing=completing))
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
     over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
     return c.timed(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+
+
+EXAMINE_S: Final = 60.0
+"""slurmctld examines every pending job this often (`sched_interval`). Until it does so after an
+update, the Reason is None."""
+
+
+def _find_deadline_start(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> datetime:
+    """Return the time from which the deadline of the phase counts."""
+    if job is None or rec.phase is not JobPhase.STARTING:
+        return rec.since
+    if is_queued(job, now):
+        # Its turn in the queue may come in days, and a recovery that gave up could change nothing.
+        return now
+    if job.reason not in ("", "None") or not rec.steps:
+        return rec.since
+    examined = add_seconds(rec.steps[-1].started, EXAMINE_S)
+    return max(rec.since, min(now, examined))
 
 
 _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING})

@@ -86,6 +86,18 @@ def test_a_job_that_waits_its_turn_in_the_queue_is_never_given_up(reason):
     assert moved(rec(JobPhase.STARTING), held, 5 * due) is JobSignal.DEADLINE
 
 
+def test_a_job_that_slurmctld_has_not_examined_since_an_update_is_not_given_up():
+    due = deadline_s(JobPhase.STARTING, OWN)
+    updated = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(due - 1))
+    starting = rec(JobPhase.STARTING, steps=(updated,))
+    unexamined = JobFacts(replace(QUEUED, reason="None", eligible=at(0)))
+    assert isinstance(advance(starting, unexamined, OWN, at(due + 1)), Wait)
+    assert isinstance(advance(starting, unexamined, OWN, at(due + 58)), Wait)
+    assert moved(starting, unexamined, 2 * due + 60) is JobSignal.DEADLINE
+    no_update = rec(JobPhase.STARTING)
+    assert moved(no_update, unexamined, due + 1) is JobSignal.DEADLINE
+
+
 PUT_OFF = replace(QUEUED, eligible=at(3600))
 
 
