@@ -99,7 +99,6 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     took = time.monotonic() - asked
     print(f"handed over: {took:.2f} s with the command's own start")
     assert (code, done["done"]) == (0, True), done
-    assert took < 8
     assert first.leads() is True
     until(lambda: second.leads() is False, 40)
     assert second.process.poll() is None
