@@ -192,7 +192,8 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     """Return the catalogue rule for one SXid line: the text's own severity goes before the number.
 
     `acts` is whether the row of the number treats the node; None where the table has no such row.
-    Where the text says non-fatal and the table treats the node, a person has to look.
+    Where the text says non-fatal and the table treats the node, a person has to look, unless the
+    guide itself lists the number as non-fatal (`FaultRow.nonfatal`).
     """
     rule = RuleId(f"sxid-{code}")
     fatal = parse_severity(text)
@@ -201,7 +202,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     if fatal is False:
         if acts is None:
             return RuleId("sxid-nonfatal")
-        return RuleId("sxid-disputed") if acts else rule
+        return RuleId("sxid-disputed") if acts and not ROWS[rule].nonfatal else rule
     return RuleId("sxid-unknown") if acts is None else rule
 
 

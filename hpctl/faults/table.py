@@ -51,7 +51,9 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.
     `ladder` replaces the treatment's own. `settle_s` and `window_s` are FaultClass's fields, in
     seconds. `clears` is set where a kernel line's code ends otherwise than by a boot. `own` marks
-    what only a node's own hardware can produce: a bus, memory or a disk that is lost.
+    what only a node's own hardware can produce: a bus, memory or a disk that is lost. `nonfatal`
+    marks an SXid that NVIDIA's guide lists as non-fatal and for which it asks for a reset: the
+    line's own `Non-fatal` does not contradict the row.
 
     For a kernel line, `line` holds the regular expressions of its lines (kernel.md says what their
     groups mean), `example` one of these lines, and `seen` the recordings that hold one, empty where
@@ -77,6 +79,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     ladder: str = ""
     clears: Clears = Clears.BOOT
     own: bool = False
+    nonfatal: bool = False
     line: tuple[str, ...] = ()
     example: str = ""
     seen: str = ""
