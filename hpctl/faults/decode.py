@@ -39,6 +39,10 @@ _BLAME = {
 }
 # The low status bits of these units mean: an application died, Xid 154 says whether more.
 _APP_STATUS = {"RLW_REMAP": 0x3F, "RLW_SRC_TRACK": 0x0C}
+# RLW_REMAP's error that needs a reset: its status bit, and IntrInfo before and from R575
+# (NVIDIA's Xid workbook, as NVIDIA/NVSentinel decodes it).
+_REMAP_STATUS = 0x40
+_REMAP_RESET = (0x82, 0x04)
 # RLW_RXPIPE with its action bit, as drivers before and from R575 lay IntrInfo out.
 _RXPIPE_RESET = ((0x7FF, 0b10011000010), (0xFF, 0b10000110))
 
@@ -149,6 +153,8 @@ def _rlw(line: NvLink5) -> str:
     status, intr = line.error_status or 0, line.intr_info or 0
     if status & _APP_STATUS.get(line.unit, 0):
         return "xid-145-app"
+    if line.unit == "RLW_REMAP" and status & _REMAP_STATUS and intr & 0xFF in _REMAP_RESET:
+        return "xid-145-remap"
     if line.unit == "RLW_RXPIPE" and any(intr & mask == bits for mask, bits in _RXPIPE_RESET):
         return "xid-145-rxpipe"
     return "xid-145"

@@ -29,7 +29,7 @@ FOLLOWS = timedelta(seconds=2)
 APART = 8
 """Records from the first part to the last: other processors print in between."""
 
-_ADDRESS = r"(?:PCI:)?(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7])?"
+_ADDRESS = r"(?:PCI:)?(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 _IDS = r"\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)"
 _INSTALLED = "installed in this system has"
 _FIRST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_ADDRESS}(?: {_IDS})?(?: {_INSTALLED})?")

@@ -36,7 +36,7 @@ CHANNEL_TORN_DOWN = "45"
 NVLINK_ERROR = "74"
 
 
-_PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7])?)"
+_PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 
 
 _XID = re.compile(
