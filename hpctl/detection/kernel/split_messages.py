@@ -9,9 +9,9 @@ Not patterns of rows: the GPU's address and what happened to it are in different
 The driver prints them at once (osapi.c, RmInitAdapter's probe), and /dev/kmsg has one record; a
 saved log and older kernels have one record a line, and some forms break the second line in two.
 A message is joined only within bounds: one at a time, of parts that have exactly these texts,
-within `FOLLOWS` and `APART` records of its first part. What does not fit is judged alone, as
-before. The device's vendor and product (`10de:26b5`) are no address, and no part is a fault by
-itself except the last.
+within `FOLLOWS` and `APART` records of its first part. What does not fit is judged as one line. No
+part is a fault except the last, which may come without the others; with a first part that names
+no address it is none. The GPU's vendor and product (`10de:26b5`) are no address.
 """
 
 import re
@@ -29,10 +29,11 @@ FOLLOWS = timedelta(seconds=2)
 APART = 8
 """Records from the first part to the last: other processors print in between."""
 
-_ADDRESS = r"(?:PCI:)?(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_NAME = r"[\w.:-]{1,40}"
+"""What the first part calls the GPU: the row of Xid 79 tells an address from other names."""
 _IDS = r"\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\)"
 _INSTALLED = "installed in this system has"
-_FIRST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_ADDRESS}(?: {_IDS})?(?: {_INSTALLED})?")
+_FIRST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_NAME}(?: {_IDS})?(?: {_INSTALLED})?")
 _MIDDLE = re.compile(rf"NVRM: (?:{_IDS}(?: {_INSTALLED})?|{_INSTALLED})")
 _LAST = "NVRM: fallen off the bus"
 
