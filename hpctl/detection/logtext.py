@@ -9,10 +9,10 @@ These forms are recognized, line by line, so that a file may contain several:
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
     TEXT                                 the bare message
-         TEXT                            indented, without a time: a further line of the message above
+         TEXT                            indented: a further line of the message above
 
-A further line is whose the message above it is: a program's message of several lines cannot have one
-that counts as the kernel's.
+A further line has the author of the message above it: no line of a program's message counts as the
+kernel's.
 
 Lines of other programs are left out, where the form shows it: only the kernel's lines are evidence
 about hardware. In plain text any user may have written `kernel:`; the reader of the file must judge
