@@ -36,8 +36,8 @@ rung. \u2033: as above. \\*: hpctl waits 3 s, or as in the row, for a message th
 are stopped and started elsewhere; †: the node is treated when its jobs have ended. *watch*:
 it is shown as Suspect. Empty: counted only.
 
-**Seen**: a public issue, log or test that shows it, or a recording of a GPU of ours. Empty: none was
-found, and the row is known from manuals and sources only.
+**Seen**: a public issue, log or test that shows it, or a recording of a GPU of ours. Empty: none
+was found, and the row is known from manuals and sources only.
 """
 
 

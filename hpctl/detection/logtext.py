@@ -143,7 +143,8 @@ class LogText:
     ) -> LogEntry:
         self._at = at or self._at
         self._facility = facility
-        return LogEntry(number, kmsg.Record(facility, number, self._at, message), raw or message)
+        one_line = message.replace("\n", " ")  # as kmsg's records have it
+        return LogEntry(number, kmsg.Record(facility, number, self._at, one_line), raw or message)
 
     def _parse_block(self, block: list[str]) -> Iterator[LogEntry]:
         """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""

@@ -1,7 +1,11 @@
 """Where a fault was seen: the column `seen` of the fault tables."""
 
+import pkgutil
+
+import msgspec
 import pytest
 
+from hpctl.faults import table
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.faults.sightings import NOT_SEEN, Sighting, describe_sightings, parse_sightings
 from hpctl.faults.table import ROWS
@@ -42,3 +46,26 @@ def test_every_row_says_where_it_was_seen_and_explain_repeats_it() -> None:
         "seen: NVIDIA/nvidia-docker#1553; NVIDIA/NVSentinel#155"
     )
     assert SHIPPED[RuleId("xid-151")].source.endswith(NOT_SEEN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("| row remapping has failed on a GPU | manual |", "| failed | yes |", ValueError),
+        ("| row remapping has failed on a GPU | manual |", "| failed | |", ValueError),
+        ("| meaning | seen | nvidia |", "| meaning | see | nvidia |", msgspec.ValidationError),
+    ],
+)
+def test_a_table_that_does_not_say_where_is_refused(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, error: type[Exception]
+) -> None:
+    read = pkgutil.get_data
+
+    def read_changed(package: str, name: str) -> bytes | None:
+        data = read(package, name)
+        return data.replace(old.encode(), new.encode()) if data and name == "gpu.md" else data
+
+    table._read_tables()
+    monkeypatch.setattr(table.pkgutil, "get_data", read_changed)
+    with pytest.raises(error):
+        table._read_tables()
