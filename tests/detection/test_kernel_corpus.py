@@ -51,7 +51,7 @@ def lines() -> Iterator[str]:
             yield text.removeprefix("user: ")
     for name in unseen.SETS:
         for held_out in unseen.load(name):
-            yield held_out.text
+            yield from held_out.text.split("\n")
     yield from recorded()
 
 
