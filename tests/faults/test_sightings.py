@@ -69,3 +69,10 @@ def test_a_table_that_does_not_say_where_is_refused(
     monkeypatch.setattr(table.pkgutil, "get_data", read_changed)
     with pytest.raises(error):
         table._read_tables()
+
+
+def test_a_row_without_the_column_is_refused() -> None:
+    row = {"check": "gpu.x", "code": "y", "treatment": "I", "meaning": "z"}
+    with pytest.raises(msgspec.ValidationError, match="seen"):
+        msgspec.convert(row, table.FaultRow)
+    assert msgspec.convert({**row, "seen": "manual"}, table.FaultRow).sightings == ()
