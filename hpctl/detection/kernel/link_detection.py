@@ -6,9 +6,8 @@ Not a pattern of a row: the same line is both, and only how long it goes on diff
     NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!
 
 While the GPUs of a node start, one may ask another for its links before that one can answer
-(kernel_nvlink.c: the question fails, and the links are found later). In a driver that is stuck each
-call asks again, and there is no end to it (NVIDIA/open-gpu-kernel-modules#971: after 66 days of uptime, until
-a restart of the node).
+(kernel_nvlink.c: the question fails, and the links are found later). A driver that is stuck asks in
+each call until the node restarts (NVIDIA/open-gpu-kernel-modules#971: after 66 days of uptime).
 """
 
 from datetime import datetime, timedelta
