@@ -66,7 +66,7 @@ def test_a_table_that_does_not_say_where_is_refused(
         return data.replace(old.encode(), new.encode()) if data and name == "gpu.md" else data
 
     table._read_tables()
-    monkeypatch.setattr(table.pkgutil, "get_data", read_changed)
+    monkeypatch.setattr(pkgutil, "get_data", read_changed)
     with pytest.raises(error):
         table._read_tables()
 

@@ -54,7 +54,8 @@ class Figures(Struct, frozen=True):
 
 def load(name: str) -> list[Case]:
     """The cases of a set."""
-    cases, origin = [], ""
+    cases: list[Case] = []
+    origin = ""
     for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             origin = line.removeprefix("## ")
