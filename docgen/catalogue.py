@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from hpctl.faults.catalogue import SHIPPED
+from hpctl.faults.sightings import Sighting
 from hpctl.faults.table import SECTIONS, FaultRow, make_rule_prefix
 from hpctl.vocabulary.assessment import Urgency
 
@@ -34,6 +35,9 @@ written out. The same rule on the same instance within 7 days, or the time in th
 rung. \u2033: as above. \\*: hpctl waits 3 s, or as in the row, for a message that says more. Jobs
 are stopped and started elsewhere; †: the node is treated when its jobs have ended. *watch*:
 it is shown as Suspect. Empty: counted only.
+
+**Seen**: a public issue, log or test that shows it, or a recording of a GPU of ours. Empty: none
+was found, and the row is known from manuals and sources only.
 """
 
 
@@ -44,9 +48,9 @@ def page() -> str:
         if all(row.reason for row in rows):
             lines += _describe_reasons(title, rows)
             continue
-        lines += [f"## {title}", "", "| code | meaning | remedy |", "|---|---|---|"]
+        lines += [f"## {title}", "", "| code | meaning | remedy | seen |", "|---|---|---|---|"]
         for check, those in groupby(rows, lambda row: row.check):
-            lines.append(f"| **{make_rule_prefix(check)}** | | |")
+            lines.append(f"| **{make_rule_prefix(check)}** | | | |")
             above = ""
             for row in those:
                 remedy = _describe_remedy(row)
@@ -61,8 +65,8 @@ A program of Slurm's drains a node, or sets it DOWN, with a Reason that begins w
 texts, as root or SlurmUser. Under another account the same words are a person's, and the node is
 left to them. A node that has another fault as well is treated for that one: hpctl's Reason replaces
 Slurm's, which the evidence in `hpctl explain` keeps. With none, the node gets the remedy here. For
-*ask human* nothing is done to it, and `hpctl status` lists it with what to do. The file of Slurm
-that writes a text stands in `hpctl/faults/outside.md`.
+*ask human* nothing is done to it, and `hpctl status` lists it with what to do. The texts are known
+from Slurm's sources: `hpctl/faults/outside.md` names the file that writes each.
 """
 
 
@@ -82,7 +86,18 @@ def _make_line(row: FaultRow, remedy: str) -> str:
     if row.meaning == UNUSED:
         code = f"others up to `{re.split('[ -]', row.code)[-1]}`"
     meaning = row.meaning.removeprefix(ABOUT.get(row.check, ""))
-    return f"| {code} | {meaning} | {remedy} |"
+    seen = ", ".join(_link_sighting(one) for one in row.sightings)
+    return f"| {code} | {meaning} | {remedy} | {seen} |"
+
+
+def _link_sighting(sighting: Sighting) -> str:
+    """Return a sighting as a link: a thread by its number, a file by its repository and name."""
+    if sighting.recorded:
+        return sighting.text
+    place, _, codes = sighting.text.partition(" ")
+    repository, is_file, path = place.partition(":")
+    text = f"{repository}: {path.rpartition('/')[2]}" if is_file else place
+    return f"[{text}]({sighting.url}){' ' + codes if codes else ''}"
 
 
 def _describe_remedy(row: FaultRow) -> str:

@@ -9,6 +9,10 @@ These forms are recognized, line by line, so that a file may contain several:
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
     TEXT                                 the bare message
+         TEXT                            indented: a further line of the message above
+
+A further line has the author of the message above it: no line of a program's message counts as the
+kernel's.
 
 Lines of other programs are left out, where the form shows it: only the kernel's lines are evidence
 about hardware. In plain text any user may have written `kernel:`; the reader of the file must judge
@@ -61,6 +65,8 @@ _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 _APEI = re.compile(r"\{\d{1,10}\}\[")
 _MEMBER = re.compile(r"\s+[\"\[\]\d]")
 """A line within an object that is printed over several."""
+_FURTHER = re.compile(r" {6,64}(?! )(?![\[<\d])|\t")
+"""What a further line of a message begins with, as dmesg and journalctl print it."""
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
@@ -82,6 +88,7 @@ class LogText:
         self.lines = 0
         self._stream = stream
         self._at = EARLIEST
+        self._facility = 0
 
     def __iter__(self) -> Iterator[LogEntry]:
         block: list[str] = []
@@ -125,6 +132,9 @@ class LogText:
             if fields is None:
                 return self._make_entry(USER, self._at, text, self.lines)
             return self._from_fields(fields, text, self.lines)
+        further = _FURTHER.match(text)
+        if further is not None:
+            return self._make_entry(self._facility, None, text[further.end() :], self.lines, text)
         facility, at, message = _split_line(text)
         return self._make_entry(facility, at, message, self.lines, text)
 
@@ -132,7 +142,9 @@ class LogText:
         self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
     ) -> LogEntry:
         self._at = at or self._at
-        return LogEntry(number, kmsg.Record(facility, number, self._at, message), raw or message)
+        self._facility = facility
+        one_line = message.replace("\n", " ")  # as kmsg's records have it
+        return LogEntry(number, kmsg.Record(facility, number, self._at, one_line), raw or message)
 
     def _parse_block(self, block: list[str]) -> Iterator[LogEntry]:
         """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.faults.sightings import describe_sightings
 from hpctl.faults.table import ROWS, FaultRow
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
@@ -69,7 +70,8 @@ class Rules(Struct, frozen=True):
 def _name_source(row: FaultRow) -> str:
     guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
     source = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
-    return f"{source}; hpctl differs: {row.differs}" if row.differs else source
+    differs = f"; hpctl differs: {row.differs}" if row.differs else ""
+    return f"{source}{differs}; {describe_sightings(row.sightings)}"
 
 
 def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:

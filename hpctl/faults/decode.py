@@ -39,6 +39,10 @@ _BLAME = {
 }
 # The low status bits of these units mean: an application died, Xid 154 says whether more.
 _APP_STATUS = {"RLW_REMAP": 0x3F, "RLW_SRC_TRACK": 0x0C}
+# RLW_REMAP's error that needs a reset: its status bit, and IntrInfo before and from R575
+# (NVIDIA's Xid workbook, as NVIDIA/NVSentinel decodes it).
+_REMAP_STATUS = 0x40
+_REMAP_RESET = (0x82, 0x04)
 # RLW_RXPIPE with its action bit, as drivers before and from R575 lay IntrInfo out.
 _RXPIPE_RESET = ((0x7FF, 0b10011000010), (0xFF, 0b10000110))
 
@@ -149,6 +153,8 @@ def _rlw(line: NvLink5) -> str:
     status, intr = line.error_status or 0, line.intr_info or 0
     if status & _APP_STATUS.get(line.unit, 0):
         return "xid-145-app"
+    if line.unit == "RLW_REMAP" and status & _REMAP_STATUS and intr & 0xFF in _REMAP_RESET:
+        return "xid-145-remap"
     if line.unit == "RLW_RXPIPE" and any(intr & mask == bits for mask, bits in _RXPIPE_RESET):
         return "xid-145-rxpipe"
     return "xid-145"
@@ -192,7 +198,8 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     """Return the catalogue rule for one SXid line: the text's own severity goes before the number.
 
     `acts` is whether the row of the number treats the node; None where the table has no such row.
-    Where the text says non-fatal and the table treats the node, a person has to look.
+    Where the text says non-fatal and the table treats the node, a person has to look, unless the
+    guide itself lists the number as non-fatal (`FaultRow.nonfatal`).
     """
     rule = RuleId(f"sxid-{code}")
     fatal = parse_severity(text)
@@ -201,7 +208,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     if fatal is False:
         if acts is None:
             return RuleId("sxid-nonfatal")
-        return RuleId("sxid-disputed") if acts else rule
+        return RuleId("sxid-disputed") if acts and not ROWS[rule].nonfatal else rule
     return RuleId("sxid-unknown") if acts is None else rule
 
 

@@ -32,6 +32,7 @@ from typing import cast
 
 from msgspec import Struct, convert, field
 
+from hpctl.faults.sightings import Sighting, parse_sightings
 from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.model import Clears, Verdict
 
@@ -51,12 +52,16 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.
     `ladder` replaces the treatment's own. `settle_s` and `window_s` are FaultClass's fields, in
     seconds. `clears` is set where a kernel line's code ends otherwise than by a boot. `own` marks
-    what only a node's own hardware can produce: a bus, memory or a disk that is lost.
+    what only a node's own hardware can produce: a bus, memory or a disk that is lost. `nonfatal`
+    marks an SXid that NVIDIA's guide lists as non-fatal and for which it asks for a reset: the
+    line's own `Non-fatal` does not contradict the row.
 
     For a kernel line, `line` holds the regular expressions of its lines (kernel.md says what their
-    groups mean), `example` one of these lines, and `seen` the recordings that hold one, empty where
-    it is known from sources and reports alone. A row without `line` is read by code: the module is
-    in `hpctl/detection/kernel/`.
+    groups mean) and `example` one of these lines. A row without `line` is read by code: the module
+    is in `hpctl/detection/kernel/`.
+
+    `seen` says where the fault was seen, or that it is known from manuals only; every row says it
+    (`hpctl.faults.sightings`).
 
     For a counter in sysfs, `counter` is its path below the device's folder and `when` how it is
     compared with a limit of the check (fabric.md says how it is written).
@@ -69,6 +74,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     treatment: str
     meaning: str
+    seen: str
     nvidia: str = ""
     differs: str = ""
     settle_s: float = 0.0
@@ -77,9 +83,9 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     ladder: str = ""
     clears: Clears = Clears.BOOT
     own: bool = False
+    nonfatal: bool = False
     line: tuple[str, ...] = ()
     example: str = ""
-    seen: str = ""
     counter: str = ""
     when: str = ""
     reason: tuple[str, ...] = ()
@@ -98,6 +104,11 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     def codes(self) -> tuple[str, ...]:
         """Its codes one by one."""
         return tuple(expand_numbers(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
+
+    @property
+    def sightings(self) -> tuple[Sighting, ...]:
+        """Where it was seen; none where it is known from manuals only."""
+        return parse_sightings(self.seen)
 
     @property
     def suspect(self) -> bool:
@@ -268,7 +279,9 @@ def _read_tables() -> _Tables:
         options = dict(_parse_options(cells.pop("options")))
         row = {**options, **_with_lists(cells)}
         if "treatment" in row:
-            tables.faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
+            fault = convert(row, FaultRow, strict=False)
+            parse_sightings(fault.seen)
+            tables.faults.setdefault(title, []).append(fault)
         else:
             spec = convert(row, CheckSpec, strict=False)
             tables.checks.setdefault(title, []).append(spec)

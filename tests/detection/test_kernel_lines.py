@@ -160,6 +160,7 @@ def test_the_job_is_that_of_the_process_that_the_line_names():
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
     reached = {f"{c.replace('.', '-')}-{code}" for _, c, code, _, _ in CASES}
     reached |= {"kernel-lockup-driver", "kernel-crash-driver", "kernel-efa", "kernel-neuron"}
+    reached.add("kernel-nvidia-nvlink-stuck")  # by its duration: tests/detection/corpus
     # The head node's own, where an unknown line stands beside another sign.
     reached.add("kernel-driver-unknown-confirmed")
     assert {rule for rule in SHIPPED if rule.startswith("kernel-")} - reached == set()
@@ -167,7 +168,7 @@ def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
 
 READ_BY_CODE = {
     ("kernel.oom", "daemon"), ("kernel.oom", "numa"), ("kernel.oom", "job"),
-    ("kernel.lockup", "driver"), ("kernel.crash", "driver"),
+    ("kernel.lockup", "driver"), ("kernel.crash", "driver"), ("kernel.nvidia", "nvlink-stuck"),
     ("kernel.driver", "unknown"), ("kernel.driver", "unknown-confirmed"),
 }  # fmt: skip
 """Rows without a pattern: what they mean is not in one line's words (`hpctl.detection.kernel`)."""

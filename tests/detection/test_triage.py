@@ -217,3 +217,24 @@ def test_a_line_of_a_hundred_thousand_characters_takes_no_time(text: str) -> Non
         reader.boots()
         took.append(time.process_time() - begun)
     assert min(took) < 0.010
+
+
+def test_the_further_lines_of_a_message_are_read_with_it() -> None:
+    """Read the forms in which a saved log has the driver's message of three lines."""
+    parts = (
+        "NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    )
+    dmesg_form = f"[ 1843.308145] {(chr(10) + 15 * ' ').join(parts)}\n"
+    journal_form = f"Nov 10 12:00:00 host kernel: {(chr(10) + 29 * ' ').join(parts)}\n"
+    one_a_line = "".join(f"[ 1843.308145] {part}\n" for part in parts)
+    json_form = json.dumps({**FIELDS, "MESSAGE": "\n".join(parts)})
+    bare_form = "\n".join(parts)
+    for text in (dmesg_form, journal_form, one_a_line, bare_form, json_form):
+        found = [row for row in rows(text) if row["rule"] == "xid-79"]
+        assert [row["device"] for row in found] == ["0000:b3:00.0"], text
+
+
+def test_the_source_of_a_line_says_where_it_was_seen() -> None:
+    assert rows(FALLEN)[0]["source"].endswith("NVIDIA/NVSentinel#155")

@@ -3,7 +3,7 @@
 Most lines matter to no check, and in a storm thousands a second must be sorted. A line goes to the
 readers that its first four characters choose, or one of a few later phrases, and equal lines of a
 batch only once. The fault tables define which characters and phrases belong to a check
-(`CheckSpec.heads` and `words`) and the form of its lines (`FaultRow.line`); five modules read what
+(`CheckSpec.heads` and `words`) and the form of its lines (`FaultRow.line`); seven modules read what
 a row cannot express, each for the reason at its top. Patterns are anchored: what user space can put
 into a kernel line (the name of a process or a device) rarely comes first, and the lines in which it
 does are left out.
@@ -19,9 +19,11 @@ from msgspec.structs import replace
 
 from hpctl.detection.findings import merge_findings
 from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, judge, of_a_process
+from hpctl.detection.kernel.link_detection import LinkComplaints
 from hpctl.detection.kernel.out_of_memory import gather_oom
 from hpctl.detection.kernel.patterns import LinePatterns
 from hpctl.detection.kernel.processor_errors import gather_errors
+from hpctl.detection.kernel.split_messages import LONGEST_PART, PART_HEAD, MessageJoiner
 from hpctl.detection.kernel.traces import TRACE_CHECKS, ends_trace, has_trace, in_driver
 from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, gather_driver
 from hpctl.detection.kernel.xid import gather_numbered
@@ -92,6 +94,8 @@ class KernelJudge:
     def __init__(self, job_of: JobOf) -> None:
         self._job_of = job_of
         self._trouble: KernelLine | None = None
+        self._joiner = MessageJoiner()
+        self._complaints = LinkComplaints()
 
     def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
         """Return the findings of a batch, equal ones folded, in the order of their first lines.
@@ -109,6 +113,9 @@ class KernelJudge:
                 text = text[:LONGEST]
                 record = replace(record, text=text)
             head = text[:HEAD_CHARS]
+            if head == PART_HEAD and len(text) <= LONGEST_PART:
+                record = self._joiner.join(record)
+                text = record.text
             if self._trouble is not None:
                 self._follow_trace(record, found)
             if head in _TROUBLE:
@@ -150,7 +157,7 @@ class KernelJudge:
             line = gather(lines.first)
             if line is None:
                 continue
-            finding = judge(line)
+            finding = judge(self._complaints.judge_duration(line, lines.last))
             if lines.count > 1:
                 finding = replace(finding, last=lines.last, count=finding.count * lines.count)
             self._keep(finding, line.pid, found)

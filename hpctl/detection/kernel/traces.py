@@ -21,7 +21,10 @@ TRACE_FOLLOWS = timedelta(seconds=2)
 _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _FRAME = re.compile(
     r"(?:RIP: [0-9a-f]{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
-    r"\[(?P<module>nvidia\w*|efa|neuron)\b"
+    r"\[(?P<module>nvidia\w*|efa|neuron|mlx5_core)\b"
+    # The loop of mlx5 that polls its queues, anywhere below (NVIDIA/NVSentinel: the card's driver
+    # is stuck); a frame with a question mark is left over from an earlier call.
+    r"| ?mlx5e_(?:poll_ico_cq|napi_poll)\+0x[0-9a-f]+/0x[0-9a-f]+ \[(?P<poll>mlx5_core)\b"
 )
 
 
@@ -41,4 +44,4 @@ def in_driver(trouble: KernelLine, record: Record) -> KernelLine | None:
     if match is None:
         return None
     found = make_line(trouble.check, "driver", record, trouble.device)
-    return replace(found, detail=match["module"], pid=trouble.pid)
+    return replace(found, detail=match["module"] or match["poll"], pid=trouble.pid)

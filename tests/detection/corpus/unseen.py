@@ -2,7 +2,7 @@
 
 The sets lie in `held_out/`, labeled by what the driver's source means before
 hpctl ever read them; where they come from, and how they are labeled, their first lines say. Each
-line is judged alone, as the first of a log.
+line is judged alone, as the first of a log; `+ | TEXT` is a further record of the case above it.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,16 +10,21 @@ from io import BytesIO
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.detection.triage import _TriageReader
 
 HERE = Path(__file__).parent / "held_out"
-SETS = ("first", "second", "third", "fourth", "fifth", "sixth")
-LABELS = frozenset({"none", "seen", "act"})
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
+LABELS = frozenset({"none", "seen", "act", "differs"})
 
 
 class Case(Struct, frozen=True):
-    """A line and what it must come to: `label`, and the remedies that are right for `act`."""
+    """A line and what it must come to: `label`, and the remedies that are right for `act`.
+
+    `differs`: the source and hpctl part on purpose over whether to act, and it must be reported.
+    `text` may be several records, with newlines between them.
+    """
 
     origin: str
     label: str
@@ -49,10 +54,14 @@ class Figures(Struct, frozen=True):
 
 def load(name: str) -> list[Case]:
     """The cases of a set."""
-    cases, origin = [], ""
+    cases: list[Case] = []
+    origin = ""
     for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             origin = line.removeprefix("## ")
+        elif line.startswith("+ | "):
+            more = line.removeprefix("+ | ")
+            cases[-1] = replace(cases[-1], text=f"{cases[-1].text}\n{more}")
         elif line and not line.startswith("# "):
             wanted, _, text = line.partition(" | ")
             label, _, remedies = wanted.partition(" ")
@@ -65,7 +74,7 @@ def load(name: str) -> list[Case]:
 def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
     """How right a judge of single lines is."""
     output = [(case, judge(case.text)) for case in cases]
-    acted = [(case, one) for case, one in output if one.remedy]
+    acted = [(case, one) for case, one in output if one.remedy and case.label != "differs"]
     faults = [(case, one) for case, one in output if case.label == "act"]
     telling = [one for case, one in output if case.label != "none"]
     return Figures(
@@ -90,6 +99,8 @@ def hpctl(text: str) -> Judgment:
 def _right(case: Case, output: Judgment) -> bool:
     if case.label == "act":
         return output.remedy in case.remedies
+    if case.label == "differs":
+        return output.reported
     return not output.remedy and (output.reported or case.label == "none")
 
 
