@@ -40,8 +40,8 @@ _KEYS: Final = re.compile(
 )
 _SECRET_KEY: Final = re.compile(
     # An AWS secret access key has no name of its own: forty characters of base64.
-    r"(?<![\w/+=])(?=[A-Za-z0-9/+]{0,39}[A-Z])(?=[A-Za-z0-9/+]{0,39}[a-z])"
-    r"(?=[A-Za-z0-9/+]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![\w/+=])"
+    r"(?<![\w/+])(?=[A-Za-z0-9/+]{0,39}[A-Z])(?=[A-Za-z0-9/+]{0,39}[a-z])"
+    r"(?=[A-Za-z0-9/+]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![\w/+])"
 )
 _LONG: Final = re.compile(r"[\w+/=-]{96,}")
 _BEGIN: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
