@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 MODULE: Final = "hpctl.nodes.evidence.gather"
 _MOST_DETAIL: Final = 240
+_REAP_S: Final = 2.0
 
 
 class EvidenceKeeper:
@@ -117,6 +118,9 @@ def _read_result(process: subprocess.Popen[bytes], request: GatherRequest) -> Ga
     finally:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
+        # One that sleeps in the kernel, on a file system that is gone, is left behind.
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            process.communicate(timeout=_REAP_S)
 
 
 def _announce(order: EvidenceOrder) -> None:

@@ -76,7 +76,7 @@ class Collector:
         paths = (self._root / folder / name for folder in _FOLDERS)
         return next((str(path) for path in paths if os.access(path, os.X_OK)), None)
 
-    def run(self, command: NodeCommand, most: int = MOST_ITEM) -> Iterator[bytes]:
+    def run(self, command: NodeCommand) -> Iterator[bytes]:
         """Yield what a command says, and how it ended; nothing where there is no such program."""
         program = self.find_program(command.words[0])
         if program is None:
@@ -95,7 +95,7 @@ class Collector:
             yield f"cannot be started: {error.strerror}\n".encode()
             return
         if process.stdout is not None:
-            yield from _read_output(process, process.stdout, limit, most)
+            yield from _read_output(process, process.stdout, limit, MOST_ITEM)
 
     def start_bug_report(self, place: Path) -> subprocess.Popen[bytes] | None:
         """Start NVIDIA's own report, which takes long; None where the driver brings none.
