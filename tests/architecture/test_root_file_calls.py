@@ -17,6 +17,7 @@ USERS_OWN = {
 
 ROOTS = (
     *("hpctl.jobs.hangs.stacks", "hpctl.nodes.acceptance.run", "hpctl.nodes.gpu_reset"),
+    *("hpctl.nodes.evidence.agent", "hpctl.nodes.evidence.gather"),
     *("hpctl.engine.journal.backup", "hpctl.engine.journal.restore", "hpctl.jobs.spank"),
 )
 """Programs that root starts, beside the daemon and the agent."""
