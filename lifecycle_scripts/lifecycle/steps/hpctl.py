@@ -138,7 +138,7 @@ def _evidence_yaml(node: Node) -> str:
 def _make_evidence_directory(node: Node) -> None:
     """Make the directory on the head node: root's, and its group that of the daemon's user."""
     place = _evidence(node)
-    if not place or not node.machine.real:
+    if not place or not node.machine.real or node.role != "controller":
         return
     try:
         group = node.machine.run("id", "-gn", "slurm", timeout=30).strip()
@@ -186,8 +186,7 @@ def run(node: Node) -> None:
     if node.role == "compute" and not munge.vouches(node):
         munge.restart(node)
     unit = _unit(node)
-    if unit and node.role == "controller":
-        _make_evidence_directory(node)
+    _make_evidence_directory(node)
     if unit and node.role == "controller" and machine.real:
         # SlurmUser's daemon: a drop-in for another name, and its right to read its configuration.
         try:
