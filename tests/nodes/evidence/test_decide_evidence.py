@@ -95,6 +95,7 @@ def test_a_remedy_waits_no_longer_than_the_deadline_for_an_answer():
         assert (move.signal, "did not answer within 120 s" in move.why) == (
             NodeSignal.NO_EVIDENCE, True,
         )  # fmt: skip
+    assert isinstance(next_of(facts=replace(ANSWERS, turn=False), seconds=due), Wait)
     late = moves(next_of(facts=replace(ANSWERS, turn=False), seconds=due + 1))
     assert (late.signal, "other nodes kept theirs" in late.why) == (NodeSignal.NO_EVIDENCE, True)
 
