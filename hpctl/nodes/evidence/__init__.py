@@ -8,7 +8,7 @@ counters and the agent's findings, without secrets, in a shared directory.
   number of nodes at once, and lets the remedy go ahead when the agent has answered, cannot answer,
   or takes too long.
 - `agent` takes the order on the node, writes a line to the node's own log, and starts `gather`, a
-  process of its own that it ends after `GATHER_S`. `collect` runs the commands and bounds what each
+  separate process that it ends after `GATHER_S`. `collect` runs the commands and bounds what each
   says, `redact` removes secrets, `archive` writes the file.
 - `store` lists, checks and copies archives on the head node and deletes old ones; a node may have
   written anything in their place. `daemon` runs the deletion on a thread. `command` is

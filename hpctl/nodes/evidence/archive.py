@@ -86,7 +86,7 @@ class EvidenceArchive:
             return
         self._left = max(0, self._left - len(body))
         member = tarfile.TarInfo(f"{self._name.removesuffix('.tar.gz')}/{name}.txt")
-        member.size, member.mode, member.mtime = len(body), _MODE, int(time.time())
+        member.size, member.mode, member.mtime = len(body), _MODE, time.time_ns() // 10**9
         self._tar.addfile(member, io.BytesIO(body))
         self.names.append(name)
 

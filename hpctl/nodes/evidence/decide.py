@@ -137,7 +137,7 @@ def find_turns(
         for r in asking
         if last_step(r.steps, StepKind.EVIDENCE) is None
         and r.id not in held
-        and not view.aside(r.node)
+        and r.node not in view.flaws
         and _answers(r, view, policy, now)
     ]
     waiting.sort(key=lambda r: (r.since, r.id))

@@ -1,4 +1,4 @@
-"""Keep this node's evidence: a process of its own, which the agent ends when it takes too long.
+"""Keep this node's evidence, in a separate process, which the agent ends when it takes too long.
 
 Reads a GatherRequest as JSON from its input and writes a GatherResult to its output. The shared
 directory may hang on a node whose network is broken; a process can be left behind, a thread cannot.
@@ -28,11 +28,12 @@ from hpctl.nodes.evidence.collect import (
     make_site_commands,
 )
 from hpctl.nodes.evidence.redact import redact_stream
+from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.evidence import GATHER_S, EvidenceOrder, name_archive
 
 COLLECT_S: Final = GATHER_S - 12.0
-"""After so many seconds no more is read, and the archive is finished."""
+"""After so many seconds nothing is read any longer, and the archive is finished."""
 
 
 class GatherRequest(Struct, frozen=True):
@@ -73,14 +74,14 @@ def gather(request: GatherRequest) -> GatherResult:
                     "nvidia-bug-report", redact_stream(collector.read_bug_report(process, report))
                 )
         size, digest = archive.close()
-    except (EvidenceRefused, OSError, ValueError, OverflowError) as error:
+    except (EvidenceRefused, OSError, ValueError) as error:
         archive.drop()
         return GatherResult(why=str(error))
     return GatherResult(size=size, sha256=digest, names=tuple(archive.names))
 
 
 def _describe_order(order: EvidenceOrder) -> list[bytes]:
-    generation, since = order.generation, datetime.fromtimestamp(order.since, UTC)
+    generation, since = order.generation, at_stamp(order.since) or datetime.now(UTC)
     text = (
         f"recovery: {order.recovery}\nnode: {generation.node}\ninstance: {generation.instance}\n"
         f"boot: {generation.boot}\nfault since: {since:%Y-%m-%dT%H:%M:%SZ}\n"
@@ -97,7 +98,7 @@ def _list_findings(request: GatherRequest) -> Iterable[bytes]:
 
 
 def _add_commands(archive: EvidenceArchive, collector: Collector, request: GatherRequest) -> None:
-    since = datetime.fromtimestamp(request.order.since - _BEFORE_FAULT_S, UTC)
+    since = at_stamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)
     journal = ("journalctl", "--no-pager", "--output=short-iso", "--utc", "--lines=50000")
     commands = [
         *COMMANDS,

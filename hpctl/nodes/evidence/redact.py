@@ -1,6 +1,6 @@
 """Removal of secrets and of people's addresses from text that leaves a node.
 
-Every pattern is bounded, so that a line that was made to be slow costs no more than its length.
+Every pattern is bounded, so that a line that was made to be slow costs time by its length only.
 What looks like a secret and is none is lost with it: a support case can do without.
 """
 
@@ -39,7 +39,7 @@ _KEYS: Final = re.compile(
     r"|\bnvapi-[\w-]{16,128}|\beyJ[\w-]{8,2048}\.[\w-]{4,4096}(?:\.[\w-]{0,4096})?"
 )
 _SECRET_KEY: Final = re.compile(
-    # An AWS secret access key has no name of its own: forty characters of base64.
+    # An AWS secret access key has no prefix: forty characters of base64.
     r"(?<![\w/+])(?=[A-Za-z0-9/+]{0,39}[A-Z])(?=[A-Za-z0-9/+]{0,39}[a-z])"
     r"(?=[A-Za-z0-9/+]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![\w/+])"
 )

@@ -61,7 +61,7 @@ def request(machine: Path, **changes) -> GatherRequest:
 
 
 def keep(machine: Path, **changes):
-    """Gather in a process of its own, as the agent does."""
+    """Gather in a separate process, as the agent does."""
     done = subprocess.run(
         [sys.executable, *SAFE_PATH, agent.MODULE],
         input=encode_request(request(machine, **changes)), capture_output=True, timeout=120,
