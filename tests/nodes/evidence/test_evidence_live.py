@@ -1,6 +1,5 @@
 """Evidence is kept before a remedy destroys a node, and no job waits for it: with a real Slurm."""
 
-import hashlib
 import os
 import statistics
 import tarfile
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.nodes.evidence.store import check_members, open_archive
 from hpctl.vocabulary.evidence import name_archive, parse_trail
 from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
@@ -68,10 +68,9 @@ def check_kept(recoveries: list, directory: Path) -> None:
         assert len(kept) == 1, rec.trail
         archive = parse_trail(kept[0].why)
         assert archive is not None, kept[0].why
-        path = directory / name_archive(rec.id)
-        assert archive.path == str(path)
-        body = path.read_bytes()
-        assert (len(body), hashlib.sha256(body).hexdigest()) == (archive.size, archive.sha256)
+        assert archive.path == str(directory / name_archive(rec.id))
+        with open_archive(archive) as file:
+            assert check_members(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
         assert kept[0].at <= min(remedies)
