@@ -160,6 +160,12 @@ MEANINGS = {
     "acceptance.command": "what the job runs, with `--level LEVEL --id ID` behind it",
     "acceptance.floors": "other [floors](cards.md), `{CARD or INSTANCE TYPE: {FIGURE: LEAST}}`; "
     "0: none",
+    "evidence.directory": "shared directory in which the [evidence](evidence.md) of nodes is kept, "
+    "as this host sees it; empty: none is kept",
+    "evidence.deadline_s": "how long a node's remedy waits for its evidence, its turn included",
+    "evidence.at_once": "how many nodes keep theirs at the same time",
+    "evidence.keep_days": "older archives are deleted",
+    "evidence.keep_gb": "beyond so many gigabytes the oldest archives are deleted",
     "autoscale.cooldown_s": "pause before a group reverses, or asks again after a refusal",
     "autoscale.step": "instances in one change",
     "autoscale.adds_per_day": "instances added in 24 hours",

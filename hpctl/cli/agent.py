@@ -137,10 +137,9 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.cli.features import list_test_results
+    from hpctl.cli.features import list_test_results, make_order_handler
     from hpctl.detection.node_name import this_node
     from hpctl.detection.service import NodeAgent
-    from hpctl.nodes.gpu_reset import make_order_handler
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,

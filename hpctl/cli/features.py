@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from hpctl.detection.service import TestResults
+    from hpctl.detection.service import Hold, Report, TestResults
+    from hpctl.detection.settings import AgentSettings
     from hpctl.engine.config import Config
     from hpctl.engine.explain_view import ExplainParts
     from hpctl.toolkit.checks_view import CheckView
+    from hpctl.vocabulary.model import Finding
 
     Check = Callable[[Config, datetime], Iterable[CheckView]]
 
@@ -57,3 +59,21 @@ def list_test_results() -> Sequence[Callable[[Path], TestResults]]:
     from hpctl.nodes.acceptance.result import Inbox
 
     return (Inbox,)
+
+
+def make_order_handler(
+    settings: AgentSettings, hold: Hold, report: Report, earlier: Sequence[Finding]
+) -> Callable[[str], None]:
+    """Return what obeys the daemon's orders on a node, each a credential. Parameters as
+    `hpctl.detection.service.MakeOrderHandler` has them."""
+    from hpctl.nodes.agent_orders import Handlers, OrderOpener
+    from hpctl.nodes.evidence.agent import EvidenceKeeper
+    from hpctl.nodes.gpu_reset import Resets
+    from hpctl.vocabulary.evidence import EvidenceOrder
+    from hpctl.vocabulary.reset_order import ResetOrder
+
+    handlers: Handlers = {
+        ResetOrder: Resets(settings, hold, report, earlier).begin,
+        EvidenceOrder: EvidenceKeeper(settings, report, earlier).begin,
+    }
+    return OrderOpener(settings, handlers).obey

@@ -55,6 +55,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.nodes.orders_command:undrain",
             "Give a node that hpctl drained back to Slurm.",
         ),
+        "evidence": (
+            "hpctl.nodes.evidence.command:evidence",
+            "What was kept of nodes before their remedy (docs/evidence.md).",
+        ),
         "acceptance": (
             "hpctl.nodes.acceptance.command:acceptance",
             "Test nodes, and see what tests have found (docs/acceptance.md).",

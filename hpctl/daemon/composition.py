@@ -57,6 +57,7 @@ from hpctl.engine.world_server import WorldServer
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.jobs.hangs.daemon import HangWatch, StackCollector
 from hpctl.jobs.report_intake import JobReportHandler
+from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.service.alerts import AlertStore, Webhook
 from hpctl.service.intake import channel
 from hpctl.service.intake.line import IntakeLine
@@ -387,7 +388,10 @@ def _assemble_daemon(
         on_takeover=(world.metrics.begin,),
     )
     background = Background(
-        cloud=world.cloud, world=readers, others=(world.grey,), senders=(service.notifier,)
+        cloud=world.cloud,
+        world=readers,
+        others=(world.grey, EvidenceRetention(live, clock)),
+        senders=(service.notifier,),
     )
     return Daemon(
         live=live,

@@ -38,12 +38,28 @@ class BudgetConfig(Struct, frozen=True):
     memory_mb: _Positive = detection_budget.MEMORY_MB
 
 
+_Path = Annotated[str, Meta(pattern=r"^$|^/[^\x00-\x1f]{1,1000}$")]
+_CommandName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+_CommandWords = Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
+
+
+class EvidenceConfig(Struct, frozen=True):
+    """Where this node's evidence is kept before a remedy (docs/evidence.md), and a site's own
+    commands whose output is kept with it: each a list of words, by name."""
+
+    directory: _Path = ""
+    commands: Annotated[dict[_CommandName, _CommandWords], Meta(max_length=16)] = msgspec.field(
+        default_factory=dict
+    )
+
+
 class AgentConfig(Struct, frozen=True):
     """The whole file."""
 
     expected: Expected = msgspec.field(default_factory=Expected)
     checks: dict[str, CheckConfig] = msgspec.field(default_factory=dict)
     budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
+    evidence: EvidenceConfig = msgspec.field(default_factory=EvidenceConfig)
 
 
 class AgentFileError(FileProblems):

@@ -25,6 +25,7 @@ from hpctl.vocabulary.policy import (
     AutoscalePolicy,
     Budgets,
     Count,
+    EvidencePolicy,
     FactAges,
     HangPolicy,
     IdlePolicy,
@@ -214,6 +215,7 @@ class Config(Struct, frozen=True):
     autoscale: AutoscalePolicy = AutoscalePolicy()
     idle: IdlePolicy = IdlePolicy()
     acceptance: AcceptancePolicy = AcceptancePolicy()
+    evidence: EvidencePolicy = EvidencePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
     run_policy: PolicyFile = PolicyFile()
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)

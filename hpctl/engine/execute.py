@@ -19,6 +19,7 @@ from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
 from hpctl.toolkit.threads import start_pool
+from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.node_test import NodeTest
@@ -38,6 +39,7 @@ MAX_INSTANCES = 25
 UNAVAILABLE = "unavailable"
 """The code of an order that was not sent, because nobody could look before it."""
 
+_AGENTS = (StepKind.EVIDENCE, StepKind.RESET)
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
 _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)
 _RESERVATIONS = (StepKind.MAINTAIN, StepKind.RESERVE)
@@ -137,10 +139,11 @@ class Executor:
             begun = True
             if _is_any_in_doubt(self._step(batch, self._on_slurm)):
                 break
-        resets = [d for d in due if d.do.kind is StepKind.RESET]
-        if resets:
-            begun = True
-            self._step(resets, self._on_agents)
+        for kind in _AGENTS:
+            batch = [d for d in due if d.do.kind is kind]
+            if batch:
+                begun = True
+                self._step(batch, self._on_agents)
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
@@ -261,7 +264,11 @@ class Executor:
     def _on_agents(self, batch: list[Due]) -> Mapping[str, Outcome]:
         if self._agents is None:
             return {d.do.target: Outcome.rejected("no_agents") for d in batch}
-        answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
+        if batch[0].do.kind is StepKind.EVIDENCE:
+            wanted = [d.do.evidence for d in batch if d.do.evidence is not None]
+            answers = self._agents.keep_evidence(wanted)
+        else:
+            answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
         return {str(n): o for n, o in answers.items()}
 
     def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
@@ -344,6 +351,13 @@ class AgentOrders:
 
     def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
         """See Agents."""
+        return self._offer(wanted)
+
+    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+        """See Agents."""
+        return self._offer(orders)
+
+    def _offer(self, wanted: Sequence[ResetOrder | EvidenceOrder]) -> Mapping[NodeName, Outcome]:
         found: dict[NodeName, Outcome] = {}
         for order in wanted:
             node = order.generation.node

@@ -13,15 +13,17 @@ transition table are in `hpctl.vocabulary.node_recovery`.
   that a node passes a test before it serves again. `culprit` searches a group for the node that is
   slow or hangs.
 - `windows` is the room of maintenance windows: making room before one, verifying after it.
-- `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
+- `before_remedy` defines what a room adds between an empty node and its remedy; `evidence` is that
+  room, which keeps what the node shows.
+- `agent_orders` opens the daemon's orders on the node; `gpu_reset` resets GPUs there.
 - `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon;
   `order_watch` follows what an order became.
 
-`facts`, `actors`, `by_hand`, `testing`, `advance` and `kind` are pure and run in the daemon, whose
-engine executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster replace`, `reboot` and
-`delete-nodes`, which run the same loop (`hpctl/clusters/order_loop.py`). `gpu_reset` runs in the
-agent, as root; `culprit` is pure and runs in `hpctl acceptance culprit`. The commands of
-`orders_command` append requests and change nothing themselves.
+`facts`, `actors`, `by_hand`, `testing`, `before_remedy`, `advance` and `kind` are pure and run in
+the daemon, whose engine executes the steps (`hpctl/engine/execute.py`), and in `hpctl cluster
+replace`, `reboot` and `delete-nodes`, which run the same loop (`hpctl/clusters/order_loop.py`).
+`agent_orders` and `gpu_reset` run in the agent, as root; `culprit` is pure and runs in `hpctl
+acceptance culprit`. The commands of `orders_command` append requests and change nothing themselves.
 
 Begin with `advance.py` and the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No
 decision calls a port. A phase looks first whether its effect can be seen already, and only then

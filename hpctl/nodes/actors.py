@@ -63,7 +63,9 @@ class NodeFacts(Struct, frozen=True):
     until now.
     `taken_away`: the provider reclaims the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
-    `reset`: what the agent answered to the recovery's order to reset GPUs.
+    `reset`: what the agent answered to the recovery's order to reset GPUs; `evidence`: to its order
+    to keep the node's evidence, for which it is the recovery's `turn`. `silent`: the agent has not
+    reported for a while.
     `held`: the reservation of its newest test holds the node. `test`: that test's job, where
     slurmctld knows it; `results`: what the agent reports of it. `left_in`: the reservation of an
     earlier recovery's test, which holds the node still. `maintenance`: which maintenance
@@ -91,6 +93,9 @@ class NodeFacts(Struct, frozen=True):
     able_since: datetime | None = None
     booted: datetime | None = None
     reset: Finding | None = None
+    evidence: Finding | None = None
+    turn: bool = False
+    silent: bool = True
     held: bool = False
     test: SlurmJob | None = None
     results: tuple[Finding, ...] = ()

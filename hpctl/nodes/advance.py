@@ -35,6 +35,7 @@ from hpctl.nodes.actors import (
     restore_lost_drain,
     restore_reason,
 )
+from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
 from hpctl.nodes.by_hand import find_refusal, settle_order
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
 from hpctl.toolkit.bounds import add_seconds
@@ -61,12 +62,13 @@ from hpctl.vocabulary.recovery import (
 )
 
 
-def advance(
+def advance(  # noqa: PLR0913 -- pure: all that decides is an argument
     rec: NodeRecovery,
     facts: NodeFacts,
     policy: Policy,
     now: datetime,
     testing: NodeTesting = NO_TESTING,
+    before: BeforeRemedy = NOTHING_BEFORE,
 ) -> Next:
     """Return what the facts make of a recovery: a move, a step, or waiting. Total over open
     phases."""
@@ -85,16 +87,18 @@ def advance(
         or restore_reason(c)
         or detect_takeover(c)
     )
-    answer = by_others or _return_node(c) or _advance_phase(c, testing)
+    answer = by_others or _return_node(c) or _advance_phase(c, testing, before)
     return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
 
 
-def _advance_phase(c: NodeCase, testing: NodeTesting) -> Next:
+def _advance_phase(c: NodeCase, testing: NodeTesting, before: BeforeRemedy) -> Next:
     """Return what the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
         found = _look_after_maintenance(c) if c.rec.of_maintenance else None
         return found or _advance_verifying(c, testing)
+    if phase is NodePhase.VACATED:
+        return _advance_vacated(c, before)
     if phase is NodePhase.ACCEPTING:
         return testing.accept(c)
     if phase is NodePhase.UNRESERVING:
@@ -225,7 +229,7 @@ def _set_down(c: NodeCase, *, lost: bool) -> Next:
     return resolve_answer(answer, "set the node down", "no longer drained by us")
 
 
-def _advance_vacated(c: NodeCase) -> Next:
+def _advance_vacated(c: NodeCase, before: BeforeRemedy) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
         return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
     booted = _find_boot_in_maintenance(c)
@@ -244,7 +248,7 @@ def _advance_vacated(c: NodeCase) -> Next:
         return c.wait(c.facts.blocked)
     if c.facts.was_blocked:
         return Move(NodeSignal.REMEDY_ALLOWED, "no gate holds its remedy any more")
-    return _order_remedy(c)
+    return before.come_before_remedy(c) or _order_remedy(c)
 
 
 def _order_remedy(c: NodeCase) -> Next:
@@ -526,7 +530,6 @@ def _return_powered_down(c: NodeCase, testing: NodeTesting) -> Next:
 _PHASES: Final = {
     NodePhase.OPEN: _advance_open,
     NodePhase.CORDONED: _advance_cordoned,
-    NodePhase.VACATED: _advance_vacated,
     NodePhase.REMEDYING: _advance_remedying,
     NodePhase.REJOINING: _advance_rejoining,
 }

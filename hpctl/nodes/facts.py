@@ -10,6 +10,7 @@ from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View, find_assessment, is_fresh, taken_away
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.actors import NodeFacts
+from hpctl.vocabulary.evidence import find_answer
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -39,6 +40,8 @@ def node_facts(
         able_since=find_able_since(rec.id, view, now),
         booted=view.scheduler.booted,
         reset=reset_answer(rec.id, health.findings) if health else None,
+        evidence=find_answer(rec.id, health.findings) if health else None,
+        silent=health is None or not is_fresh(health.last_heard, policy.ages.silent_s, now),
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
         test=_find_test_job(rec, view),
         left_in=_left_in(rec, view),

@@ -33,12 +33,8 @@ from hpctl.detection.settings import AgentSettings
 from hpctl.detection.slurm_jobs import ProcessJobs
 from hpctl.faults.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Verdict
 from hpctl.vocabulary.reset_order import ResetOrder
-from hpctl.wire import munge
-from hpctl.wire.heads import trusted_uids
 
 log = logging.getLogger(__name__)
 
@@ -264,8 +260,8 @@ def _extract_message(answer: ProbeResult) -> str:
 
 
 class Resets:
-    """A handler that takes the daemon's orders and answers each with one finding. For the sender's
-    thread."""
+    """What carries out the daemon's orders to reset GPUs, and answers each with one finding. For
+    the sender's thread."""
 
     def __init__(
         self,
@@ -275,27 +271,13 @@ class Resets:
         earlier: Iterable[Finding],
     ) -> None:
         """`earlier`: what this boot's former agents found; what they answered is not done again."""
-        self._settings, self._report = settings, report
+        self._report = report
         self._reset = Reset(settings.root, hold)
         self._taken = {f.device for f in earlier if f.check == RESET_CHECK}
-        self._last = ""
         self._one = threading.Lock()
 
-    def obey(self, credential: str) -> None:
-        """Begin what a credential orders, on a thread; what is not our order is logged."""
-        if credential == self._last:
-            return
-        mine = Generation(self._settings.node, self._settings.instance, self._settings.boot)
-        socket = self._settings.munge_socket
-        try:
-            order = munge.open_order(credential, mine, trusted_uids(), socket)
-        except munge.MungeUnavailable:
-            return  # it comes again with the next answer
-        except HpctlError as error:
-            self._last = credential
-            log.warning("an order was refused: %s", error)
-            return
-        self._last = credential
+    def begin(self, order: ResetOrder) -> None:
+        """Begin a reset on a thread; nothing for a recovery whose order was taken before."""
         if order.recovery not in self._taken:
             self._taken.add(order.recovery)
             threading.Thread(
@@ -315,13 +297,3 @@ class Resets:
         now = datetime.now(UTC)
         answer = Finding(RESET_CHECK, verdict, now, now, order.recovery, code, detail, evidence)
         self._report([answer])
-
-
-def make_order_handler(
-    settings: AgentSettings,
-    hold: Callable[[], AbstractContextManager[None]],
-    report: Callable[[list[Finding]], None],
-    earlier: Iterable[Finding],
-) -> Callable[[str], None]:
-    """Return what obeys the daemon's orders, each a credential. Parameters as of `Resets`."""
-    return Resets(settings, hold, report, earlier).obey

@@ -14,6 +14,7 @@ from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts, passed_by_itself
+from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
 from hpctl.nodes.testing import NO_TESTING, NodeTesting
@@ -36,15 +37,18 @@ def may_stop_any(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
 
 
 def make_node_kind(
-    testing: NodeTesting = NO_TESTING, may_stop: MayStop = may_stop_any
+    testing: NodeTesting = NO_TESTING,
+    before: BeforeRemedy = NOTHING_BEFORE,
+    may_stop: MayStop = may_stop_any,
 ) -> RecoveryKind:
-    """Return the kind. `testing` says how nodes are tested before they serve, `may_stop` which
-    running jobs are ready for their node to be set DOWN."""
+    """Return the kind. `testing` says how nodes are tested before they serve, `before` what comes
+    before their remedy, `may_stop` which running jobs are ready for their node to be set DOWN."""
 
     def advance_nodes(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Answers:
         correlated = correlated_since(view, policy, now)
         held = find_held_remedies(view, policy, now)
         of_events = find_correlated_rules(view, policy, now)
+        turns = before.find_turns(view, held, policy, now)
 
         def answer_node(rec: NodeRecovery) -> RecoveryAnswer:
             jobs = here[rec.node]
@@ -58,12 +62,13 @@ def make_node_kind(
                 assessment=_exclude_rules(facts.assessment, of_events.get(rec.node, frozenset())),
                 blocked=held[rec.id].why if rec.id in held else "",
                 was_blocked=_was_blocked(rec, view, now),
+                turn=rec.id in turns,
             )
             facts = replace(
                 facts, assessment=_defer_young_faults(rec, facts.assessment, policy, now)
             )
             facts = _of_others(rec, facts, correlated.get(rec.id, ""))
-            answer = advance.advance(rec, facts, policy, now, testing)
+            answer = advance.advance(rec, facts, policy, now, testing, before)
             if isinstance(answer, Move) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
                 return RecoveryAnswer(rec.id, answer, generation=advance.new_generation(rec, facts))
             return RecoveryAnswer(rec.id, answer)

@@ -51,6 +51,8 @@ class NodeSignal(StrEnum):
     CORDON_SEEN = "cordon_seen"
     JOBS_GONE = "jobs_gone"
     REMEDY_ALLOWED = "remedy_allowed"
+    EVIDENCE_KEPT = "evidence_kept"
+    NO_EVIDENCE = "no_evidence"
     REMEDY_ACCEPTED = "remedy_accepted"
     NOTHING_TO_REMEDY = "nothing_to_remedy"
     RESET_SEEN = "reset_seen"
@@ -105,6 +107,9 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
     # The gate that held the remedy passes. The deadline of the phase starts anew.
     (NodePhase.VACATED, NodeSignal.REMEDY_ALLOWED): NodePhase.VACATED,
+    # The remedy may destroy the node now: what it shows was kept, or why nothing was is known.
+    (NodePhase.VACATED, NodeSignal.EVIDENCE_KEPT): NodePhase.VACATED,
+    (NodePhase.VACATED, NodeSignal.NO_EVIDENCE): NodePhase.VACATED,
     (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
     (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
     (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
@@ -171,6 +176,7 @@ _CLIMBS: Final = frozenset(
 )
 
 
+_EVIDENCE: Final = (NodeSignal.EVIDENCE_KEPT, NodeSignal.NO_EVIDENCE)
 _UNTREATED: Final = (NodeSignal.WITHDRAWN, NodeSignal.FAULT_FOUND)
 
 
@@ -264,6 +270,12 @@ class NodeRecovery(Struct, frozen=True):
             if move.phase == NodePhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
                 return signal, move.why
         return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
+
+    @property
+    def evidence(self) -> Trail | None:
+        """The move that says what was kept of the node before its remedy, or why nothing was; None
+        where that is not settled."""
+        return next((move for move in self.trail if move.signal in _EVIDENCE), None)
 
     @property
     def in_maintenance(self) -> bool:

@@ -113,6 +113,23 @@ class AcceptancePolicy(Struct, frozen=True):
         return self.full_s if level == "full" else self.quick_s
 
 
+class EvidencePolicy(Struct, frozen=True):
+    """What is kept of a node before its GPUs are reset or its instance is rebooted or replaced
+    (docs/evidence.md). Off while `directory` is empty.
+
+    `directory`: the shared directory as the head node sees it; each agent has a setting of its own.
+    `deadline_s`: how long a remedy waits for the evidence, its turn included. `at_once`: how many
+    nodes keep theirs at the same time. `keep_days` and `keep_gb`: what is older, or the oldest
+    beyond so many gigabytes, is deleted.
+    """
+
+    directory: Annotated[str, Meta(pattern=r"^$|^/[^\x00-\x1f]{1,1000}$")] = ""
+    deadline_s: Seconds = 120.0
+    at_once: Count = 8
+    keep_days: Count = 90
+    keep_gb: Annotated[float, Meta(gt=0, le=1e6)] = 50.0
+
+
 class Mode(StrEnum):
     """How far hpctl may go."""
 
@@ -286,6 +303,7 @@ class Policy(Struct, frozen=True):
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
+    evidence: EvidencePolicy = field(default_factory=EvidencePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""
     attended: bool = False

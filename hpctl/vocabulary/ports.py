@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hpctl.vocabulary.cloud_facts import ProviderView
+    from hpctl.vocabulary.evidence import EvidenceOrder
     from hpctl.vocabulary.identity import Attempt, InstanceId, JobId, NodeName, RecoveryId
     from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
@@ -215,6 +216,9 @@ class Agents(Protocol):
     def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
         """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
         came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
+
+    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+        """Have nodes keep what they show. Outcomes as of `reset`."""
 
 
 class Service(Protocol):

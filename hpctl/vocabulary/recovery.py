@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
@@ -34,6 +35,7 @@ class StepKind(StrEnum):
     CANCEL = "cancel"
     LIFT = "lift"
     NOTE = "note"
+    EVIDENCE = "evidence"
     RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
@@ -64,6 +66,7 @@ CONVERGENT = frozenset(
         StepKind.RESERVE,
         StepKind.MAINTAIN,
         StepKind.STACKS,
+        StepKind.EVIDENCE,
         StepKind.ISOLATE,
         StepKind.RESUME,
         StepKind.TEST,
@@ -154,6 +157,8 @@ class Do(Struct, frozen=True):
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     order: ResetOrder | None = None
     """For RESET: what the node's agent is told."""
+    evidence: EvidenceOrder | None = None
+    """For EVIDENCE: the same."""
 
 
 class RequeueInterval(StrEnum):

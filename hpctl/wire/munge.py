@@ -28,6 +28,7 @@ from msgspec import Struct
 from hpctl.faults.health import ORDER_S
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.reset_order import ResetOrder
 
@@ -208,23 +209,26 @@ def decode_credential(cred: str, socket: str | Path | None = None) -> Credential
             _free_pointer(buffer)
 
 
-_PREFIX: Final = b"hpctl1-order:"
-_decoder = msgspec.json.Decoder(ResetOrder)
+Order = ResetOrder | EvidenceOrder
+_PREFIXES: Final[dict[type[Order], bytes]] = {
+    ResetOrder: b"hpctl1-order:",
+    EvidenceOrder: b"hpctl1-evidence:",
+}
 
 
 class OrderRefused(HpctlError):
     """An order that this agent does not carry out."""
 
 
-def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
+def seal_order(order: Order, socket: Path | None = None) -> str:
     """The credential of an order. Raises MungeUnavailable."""
-    payload = _PREFIX + msgspec.json.encode(order)
+    payload = _PREFIXES[type(order)] + msgspec.json.encode(order)
     return encode_credential(payload, socket, ttl_s=int(ORDER_S))
 
 
 def open_order(
     credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
-) -> ResetOrder:
+) -> Order:
     """The order of a credential, which is used up by that. `believed`: the uids of daemons.
 
     Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
@@ -232,14 +236,21 @@ def open_order(
     found = decode_credential(credential, socket)
     if found.uid not in believed:
         raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
-    if not found.payload.startswith(_PREFIX):
-        raise OrderRefused("the credential was made for something else")
-    try:
-        order = _decoder.decode(found.payload[len(_PREFIX) :])
-    except msgspec.MsgspecError as error:
-        raise OrderRefused(f"no order: {error}", "Is the daemon of this release?") from error
+    order = _decode_order(found.payload)
     if order.generation != mine:
         raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
     if time.time() > order.until:
         raise OrderRefused("the order has run out", "Compare the clocks of both hosts.")
     return order
+
+
+def _decode_order(payload: bytes) -> Order:
+    for kind, prefix in _PREFIXES.items():
+        if payload.startswith(prefix):
+            try:
+                return msgspec.json.decode(payload[len(prefix) :], type=kind)
+            except msgspec.MsgspecError as error:
+                raise OrderRefused(
+                    f"no order: {error}", "Is the daemon of this release?"
+                ) from error
+    raise OrderRefused("the credential was made for something else")

@@ -57,6 +57,7 @@ ROOMS: Mapping[str, Room] = {
             "hpctl/jobs/sbatch/preamble.sh": "a job goes ahead where its preflight does not answer",
         },
     ),
+    "hpctl.nodes.evidence": Room(listed=(COMMANDS, SHOWN, KINDS, DAEMON)),
     "hpctl.jobs": Room(
         listed=(COMMANDS, SHOWN, KINDS, DAEMON, "hpctl/daemon/intake.py", "docgen/recoveries.py"),
         by_name={"hpctl/detection/outside/sources.py": "run where a daemon asks: jobs' own does"},

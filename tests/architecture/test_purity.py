@@ -25,6 +25,7 @@ PURE = (
     "hpctl/engine/change_deadlines.py", "hpctl/engine/test_reservation.py",
     "hpctl/engine/preemption.py", "hpctl/engine/restart_time.py",
     "hpctl/engine/test_results.py", "hpctl/nodes/testing.py",
+    "hpctl/nodes/before_remedy.py", "hpctl/nodes/evidence/decide.py",
     "hpctl/engine/nodes_view.py", "hpctl/nodes/acceptance/daemon.py",
     "hpctl/nodes/actors.py", "hpctl/nodes/advance.py", "hpctl/nodes/by_hand.py",
     "hpctl/nodes/culprit.py", "hpctl/clusters/node_order_plan.py",

@@ -17,6 +17,7 @@ USERS_OWN = {
 
 ROOTS = (
     *("hpctl.jobs.hangs.stacks", "hpctl.nodes.acceptance.run", "hpctl.nodes.gpu_reset"),
+    *("hpctl.nodes.evidence.agent", "hpctl.nodes.evidence.gather"),
     *("hpctl.engine.journal.backup", "hpctl.engine.journal.restore", "hpctl.jobs.spank"),
 )
 """Programs that root starts, beside the daemon and the agent."""
@@ -70,6 +71,16 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/nodes/acceptance/run.py": ("run_test", "_kill_test_and_exit"),
         "hpctl/toolkit/socket_owner.py": ("_read_sockets",),
         "hpctl/nodes/gpu_reset.py": ("Reset._refuse_reset", "Reset._find_holders"),
+        "hpctl/nodes/evidence/collect.py": (
+            *("Collector.list_interfaces", "Collector.read_counters"),
+        ),
+    },
+    "the shared directory of evidence, which root alone names and owns; no link is followed": {
+        "hpctl/nodes/evidence/archive.py": (
+            *("EvidenceArchive.__init__", "EvidenceArchive.close", "EvidenceArchive.drop"),
+            "open_directory",
+        ),
+        "hpctl/nodes/evidence/store.py": ("list_files", "delete_files"),
     },
     "the daemon's state directory, which its user alone may write": {
         "hpctl/daemon/locks.py": ("lock_state_dir",),
@@ -124,6 +135,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/jobs/hangs/stacks.py": ("_dump_stack",),
         "hpctl/jobs/other_actors.py": ("check_other_actors",),
         "hpctl/nodes/acceptance/run.py": ("Needs.missing", "_print_tests"),
+        "hpctl/nodes/evidence/collect.py": ("Collector.find_program", "read_end"),
         "hpctl/sagemaker/provider.py": ("ResourceConfig.addresses",),
         "hpctl/service/alerts.py": ("read_token",),
         "hpctl/service/notify/sinks.py": ("url_of",),
@@ -150,11 +162,17 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/triage.py": ("_open_log",),
         "hpctl/engine/journal/backup.py": ("copy_journal",),
         "hpctl/jobs/spank.py": ("main",),
+        "hpctl/nodes/evidence/store.py": ("open_archive", "copy_archive"),
+    },
+    "a temporary directory that root alone may enter": {
+        "hpctl/nodes/evidence/collect.py": ("Collector.read_bug_report", "_unpack"),
+        "hpctl/nodes/evidence/gather.py": ("gather",),
     },
     "opens no file": {
         "hpctl/daemon/reload.py": ("Reload.run",),
         "hpctl/detection/nvml/child.py": ("OneGpu.read", "EventThread._register_events"),
         "hpctl/engine/observe.py": ("Observer._open_log",),
+        "hpctl/nodes/evidence/store.py": ("check_members",),
         "hpctl/toolkit/lazy_commands.py": ("_Formatter.write_text",),
         "hpctl/wire/authentication.py": ("Authenticator.open_session",),
     },

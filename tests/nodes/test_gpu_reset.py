@@ -16,6 +16,7 @@ from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.faults.health import fold_report
 from hpctl.nodes.advance import advance
+from hpctl.nodes.agent_orders import OrderOpener
 from hpctl.nodes.gpu_reset import FABRIC_MANAGER, Reset, ResetRefused, Resets
 from hpctl.vocabulary import reset_order
 from hpctl.vocabulary.assessment import Condition, Remedy
@@ -166,11 +167,16 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     settings = AgentSettings((), mine.node, mine.instance, mine.boot, root=tmp_path)
     word = reset_order.ResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
     monkeypatch.setattr(munge, "open_order", lambda *_: word)
-    resets = Resets(settings, nothing, found.extend, ())
+
+    def make_opener(earlier):
+        begin = Resets(settings, nothing, found.extend, earlier).begin
+        return OrderOpener(settings, {reset_order.ResetOrder: begin})
+
+    opener = make_opener(())
     for credential in ("a", "a", "b"):
-        resets.obey(credential)
+        opener.obey(credential)
     until(lambda: found)
-    Resets(settings, nothing, found.extend, found).obey("c")  # the agent was started again
+    make_opener(found).obey("c")  # the agent was started again
     time.sleep(0.05)
     (answer,) = found
     assert (answer.device, answer.code, answer.evidence) == (

@@ -27,6 +27,7 @@ from hpctl.engine.timeline import Subject, find_awaited, format_sentence, lifted
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary import change, job_recovery
 from hpctl.vocabulary.change import Change, ChangeOpened
+from hpctl.vocabulary.evidence import parse_trail
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -160,7 +161,16 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
-    return Notice(kind, target, rec.id, e.at, write_headline(rec), show, person, **about)
+    what = write_headline(rec) + _name_evidence(rec)
+    return Notice(kind, target, rec.id, e.at, what, show, person, **about)
+
+
+def _name_evidence(rec: NodeRecovery | JobRecovery) -> str:
+    """Return where the evidence of a node is that was kept before its remedy; "" for none."""
+    if not isinstance(rec, NodeRecovery) or rec.evidence is None:
+        return ""
+    archive = parse_trail(rec.evidence.why)
+    return f" Evidence: {archive.path} (`hpctl evidence case {rec.id}`)." if archive else ""
 
 
 def _is_verified(rec: NodeRecovery) -> bool:

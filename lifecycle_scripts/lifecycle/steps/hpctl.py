@@ -12,6 +12,7 @@ from typing import Any
 
 from lifecycle import munge
 from lifecycle.failure import Failure, No
+from lifecycle.mounting import mounted
 from lifecycle.node import Node
 
 HOME = "/opt/hpctl"
@@ -22,6 +23,9 @@ LINK = "/usr/local/bin/hpctl"
 """In every user's PATH; what a site has put there itself stays."""
 
 ETC = "/etc/hpctl"
+EVIDENCE = "/fsx/hpctl/evidence"
+"""As the units have it."""
+
 UNITS = {"controller": "hpctl-daemon.service", "compute": "hpctl-agent.service"}
 SOCKET = "hpctl-daemon.socket"
 CANDIDATES = ("python3.13", "python3.12", "python3.11", "python3.10", "python3.14", "python3")
@@ -63,13 +67,19 @@ def _files(node: Node) -> dict[str, str]:
     units = node.bundle / "systemd"
     unit = _unit(node)
     if unit:
-        files["/etc/systemd/system/" + unit] = (units / unit).read_text()
+        text = (units / unit).read_text()
+        evidence = _evidence(node)
+        if evidence:
+            text = text.replace(f"ReadWritePaths=-{EVIDENCE}", f"ReadWritePaths=-{evidence}")
+        files["/etc/systemd/system/" + unit] = text
     if node.role == "compute":
         files["/etc/systemd/system/hpctl.slice"] = (units / "hpctl.slice").read_text()
         files[ETC + "/agent.env"] = _agent_env(node)
         settings = node.bundle / "agent.yaml"
         if settings.is_file():
             files[ETC + "/agent.yaml"] = settings.read_text()
+        elif _evidence(node) and not node.machine.path(ETC + "/agent.yaml").exists():
+            files[ETC + "/agent.yaml"] = _evidence_yaml(node)
     if node.role == "controller":
         if unit:
             listens = (units / SOCKET).read_text()
@@ -110,7 +120,33 @@ def _yaml(node: Node) -> str:
     if node.cluster:
         region = f", region: {node.region}" if node.region else ""
         lines.append(f"cluster: {{provider: sagemaker, name: {node.cluster}{region}}}")
+    if _evidence(node):
+        lines.append(_evidence_yaml(node).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _evidence(node: Node) -> str:
+    """The shared directory of evidence; "" where FSx for Lustre is not mounted."""
+    where = str(node.config["fsx_lustre"]["mount_path"]).rstrip("/")
+    return where + "/hpctl/evidence" if mounted(node, where) else ""
+
+
+def _evidence_yaml(node: Node) -> str:
+    return f"evidence: {{directory: {_evidence(node)}}}\n"
+
+
+def _make_evidence_directory(node: Node) -> None:
+    """Make the directory on the head node: root's, and its group that of the daemon's user."""
+    place = _evidence(node)
+    if not place or not node.machine.real or node.role != "controller":
+        return
+    try:
+        group = node.machine.run("id", "-gn", "slurm", timeout=30).strip()
+        node.machine.run(
+            "install", "-d", "-o", "root", "-g", group, "-m", "0770", place, timeout=60
+        )
+    except Failure as failure:
+        print(f"WARNING: no evidence of nodes is kept in {place}: {failure}")
 
 
 def done(node: Node) -> bool:
@@ -150,6 +186,7 @@ def run(node: Node) -> None:
     if node.role == "compute" and not munge.vouches(node):
         munge.restart(node)
     unit = _unit(node)
+    _make_evidence_directory(node)
     if unit and node.role == "controller" and machine.real:
         # SlurmUser's daemon: a drop-in for another name, and its right to read its configuration.
         try:

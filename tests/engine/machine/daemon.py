@@ -29,6 +29,7 @@ from hpctl.engine.request_intake import RequestHandler
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
+from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
@@ -270,6 +271,15 @@ class AgentsDoor:
 
         nodes = ",".join(order.generation.node for order in orders)
         return self._boundary.cross(f"reset {nodes}", whole)
+
+    def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[str, Outcome]:
+        def whole() -> dict[str, Outcome]:
+            for order in orders:
+                self._world.keeps_evidence(order)
+            return dict.fromkeys((o.generation.node for o in orders), Outcome.accepted())
+
+        nodes = ",".join(order.generation.node for order in orders)
+        return self._boundary.cross(f"evidence {nodes}", whole)
 
 
 MAX_BUSY_CYCLES = 20

@@ -15,6 +15,8 @@ from hpctl.faults.health import RESET_DONE as DONE
 from hpctl.faults.health import RESET_FAILED as FAILED
 from hpctl.faults.hma_marks import MARKS, mark_of
 from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary import evidence
+from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import TEST_SUMMARY, Clears, Finding, Report, Verdict
 from hpctl.vocabulary.reset_order import ResetOrder
@@ -192,6 +194,19 @@ class World:
         machine.defect = None if cured else defect
         code, verdict = (DONE, Verdict.OK) if cured else (FAILED, Verdict.WARN)
         said = Finding(CHECK, verdict, now, now, order.recovery, code, "words", "0000:3b:00")
+        machine.findings += (said,)
+
+    def keeps_evidence(self, order: EvidenceOrder) -> None:
+        """An agent that speaks keeps the evidence of its own boot, and says so."""
+        machine = self.machines[order.generation.node]
+        if machine.agent_silent or not self.runs(machine.node):
+            return
+        if machine.generation != order.generation:
+            return
+        now, kept = self.clock.now(), evidence.describe_archive(1234, "ab" * 32)
+        said = Finding(
+            evidence.EVIDENCE_CHECK, Verdict.OK, now, now, order.recovery, evidence.KEPT, "", kept
+        )
         machine.findings += (said,)
 
     def heals(self, node: str) -> None:

@@ -1,0 +1,43 @@
+"""What a room adds between an empty node and its remedy; by default nothing."""
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.view import View
+from hpctl.nodes.actors import NodeCase
+from hpctl.vocabulary.identity import RecoveryId
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import Next
+
+
+def find_no_turns(
+    view: View,  # noqa: ARG001
+    held: Collection[RecoveryId],  # noqa: ARG001
+    policy: Policy,  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+) -> frozenset[RecoveryId]:
+    """Return no recovery: none needs a turn."""
+    return frozenset()
+
+
+def remedy_at_once(c: NodeCase) -> Next | None:  # noqa: ARG001
+    """Return None: nothing comes before the remedy."""
+    return None
+
+
+class BeforeRemedy(Struct, frozen=True, kw_only=True):
+    """What comes before the remedy of an empty node.
+
+    `find_turns` returns the recoveries that may begin it now; `held` are those whose remedy a gate
+    holds. `come_before_remedy` returns what one of them still needs, None for nothing.
+    """
+
+    find_turns: Callable[
+        [View, Collection[RecoveryId], Policy, datetime], frozenset[RecoveryId]
+    ] = find_no_turns
+    come_before_remedy: Callable[[NodeCase], Next | None] = remedy_at_once
+
+
+NOTHING_BEFORE = BeforeRemedy()

@@ -1,0 +1,19 @@
+"""What an empty node shows is kept before its remedy destroys it.
+
+The room promises that no job waits for it: only the node's remedy does, for `evidence.deadline_s`
+at most. One archive a recovery holds the kernel's log, the journal, NVML's and DCGM's views,
+counters and the agent's findings, without secrets, in a shared directory.
+
+- `decide` is pure and runs in the daemon: it orders the evidence once the node is empty, a bounded
+  number of nodes at once, and lets the remedy go ahead when the agent has answered, cannot answer,
+  or takes too long.
+- `agent` takes the order on the node, writes a line to the node's own log, and starts `gather`, a
+  separate process that it ends after `GATHER_S`. `collect` runs the commands and bounds what each
+  says, `redact` removes secrets, `archive` writes the file.
+- `store` lists, checks and copies archives on the head node and deletes old ones; a node may have
+  written anything in their place. `daemon` runs the deletion on a thread. `command` is
+  `hpctl evidence`.
+
+Begin with `decide.py`, then `gather.py`. The order and the answer are in
+`hpctl/vocabulary/evidence.py`; they travel as the orders of GPU resets do.
+"""

@@ -1,0 +1,130 @@
+"""One archive in the shared directory: written beside its place, bounded, and then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Final
+
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.evidence import MOST_BYTES
+
+_MODE: Final = 0o640
+
+
+class EvidenceRefused(HpctlError):
+    """Nothing is kept; the text says why."""
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that is written once, from its begin to its end, and its digest.
+
+    tarfile writes a stream here without seeking.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: object) -> int:
+        """Write bytes. Raises EvidenceRefused where the archive grows too large."""
+        block = bytes(data)  # type: ignore[call-overload]
+        self.size += len(block)
+        if self.size > MOST_BYTES:
+            raise EvidenceRefused(f"the archive is larger than {MOST_BYTES} bytes")
+        self.digest.update(block)
+        self._file.write(block)
+        return len(block)
+
+
+class EvidenceArchive:
+    """An archive that is being written. `close` names it; without it nothing is left."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Begin. Raises EvidenceRefused where the directory is not one that only root and the
+        daemon's group may write to: another user could put a link in the archive's place."""
+        self._name = name
+        self._part = f".{name}.{os.getpid()}.part"
+        self._folder = open_directory(directory)
+        self._left = MOST_BYTES
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            handle = os.open(self._part, flags, _MODE, dir_fd=self._folder)
+        except OSError as error:
+            os.close(self._folder)
+            raise EvidenceRefused(f"{directory} takes no file: {error.strerror}") from error
+        self._file = open(handle, "wb")  # noqa: SIM115 -- closed by `close` and `drop`
+        self._out = _HashedFile(self._file)
+        self._tar = tarfile.open(  # noqa: SIM115 -- the same
+            fileobj=self._out, mode="w|gz", format=tarfile.PAX_FORMAT
+        )
+        self.names: list[str] = []
+
+    def add(self, name: str, lines: Iterable[bytes]) -> None:
+        """Add a text, as far as there is room; nothing for an empty one."""
+        parts, size = [], 0
+        for line in lines:
+            if size + len(line) > self._left:
+                parts.append(b"[ended: the archive is full]\n")
+                break
+            parts.append(line)
+            size += len(line)
+        body = b"".join(parts)
+        if not body:
+            return
+        self._left = max(0, self._left - len(body))
+        member = tarfile.TarInfo(f"{self._name.removesuffix('.tar.gz')}/{name}.txt")
+        member.size, member.mode, member.mtime = len(body), _MODE, time.time_ns() // 10**9
+        self._tar.addfile(member, io.BytesIO(body))
+        self.names.append(name)
+
+    def close(self) -> tuple[int, str]:
+        """Give the archive its name; return its bytes and SHA-256. Raises EvidenceRefused."""
+        try:
+            self._tar.close()
+            group = os.fstat(self._folder).st_gid
+            self._file.flush()
+            os.fchown(self._file.fileno(), -1, group)
+            os.fchmod(self._file.fileno(), _MODE)
+            os.fsync(self._file.fileno())
+            os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError as error:
+            self.drop()
+            raise EvidenceRefused(f"the archive cannot be written: {error.strerror}") from error
+        self._file.close()
+        os.close(self._folder)
+        return self._out.size, self._out.digest.hexdigest()
+
+    def drop(self) -> None:
+        """Delete what was written."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._part, dir_fd=self._folder)
+        self._file.close()
+        os.close(self._folder)
+
+
+def open_directory(path: Path) -> int:
+    """Return a descriptor of the directory. Raises EvidenceRefused where it is not there, is a
+    link, belongs to another user, or is open to others."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        folder = os.open(path, flags)
+    except OSError as error:
+        raise EvidenceRefused(f"no directory {path}: {error.strerror}") from error
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+        os.close(folder)
+        raise EvidenceRefused(f"{path} is not root's, or others may write to it")
+    return folder

@@ -1,0 +1,224 @@
+"""What is kept of a node: its commands and files, and how much each may say.
+
+Nothing that names a process's environment or arguments is read: of processes, names alone. A
+program that does not end, or says too much, is ended and what it has said is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import selectors
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from msgspec import Struct
+
+BUG_REPORT: Final = "nvidia-bug-report.sh"
+MOST_ITEM: Final = 8 * 1024 * 1024
+"""Bytes of one item; of NVIDIA's own report, MOST_REPORT."""
+MOST_REPORT: Final = 24 * 1024 * 1024
+MOST_FILE: Final = 16 * 1024
+MOST_FILES: Final = 4096
+_CHUNK: Final = 64 * 1024
+_ENVIRONMENT: Final = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
+_FOLDERS: Final = ("usr/sbin", "usr/bin", "sbin", "bin", "opt/nvidia/bin", "usr/local/bin")
+
+
+class NodeCommand(Struct, frozen=True):
+    """A command whose output is kept under a name, and how many seconds it may take."""
+
+    name: str
+    words: tuple[str, ...]
+    limit_s: float = 15.0
+
+
+_PROCESS_FIELDS: Final = "pid,ppid,user,stat,pcpu,pmem,rss,etime,wchan:32,comm"
+COMMANDS: Final = (
+    NodeCommand("dmesg", ("dmesg", "--kernel", "--time-format", "iso"), 10.0),
+    NodeCommand("nvidia-smi", ("nvidia-smi", "-q"), 20.0),
+    NodeCommand("dcgm-health", ("dcgmi", "health", "--check"), 10.0),
+    NodeCommand("dcgm-discovery", ("dcgmi", "discovery", "--list"), 10.0),
+    NodeCommand(
+        "fabricmanager", ("systemctl", "status", "--no-pager", "nvidia-fabricmanager.service"), 10.0
+    ),
+    NodeCommand("lspci", ("lspci", "-vvv"), 15.0),
+    NodeCommand("processes", ("ps", "-eo", _PROCESS_FIELDS), 10.0),
+    NodeCommand("rdma", ("rdma", "statistic", "show"), 10.0),
+)  # fmt: skip
+"""What every node is asked, in this order; a program that is not there is left out."""
+LOGS: Final = {"fabricmanager-log": "var/log/fabricmanager.log", "mounts": "proc/self/mounts"}
+"""Files of which the end is kept."""
+COUNTERS: Final = {
+    "rdma-counters": (
+        *("sys/class/infiniband/*/ports/*/counters/*", "sys/class/infiniband/*/ports/*/state"),
+        "sys/class/infiniband/*/ports/*/hw_counters/*",
+    )
+}
+"""Files of one line each, which are kept with their paths."""
+
+
+class Collector:
+    """Reads one machine below `root` until `ends`, by time.monotonic(). For one thread."""
+
+    def __init__(self, root: Path, ends: float) -> None:
+        self._root, self._ends = root, ends
+
+    def find_program(self, name: str) -> str | None:
+        """Return the path of a program of the machine; None where it has none. A name with a slash
+        is the path itself."""
+        if "/" in name:
+            return name if os.access(name, os.X_OK) else None
+        paths = (self._root / folder / name for folder in _FOLDERS)
+        return next((str(path) for path in paths if os.access(path, os.X_OK)), None)
+
+    def run(self, command: NodeCommand) -> Iterator[bytes]:
+        """Yield what a command says, and how it ended; nothing where there is no such program."""
+        program = self.find_program(command.words[0])
+        if program is None:
+            return
+        limit = min(self._ends, time.monotonic() + command.limit_s)
+        try:
+            process = subprocess.Popen(
+                (program, *command.words[1:]),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=_ENVIRONMENT,
+            )
+        except OSError as error:
+            yield f"cannot be started: {error.strerror}\n".encode()
+            return
+        if process.stdout is not None:
+            yield from _read_output(process, process.stdout, limit, MOST_ITEM)
+
+    def start_bug_report(self, place: Path) -> subprocess.Popen[bytes] | None:
+        """Start NVIDIA's own report, which takes long; None where the driver brings none.
+
+        `--safe-mode` leaves out what may hang a machine whose GPU is lost.
+        """
+        program = self.find_program(BUG_REPORT)
+        if program is None:
+            return None
+        try:
+            return subprocess.Popen(
+                (program, "--safe-mode", "--output-file", str(place)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=place.parent,
+                env=_ENVIRONMENT,
+            )
+        except OSError:
+            return None
+
+    def read_bug_report(self, process: subprocess.Popen[bytes], place: Path) -> Iterator[bytes]:
+        """Yield the report once it has ended, or what there is of it when time is over."""
+        try:
+            process.wait(max(0.0, self._ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            yield b"[ended: it took too long]\n"
+        packed, plain = place.with_name(place.name + ".gz"), place
+        if packed.exists():
+            yield from _unpack(packed, MOST_REPORT)
+        elif plain.exists():
+            yield from read_end(plain, MOST_REPORT)
+
+    def list_interfaces(self) -> list[str]:
+        """Return the network interfaces that have hardware of their own."""
+        paths = sorted(self._root.glob("sys/class/net/*"))[:64]
+        return [path.name for path in paths if (path / "device").exists()]
+
+    def read_log(self, path: str) -> Iterator[bytes]:
+        """Yield the end of a file of the machine; nothing where there is none."""
+        yield from read_end(self._root / path, MOST_ITEM)
+
+    def read_counters(self, patterns: Sequence[str]) -> Iterator[bytes]:
+        """Yield `path: value` of each file that a pattern names."""
+        left = MOST_FILES
+        for pattern in patterns:
+            for path in sorted(self._root.glob(pattern))[:left]:
+                left -= 1
+                if time.monotonic() > self._ends:
+                    yield b"[ended: no time left]\n"
+                    return
+                value = b"".join(read_end(path, MOST_FILE)).strip()
+                yield f"{path.relative_to(self._root)}: ".encode() + value + b"\n"
+
+
+def make_site_commands(commands: Mapping[str, Sequence[str]]) -> list[NodeCommand]:
+    """Return a site's own commands, under names that cannot be taken for hpctl's."""
+    return [NodeCommand(f"site-{name}", tuple(words)) for name, words in commands.items()]
+
+
+def read_end(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the last `most` bytes of a regular file, no link followed; nothing of another."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                file.seek(size - most)
+            yield from _read_bounded(file, most)
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            yield f"[cannot be read: {error}]\n".encode()
+
+
+def _read_bounded(file: IO[bytes], most: int) -> Iterator[bytes]:
+    left = most
+    while left > 0:
+        chunk = file.read(min(_CHUNK, left))
+        if not chunk:
+            return
+        left -= len(chunk)
+        yield chunk
+    yield b"\n[ended: it has more]\n"
+
+
+def _unpack(path: Path, most: int) -> Iterator[bytes]:
+    """Yield what a gzip file holds, `most` bytes at most; what is there of one that was cut."""
+    try:
+        with gzip.open(path, "rb") as file:
+            yield from _read_bounded(file, most)  # type: ignore[arg-type]
+    except (OSError, EOFError, zlib.error):
+        yield b"\n[ended: the report is not complete]\n"
+
+
+def _read_output(
+    process: subprocess.Popen[bytes], pipe: IO[bytes], limit: float, most: int
+) -> Iterator[bytes]:
+    """Yield what a process says until it ends, time is over, or it says too much."""
+    left, why = most, ""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while not why:
+            wait = limit - time.monotonic()
+            if wait <= 0 or not selector.select(wait):
+                why = "it took too long"
+                break
+            chunk = os.read(pipe.fileno(), min(_CHUNK, left))
+            if not chunk:
+                break
+            left -= len(chunk)
+            yield chunk
+            if left <= 0:
+                why = "it says too much"
+    pipe.close()
+    if why:
+        process.kill()
+        yield f"\n[ended: {why}]\n".encode()
+    try:
+        code = process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        # It sleeps in the kernel; it ends with the machine.
+        yield b"\n[does not end]\n"
+        return
+    if code and not why:
+        yield f"\n[exit code {code}]\n".encode()

@@ -1,0 +1,309 @@
+"""`hpctl evidence`: what was kept of nodes before their remedy, and a text for AWS Support."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar
+
+import click
+from msgspec import Struct
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_any
+from hpctl.engine.timeline import build_timeline, finding_text
+from hpctl.engine.world import World
+from hpctl.engine.world_reader import gather_world
+from hpctl.nodes.evidence.store import (
+    ArchiveMember,
+    BadArchive,
+    check_members,
+    copy_archive,
+    open_archive,
+)
+from hpctl.toolkit import output
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    Fact,
+    Facts,
+    JsonOnly,
+    Layout,
+    Line,
+    Lines,
+    Section,
+    state_column,
+)
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.evidence import KeptArchive, parse_trail
+from hpctl.vocabulary.node_recovery import NodeRecovery
+
+TIME = "%Y-%m-%d %H:%M:%S UTC"
+
+
+class EvidenceRow(Struct, frozen=True):
+    """The evidence of one recovery. `state`: kept or none. `why`: why there is none."""
+
+    recovery: str
+    node: str
+    at: datetime
+    state: str
+    size: int
+    path: str
+    sha256: str
+    why: str
+
+    columns: ClassVar[Columns] = (
+        Column("RECOVERY", "recovery"),
+        Column("NODE", "node"),
+        Column("AT", "at"),
+        state_column("EVIDENCE", "state"),
+        Column("BYTES", "size", right=True),
+        Column("WHERE", lambda row: row.path or row.why, fold=True),
+    )
+    json_only: ClassVar[JsonOnly] = ("sha256",)
+
+
+class EvidenceListView(Struct, frozen=True):
+    """What `hpctl evidence list` shows, newest first."""
+
+    as_of: datetime
+    evidence: tuple[EvidenceRow, ...]
+
+    layout: ClassVar[Layout] = (
+        Section("evidence", otherwise="No recovery has kept evidence, nor tried to."),
+    )
+
+
+class EvidenceShowView(Struct, frozen=True):
+    """What `hpctl evidence show` shows. `trouble`: why the archive is not what the node reported;
+    empty where it is."""
+
+    recovery: str
+    node: str
+    instance: str
+    at: datetime
+    path: str
+    size: int
+    sha256: str
+    why: str
+    trouble: str
+    texts: tuple[ArchiveMember, ...]
+
+    layout: ClassVar[Layout] = (
+        Facts(
+            facts=(
+                Fact("recovery", "recovery"),
+                Fact("node", "node"),
+                Fact("instance", "instance"),
+                Fact("settled", "at"),
+                Fact("archive", "path"),
+                Fact("bytes", lambda view: view.size or ""),
+                Fact("SHA-256", "sha256"),
+            )
+        ),
+        Line("Nothing was kept: {why}.", when="why"),
+        Line("The archive cannot be used: {trouble}.", when="trouble"),
+        Lines("texts", "{name}  {size} bytes", title="Texts", indent=2, unbroken=True),
+    )
+
+
+class EvidenceFetchView(Struct, frozen=True):
+    """What `hpctl evidence fetch` has copied."""
+
+    recovery: str
+    path: str
+    size: int
+    sha256: str
+
+    layout: ClassVar[Layout] = (Line("{path}", unbroken=True),)
+    json_only: ClassVar[JsonOnly] = ("recovery", "size", "sha256")
+
+
+class EvidenceCaseView(Struct, frozen=True):
+    """The text of `hpctl evidence case`."""
+
+    recovery: str
+    text: str
+
+    layout: ClassVar[Layout] = (Lines(lambda view: view.text.splitlines(), unbroken=True),)
+    json_only: ClassVar[JsonOnly] = ("recovery",)
+
+
+@click.group()
+def evidence() -> None:
+    """What was kept of nodes before their remedy (docs/evidence.md)."""
+
+
+_common = output.combine_options(output.json_option, output.config_option)
+_target = click.argument("target", metavar="RECOVERY", shell_complete=complete_any)
+
+
+@evidence.command("list")
+@click.option("--all", "past", is_flag=True, help="Also recoveries that left memory long ago.")
+@_common
+def list_(past: bool, config: str, as_json: bool) -> None:
+    """List the evidence of each recovery, or why none was kept."""
+    world = gather_world(config_loading.load_config(config), output.now(), past=past)
+    output.show_view("evidence-list", evidence_list_view(world), as_json)
+
+
+@evidence.command()
+@_target
+@_common
+def show(target: str, config: str, as_json: bool) -> None:
+    """Check an archive and list its texts.
+
+    RECOVERY may be a node: its newest recovery with evidence. Exit code: 0 it is whole, 1 it is
+    not, or nothing was kept.
+    """
+    rec = find_recovery(config, target)
+    view = evidence_show_view(rec)
+    output.show_view("evidence-show", view, as_json)
+    if view.trouble or view.why:
+        output.exit_with(Exit.PROBLEM)
+
+
+@evidence.command()
+@_target
+@click.option(
+    "--to", "place", metavar="DIR", default=".", show_default=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where the copy goes; an existing file is not overwritten.",
+)  # fmt: skip
+@_common
+def fetch(target: str, place: Path, config: str, as_json: bool) -> None:
+    """Copy an archive here, where it is what the node reported."""
+    rec = find_recovery(config, target)
+    archive = _require_archive(rec)
+    copy = copy_archive(archive, place)
+    view = EvidenceFetchView(rec.id, str(copy), archive.size, archive.sha256)
+    output.show_view("evidence-fetch", view, as_json)
+
+
+@evidence.command()
+@_target
+@_common
+def case(target: str, config: str, as_json: bool) -> None:
+    """Print a text for a case with AWS Support."""
+    loaded = config_loading.load_config(config)
+    world = gather_world(loaded, output.now(), past=True)
+    rec = choose_recovery(world, target)
+    text = write_case(rec, world, loaded.cluster.name, loaded.cluster.region or "")
+    output.show_view("evidence-case", EvidenceCaseView(rec.id, text), as_json)
+
+
+def find_recovery(config: str, target: str) -> NodeRecovery:
+    """Return the recovery that a target names. Raises HpctlError."""
+    world = gather_world(config_loading.load_config(config), output.now(), past=True)
+    return choose_recovery(world, target)
+
+
+def choose_recovery(w: World, target: str) -> NodeRecovery:
+    """Return a recovery by its id, or the newest with evidence of a node. Raises HpctlError."""
+    for rec in sorted(w.state.nodes.values(), key=lambda r: (r.opened, r.id), reverse=True):
+        of_node = rec.node == target and rec.evidence is not None
+        if rec.id == target or of_node:
+            return rec
+    names = [*w.state.nodes, *(r.node for r in w.state.nodes.values())]
+    hint = output.suggest_names(target, names, "`hpctl evidence list` lists what there is")
+    raise HpctlError(f"no recovery of a node with evidence is called {target!r}", hint)
+
+
+def evidence_list_view(w: World) -> EvidenceListView:
+    """Return the list as a value."""
+    rows = [_make_row(rec) for rec in w.state.nodes.values() if rec.evidence is not None]
+    rows.sort(key=lambda row: (row.at, row.recovery), reverse=True)
+    return EvidenceListView(w.now, tuple(rows))
+
+
+def _make_row(rec: NodeRecovery) -> EvidenceRow:
+    archive, move = find_archive(rec), rec.evidence
+    if archive is None:
+        why = move.why if move is not None else ""
+        at = move.at if move is not None else rec.opened
+        return EvidenceRow(rec.id, rec.node, at, "none", 0, "", "", why)
+    at = move.at if move is not None else rec.opened
+    return EvidenceRow(rec.id, rec.node, at, "kept", archive.size, archive.path, archive.sha256, "")
+
+
+def find_archive(rec: NodeRecovery) -> KeptArchive | None:
+    """Return the archive that a recovery's journal names; None where nothing was kept."""
+    return parse_trail(rec.evidence.why) if rec.evidence is not None else None
+
+
+def _require_archive(rec: NodeRecovery) -> KeptArchive:
+    archive = find_archive(rec)
+    if archive is None:
+        raise HpctlError(f"no evidence was kept for {rec.id}: {_explain_none(rec)}")
+    return archive
+
+
+def _explain_none(rec: NodeRecovery) -> str:
+    if rec.evidence is not None:
+        return rec.evidence.why
+    return "no remedy has begun that would destroy anything, or `evidence.directory` is not set"
+
+
+def evidence_show_view(rec: NodeRecovery) -> EvidenceShowView:
+    """Return one recovery's evidence, looking at the archive."""
+    row, why, trouble, texts = _make_row(rec), "", "", []
+    archive = find_archive(rec)
+    if archive is None:
+        why = _explain_none(rec)
+    else:
+        try:
+            with open_archive(archive) as file:
+                texts = check_members(file)
+        except BadArchive as error:
+            trouble = str(error)
+    return EvidenceShowView(
+        recovery=rec.id,
+        node=rec.node,
+        instance=rec.opened_for.instance,
+        at=row.at,
+        path=row.path,
+        size=row.size,
+        sha256=row.sha256,
+        why=why,
+        trouble=trouble,
+        texts=tuple(texts),
+    )
+
+
+def write_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
+    """Return what AWS Support needs of a recovery: the instance, the fault, the times, the file."""
+    where = f"HyperPod cluster {cluster or '(name)'}" + (f" in {region}" if region else "")
+    lines = [
+        f"Subject: {where}: {rec.meaning or rec.rule} on instance {rec.opened_for.instance}",
+        "",
+        f"Cluster: {cluster or '(not configured)'}",
+        f"Region: {region or '(not configured)'}",
+        f"Instance: {rec.opened_for.instance} (Slurm node {rec.node}, boot {rec.opened_for.boot})",
+        f"Fault: {rec.rule}, {rec.meaning}",
+        f"Detected: {rec.opened:{TIME}}",
+        "",
+        "What the node reported:",
+        *(f"  {f.first:{TIME}}  {finding_text(f)}  {f.evidence}".rstrip() for f in rec.findings),
+        "",
+        "What was done:",
+        *(f"  {line.at:{TIME}}  {line.text}" for line in build_timeline(rec, w.state)),
+        "",
+    ]
+    archive = find_archive(rec)
+    if archive is not None:
+        lines += [
+            "Attachment (secrets are redacted):",
+            f"  {archive.path}",
+            f"  {archive.size} bytes, SHA-256 {archive.sha256}",
+        ]
+    else:
+        lines.append(f"No logs of the node were kept: {_explain_none(rec)}.")
+    lines += [
+        "In CloudWatch Logs the instance's own streams outlive it:",
+        f"  /aws/sagemaker/Clusters/{cluster or 'NAME'}/ID: LifecycleConfig/GROUP/"
+        f"{rec.opened_for.instance} and SagemakerHealthMonitoringAgent/GROUP/"
+        f"{rec.opened_for.instance}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,165 @@
+"""When the evidence of a node is kept, and when its remedy goes ahead without it."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.engine.node_history import may_be_under_way
+from hpctl.engine.view import View, is_fresh
+from hpctl.faults.health import ORDER_S
+from hpctl.nodes.actors import NodeCase
+from hpctl.nodes.before_remedy import BeforeRemedy
+from hpctl.toolkit.bounds import add_seconds
+from hpctl.vocabulary.assessment import Remedy
+from hpctl.vocabulary.evidence import EvidenceOrder, is_well_formed, name_archive
+from hpctl.vocabulary.identity import RecoveryId
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import EvidencePolicy, Mode, Policy
+from hpctl.vocabulary.recovery import (
+    Do,
+    Move,
+    Next,
+    RequeueInterval,
+    StepKind,
+    Wait,
+    answer_text,
+    last_step,
+)
+
+_DESTROYS: Final = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
+_MOST_WHY: Final = 300
+
+
+def come_before_remedy(c: NodeCase) -> Next | None:
+    """Have the evidence kept, or wait for it; None where the remedy may go ahead.
+
+    The wait is part of the time that the remedy waits for other nodes to report the same
+    (`node.remedy_after_s`), not added to it.
+    """
+    if not _asks_for_evidence(c.rec, c.policy) or c.rec.evidence or may_be_under_way(c.rec):
+        return None
+    if c.rec.remedy is not Remedy.RESET_GPU and not c.facts.provider_present:
+        return None
+    if c.facts.evidence is not None:
+        return _settle(c, c.facts.evidence)
+    last = c.last(StepKind.EVIDENCE)
+    if last is None:
+        return _begin(c)
+    if not last.in_doubt and not last.accepted:
+        return _repeat(c)
+    if c.facts.heard != c.rec.generation:
+        return Move(NodeSignal.NO_EVIDENCE, "the node has booted since it was asked")
+    ends = add_seconds(last.started, c.policy.evidence.deadline_s)
+    if c.now >= ends:
+        why = f"its agent did not answer within {c.policy.evidence.deadline_s:g} s"
+        return Move(NodeSignal.NO_EVIDENCE, why)
+    return Wait(ends, "the node's evidence is being kept", RequeueInterval.SLOWLY)
+
+
+def _asks_for_evidence(rec: NodeRecovery, policy: Policy) -> bool:
+    """Return whether hpctl itself is about to reset, reboot or replace, and a directory is set."""
+    acts = policy.mode is Mode.OWN and not policy.attended
+    return acts and bool(policy.evidence.directory) and rec.remedy in _DESTROYS
+
+
+def _settle(c: NodeCase, answer: Finding) -> Move:
+    """Return the move for the agent's answer, which the node's root may have written."""
+    if not is_well_formed(answer):
+        why = answer.detail or "its agent gives no reason"
+        return Move(NodeSignal.NO_EVIDENCE, why[:_MOST_WHY])
+    directory = c.policy.evidence.directory.rstrip("/")
+    why = f"{directory}/{name_archive(c.rec.id)}, {answer.evidence}"
+    return Move(NodeSignal.EVIDENCE_KEPT, why)
+
+
+def _begin(c: NodeCase) -> Next:
+    deadline_s, facts = c.policy.evidence.deadline_s, c.facts
+    since = max(filter(None, (c.rec.since, facts.able_since)))
+    ends = add_seconds(since, deadline_s)
+    if facts.silent or facts.heard != c.rec.generation:
+        return _wait_for_agent(c)
+    if c.now >= ends:
+        why = f"{c.policy.evidence.at_once} other nodes kept theirs for {deadline_s:g} s"
+        return Move(NodeSignal.NO_EVIDENCE, why)
+    if not facts.turn:
+        return Wait(ends, "other nodes' evidence is being kept", RequeueInterval.SLOWLY)
+    return _order(c, Do(StepKind.EVIDENCE, c.rec.node, 1, c.rec.meaning))
+
+
+def _wait_for_agent(c: NodeCase) -> Next:
+    """Give a silent agent the time that the remedy waits anyway."""
+    ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
+    why = "its agent does not answer"
+    if c.now < ripe and not c.rec.by:
+        return Wait(ripe, f"{why}, so its evidence cannot be kept", RequeueInterval.SLOWLY)
+    return Move(NodeSignal.NO_EVIDENCE, why)
+
+
+def _repeat(c: NodeCase) -> Next:
+    """Order again what was offered to no agent, or give up."""
+    answer = c.attempt(StepKind.EVIDENCE, c.rec.node, c.rec.meaning)
+    ends = add_seconds(c.rec.since, c.policy.evidence.deadline_s)
+    if isinstance(answer, Outcome):
+        return Move(NodeSignal.NO_EVIDENCE, f"not ordered: {answer_text(answer)}"[:_MOST_WHY])
+    if c.now >= ends:
+        return Move(NodeSignal.NO_EVIDENCE, "the order could not be given in time")
+    return _order(c, answer) if isinstance(answer, Do) else answer
+
+
+def _order(c: NodeCase, step: Do) -> Do:
+    rec = c.rec
+    first = min((f.first for f in rec.findings), default=rec.opened)
+    asked = f", requested by {rec.by}" if rec.by else ""
+    order = EvidenceOrder(
+        recovery=rec.id,
+        generation=rec.generation,
+        until=add_seconds(c.now, ORDER_S).timestamp(),
+        since=min(first, rec.opened).timestamp(),
+        remedy=rec.remedy.value,
+        why=f"{rec.rule}: {rec.meaning}{asked}"[:_MOST_WHY],
+    )
+    return replace(step, evidence=order)
+
+
+def find_turns(
+    view: View, held: Collection[RecoveryId], policy: Policy, now: datetime
+) -> frozenset[RecoveryId]:
+    """Return the recoveries that may begin to keep evidence now, the longest empty first."""
+    open_recoveries = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
+    asking = [r for r in open_recoveries if _is_empty(r) and _asks_for_evidence(r, policy)]
+    busy = [r for r in asking if _is_busy(r, policy.evidence, now)]
+    waiting = [
+        r
+        for r in asking
+        if last_step(r.steps, StepKind.EVIDENCE) is None
+        and r.id not in held
+        and r.node not in view.flaws
+        and _answers(r, view, policy, now)
+    ]
+    waiting.sort(key=lambda r: (r.since, r.id))
+    free = max(0, policy.evidence.at_once - len(busy))
+    return frozenset(r.id for r in waiting[:free])
+
+
+def _is_empty(rec: NodeRecovery) -> bool:
+    return rec.phase is NodePhase.VACATED and rec.evidence is None
+
+
+def _is_busy(rec: NodeRecovery, policy: EvidencePolicy, now: datetime) -> bool:
+    last = last_step(rec.steps, StepKind.EVIDENCE)
+    begun = last is not None and (last.in_doubt or last.accepted)
+    return begun and last is not None and now < add_seconds(last.started, policy.deadline_s)
+
+
+def _answers(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> bool:
+    health = view.health.get(rec.node)
+    if health is None or health.generation != rec.generation:
+        return False
+    return is_fresh(health.last_heard, policy.ages.silent_s, now)
+
+
+EVIDENCE: Final = BeforeRemedy(find_turns=find_turns, come_before_remedy=come_before_remedy)

@@ -1,0 +1,141 @@
+"""Keep this node's evidence, in a separate process, which the agent ends when it takes too long.
+
+Reads a GatherRequest as JSON from its input and writes a GatherResult to its output. The shared
+directory may hang on a node whose network is broken; a process can be left behind, a thread cannot.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.detection.spool import Spool
+from hpctl.nodes.evidence.archive import EvidenceArchive, EvidenceRefused
+from hpctl.nodes.evidence.collect import (
+    COMMANDS,
+    COUNTERS,
+    LOGS,
+    Collector,
+    NodeCommand,
+    make_site_commands,
+)
+from hpctl.nodes.evidence.redact import redact_stream
+from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.evidence import GATHER_S, EvidenceOrder, name_archive
+
+COLLECT_S: Final = GATHER_S - 12.0
+"""After so many seconds nothing is read any longer, and the archive is finished."""
+
+
+class GatherRequest(Struct, frozen=True):
+    """What is to be kept, and where. `commands`: the site's own, by name."""
+
+    order: EvidenceOrder
+    directory: str
+    root: str
+    spool: str
+    commands: dict[str, tuple[str, ...]] = {}
+
+
+class GatherResult(Struct, frozen=True):
+    """What came of it. `why`: why nothing was kept; empty where something was."""
+
+    why: str = ""
+    size: int = 0
+    sha256: str = ""
+    names: tuple[str, ...] = ()
+
+
+def gather(request: GatherRequest) -> GatherResult:
+    """Write the archive of one recovery."""
+    collector = Collector(Path(request.root), time.monotonic() + COLLECT_S)
+    try:
+        archive = EvidenceArchive(Path(request.directory), name_archive(request.order.recovery))
+    except EvidenceRefused as error:
+        return GatherResult(why=str(error))
+    try:
+        with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
+            report = Path(scratch, "nvidia-bug-report.log")
+            process = collector.start_bug_report(report)
+            archive.add("order", _describe_order(request.order))
+            archive.add("findings", _list_findings(request))
+            _add_commands(archive, collector, request)
+            if process is not None:
+                archive.add(
+                    "nvidia-bug-report", redact_stream(collector.read_bug_report(process, report))
+                )
+        size, digest = archive.close()
+    except (EvidenceRefused, OSError, ValueError) as error:
+        archive.drop()
+        return GatherResult(why=str(error))
+    return GatherResult(size=size, sha256=digest, names=tuple(archive.names))
+
+
+def _describe_order(order: EvidenceOrder) -> list[bytes]:
+    generation, since = order.generation, at_stamp(order.since) or datetime.now(UTC)
+    text = (
+        f"recovery: {order.recovery}\nnode: {generation.node}\ninstance: {generation.instance}\n"
+        f"boot: {generation.boot}\nfault since: {since:%Y-%m-%dT%H:%M:%SZ}\n"
+        f"kept: {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\nbefore: {order.remedy}\nwhy: {order.why}\n"
+    )
+    return list(redact_stream([text.encode()]))
+
+
+def _list_findings(request: GatherRequest) -> Iterable[bytes]:
+    """Yield the agent's own history, a finding a line, as its spool has it."""
+    found = Spool(Path(request.spool)).recall(request.order.generation).findings
+    encoder = msgspec.json.Encoder(enc_hook=str)
+    return redact_stream(encoder.encode(finding) + b"\n" for finding in found)
+
+
+def _add_commands(archive: EvidenceArchive, collector: Collector, request: GatherRequest) -> None:
+    since = at_stamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)
+    journal = ("journalctl", "--no-pager", "--output=short-iso", "--utc", "--lines=50000")
+    commands = [
+        *COMMANDS,
+        NodeCommand("journal", (*journal, f"--since={since:%Y-%m-%d %H:%M:%S} UTC")),
+        *(
+            NodeCommand(f"ethtool-{name}", ("ethtool", "-S", name), 5.0)
+            for name in collector.list_interfaces()
+        ),
+        *make_site_commands(request.commands),
+    ]
+    for name, path in LOGS.items():
+        archive.add(name, redact_stream(collector.read_log(path)))
+    for name, patterns in COUNTERS.items():
+        archive.add(name, redact_stream(collector.read_counters(patterns)))
+    for command in commands:
+        archive.add(command.name, redact_stream(collector.run(command)))
+
+
+_BEFORE_FAULT_S: Final = 600.0
+"""The journal is kept from so long before the fault: what led to it comes first."""
+
+
+def main() -> None:
+    """Serve one request."""
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=GatherRequest)
+    sys.stdout.buffer.write(msgspec.json.encode(gather(request)))
+
+
+def encode_request(request: GatherRequest) -> bytes:
+    """Return what `main` reads."""
+    return msgspec.json.encode(request, enc_hook=str)
+
+
+def decode_result(text: bytes) -> GatherResult:
+    """Return what `main` wrote. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(text, type=GatherResult)
+
+
+if __name__ == "__main__":
+    main()

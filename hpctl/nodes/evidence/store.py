@@ -1,0 +1,194 @@
+"""The archives in the shared directory, as a head node finds them.
+
+Root of any node may have written anything there. So an archive is a regular file of the size and
+digest that its recovery's journal has, read once and never unpacked: `check_members` looks at names
+and sizes alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from msgspec import Struct
+
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
+
+ARCHIVE_NAME: Final = re.compile(r"[a-z]{1,8}-[0-9a-f]{1,32}\.tar\.gz")
+PART_NAME: Final = re.compile(r"\.[a-z]{1,8}-[0-9a-f]{1,32}\.tar\.gz\.\d{1,10}\.part")
+PART_KEPT_S: Final = 3600.0
+"""An archive that was never finished is deleted after so long."""
+MOST_MEMBERS: Final = 512
+MOST_LISTED: Final = 100_000
+_CHUNK: Final = 1024 * 1024
+
+
+class BadArchive(HpctlError):
+    """The file in the archive's place is not the one that the node reported."""
+
+
+class ArchiveMember(Struct, frozen=True):
+    """One text of an archive, and how many bytes it has unpacked."""
+
+    name: str
+    size: int
+
+
+class StoredFile(Struct, frozen=True):
+    """One file of the directory: its name, bytes and time of change in Unix seconds."""
+
+    name: str
+    size: int
+    changed: float
+
+
+@contextmanager
+def open_archive(archive: KeptArchive) -> Iterator[IO[bytes]]:
+    """Open an archive, at its begin. Raises BadArchive where there is none of the size and digest
+    that the journal has."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(archive.path, flags)
+    except OSError as error:
+        hint = "`evidence.keep_days` or `keep_gb` has ended, or this host does not mount it."
+        raise BadArchive(f"{archive.path}: {error.strerror}", hint) from error
+    with closing(os.fdopen(descriptor, "rb")) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadArchive(f"{archive.path} is no regular file")
+        if found.st_size != archive.size or found.st_size > MOST_BYTES:
+            raise BadArchive(f"{archive.path} has {found.st_size} bytes, and not {archive.size}")
+        if _digest(file) != archive.sha256:
+            raise BadArchive(f"{archive.path} is not what the node wrote: its SHA-256 differs")
+        file.seek(0)
+        yield file
+
+
+def check_members(file: IO[bytes]) -> list[ArchiveMember]:
+    """Return the texts of an archive. Raises BadArchive for one that holds anything else, or more
+    than it may."""
+    members: list[ArchiveMember] = []
+    total = 0
+    try:
+        unpacked = _Bounded(gzip.GzipFile(fileobj=file), MOST_BYTES + MOST_MEMBERS * 2048)
+        with tarfile.open(fileobj=unpacked, mode="r|") as archive:
+            for member in archive:
+                total += member.size
+                if len(members) >= MOST_MEMBERS or total > MOST_BYTES:
+                    raise BadArchive("the archive unpacks to more than an archive may hold")
+                if not member.isreg() or not _is_plain(member.name):
+                    raise BadArchive(f"the archive holds {member.name!r}, which is no plain file")
+                members.append(ArchiveMember(member.name.partition("/")[2], member.size))
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
+        raise BadArchive(f"the archive cannot be read: {error}") from error
+    return members
+
+
+class _Bounded(io.RawIOBase):
+    """A stream of which so many bytes are read at most: what is packed may unpack to anything."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, most: int) -> None:
+        self._file, self._left = file, most
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Read the next bytes into a buffer; 0 at the end or the limit."""
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        block = self._file.read(min(len(view), self._left))
+        view[: len(block)] = block
+        self._left -= len(block)
+        return len(block)
+
+
+def _is_plain(name: str) -> bool:
+    return re.fullmatch(r"[a-z]{1,8}-[0-9a-f]{1,32}/[\w-]{1,64}\.txt", name) is not None
+
+
+def copy_archive(archive: KeptArchive, place: Path) -> Path:
+    """Copy an archive to a new file in a directory; return its path. Raises BadArchive, HpctlError
+    where the file is there already or cannot be written."""
+    target = place / Path(archive.path).name
+    with open_archive(archive) as file:
+        check_members(file)
+        file.seek(0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(target, flags, 0o600), "wb") as out:
+                for block in _read_blocks(file):
+                    out.write(block)
+        except OSError as error:
+            raise HpctlError(f"{target} cannot be written: {error.strerror}") from error
+    return target
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    for block in _read_blocks(file):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a file, MOST_BYTES at most: it may grow while it is read."""
+    left = MOST_BYTES
+    while left > 0:
+        block = file.read(min(_CHUNK, left))
+        if not block:
+            return
+        left -= len(block)
+        yield block
+
+
+def list_files(directory: Path) -> list[StoredFile]:
+    """Return the archives of a directory, finished or not; other files are not hpctl's. Raises
+    OSError."""
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not (ARCHIVE_NAME.fullmatch(entry.name) or PART_NAME.fullmatch(entry.name)):
+                continue
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                found.append(StoredFile(entry.name, status.st_size, status.st_mtime))
+            if len(found) >= MOST_LISTED:
+                break
+    return found
+
+
+def choose_expired(
+    files: Iterable[StoredFile], now: float, keep_s: float, keep_bytes: float
+) -> list[str]:
+    """Return the names of the files to delete: what is older than `keep_s`, then the oldest until
+    the rest has `keep_bytes` at most, and what was never finished."""
+    expired, kept_bytes = [], 0
+    for file in sorted(files, key=lambda f: (f.changed, f.name), reverse=True):
+        part = PART_NAME.fullmatch(file.name) is not None
+        too_old = now - file.changed > (PART_KEPT_S if part else keep_s)
+        if too_old or kept_bytes + file.size > keep_bytes:
+            expired.append(file.name)
+        else:
+            kept_bytes += file.size
+    return expired
+
+
+def delete_files(directory: Path, names: Iterable[str]) -> int:
+    """Delete files of a directory; return how many. Raises OSError."""
+    count = 0
+    for name in names:
+        (directory / name).unlink(missing_ok=True)
+        count += 1
+    return count

@@ -1,0 +1,75 @@
+"""What is kept of a node before its remedy destroys it: the order, the answer, and its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from hpctl.toolkit.bounds import parse_count
+from hpctl.vocabulary.identity import Generation, RecoveryId
+from hpctl.vocabulary.model import Finding, Verdict
+
+EVIDENCE_CHECK: Final = "node.evidence"
+"""The check of the finding in which an agent answers; its device is the recovery's id."""
+KEPT, NOT_KEPT = "kept", "not_kept"
+"""The codes of that finding."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""How large an archive, and what it holds unpacked, may be."""
+GATHER_S: Final = 60.0
+"""How long an agent may take to keep the evidence, in seconds."""
+
+_Word = Annotated[str, Meta(max_length=64)]
+_ANSWER: Final = re.compile(r"(\d{1,12}) bytes, sha256 ([0-9a-f]{64})")
+_TRAIL: Final = re.compile(r"(/[^\x00-\x1f]{1,1024}), (\d{1,12}) bytes, sha256 ([0-9a-f]{64})$")
+
+
+class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keep this node's evidence. `until` and `since` in Unix seconds: when the order ends, and when
+    the fault was first seen. `remedy` and `why` are what the node writes into its own log."""
+
+    recovery: Annotated[str, Meta(pattern=r"^[a-z]{1,8}-[0-9a-f]{1,32}\Z")]
+    generation: Generation
+    until: float
+    since: float
+    remedy: _Word
+    why: Annotated[str, Meta(max_length=300)] = ""
+
+
+class KeptArchive(Struct, frozen=True):
+    """One archive: where, how many bytes, and its SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+def name_archive(recovery: str) -> str:
+    """Return the file name of a recovery's archive."""
+    return f"{recovery}.tar.gz"
+
+
+def find_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+    """Return what a node's agent says of the evidence that a recovery ordered; None: nothing
+    yet."""
+    return next((f for f in findings if f.check == EVIDENCE_CHECK and f.device == recovery), None)
+
+
+def is_well_formed(answer: Finding) -> bool:
+    """Return whether an answer says that an archive of a possible size was kept."""
+    match = _ANSWER.fullmatch(answer.evidence)
+    bounded = match is not None and parse_count(match[1]) <= MOST_BYTES
+    return answer.code == KEPT and answer.verdict is Verdict.OK and bounded
+
+
+def describe_archive(size: int, sha256: str) -> str:
+    """Return an archive's size and digest in the words of the answer."""
+    return f"{size} bytes, sha256 {sha256}"
+
+
+def parse_trail(why: str) -> KeptArchive | None:
+    """Return the archive that the reason of a recovery's move names; None where it names none."""
+    match = _TRAIL.fullmatch(why)
+    return KeptArchive(match[1], parse_count(match[2]), match[3]) if match else None
