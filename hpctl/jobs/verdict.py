@@ -35,6 +35,7 @@ NEAR: Final = timedelta(minutes=10)
 """A node's fault that begins at most so long after a run's end may be the cause: a check needs
 several looks, and slurmctld a timeout."""
 MOST_REASONS: Final = 8
+_ALL_MEANS: Final = RestartMeans(step=True, nodes=1, requeue=True)
 REASON_CHARS: Final = 400
 
 _BY_KIND: Final[Mapping[TroubleKind, tuple[FailureCause, Confidence]]] = {
@@ -116,30 +117,32 @@ class _Finding(Struct, frozen=True):
     node: NodeName | None = None
 
 
-def judge_failure(
+def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     trouble: Trouble,
     past: Sequence[PastTrouble],
     nodes: Mapping[NodeName, Assessment],
     policy: RunPolicy,
     now: datetime,
+    answer: Action | None = None,
 ) -> FailureVerdict:
     """Return why a run failed.
 
     `past` are the troubles of the same job before, oldest first. `nodes` are the assessments of the
-    nodes that the run had. `may_retry` of the verdict is what `decide` answers by `policy`, were
-    every kind of restart possible.
+    nodes that the run had. `answer`: what was decided, None for what `decide` answers by `policy`,
+    were every kind of restart possible. `may_retry` of the verdict follows from it.
     """
     faulty = _list_faults(trouble, nodes)
     same = [one.trouble for one in past if _is_same_failure(one.trouble, trouble)]
     found = _find_cause(trouble, faulty, same)
-    answer = decide(policy, past, trouble, RestartMeans(step=True, requeue=True), now)
+    if answer is None:
+        answer = decide(policy, past, trouble, _ALL_MEANS, now).action
     reasons = (
         found.why,
         trouble.why or str(trouble.kind),
         *(line for line in trouble.evidence.splitlines() if _EVIDENCE.match(line)),
         *(_describe_fault(one) for one in faulty),
         _describe_repetition(trouble, same),
-        "" if answer.action in RESTARTS else f"no retry: {_describe_answer(answer.action)}",
+        "" if answer in RESTARTS else f"no retry: the job's policy answers `{answer}`",
     )
     return FailureVerdict(
         found.cause,
@@ -147,7 +150,7 @@ def judge_failure(
         trouble.rank,
         found.node or trouble.node,
         _select_reasons(reasons),
-        answer.action in RESTARTS,
+        answer in RESTARTS,
     )
 
 
@@ -200,6 +203,8 @@ def _find_own_cause(trouble: Trouble) -> _Finding:
             return _judge_device(trouble)
         case TroubleKind.HANG:
             return _judge_hang(trouble)
+        case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
+            return _Finding(FailureCause.LINK, Confidence.HIGH)
         case TroubleKind.NETWORK:
             if _LINK_ERRORS.search(trouble.why) or " came to collective " in trouble.why:
                 return _Finding(FailureCause.LINK, Confidence.MEDIUM)
@@ -300,10 +305,6 @@ def _describe_repetition(trouble: Trouble, same: Sequence[Trouble]) -> str:
     told = ", ".join(filter(None, where))
     times = "twice" if len(same) == 1 else f"{len(same) + 1} times"
     return f"the same failure {times}" + (f" ({told})" if told else "")
-
-
-def _describe_answer(action: Action) -> str:
-    return f"the job's policy answers `{action}`"
 
 
 def _select_reasons(told: Iterable[str]) -> tuple[str, ...]:
