@@ -104,11 +104,13 @@ class FlightVerdict(Struct, frozen=True):
 
 class _Stop(Struct, frozen=True):
     """A group that makes no progress: the entries of the ranks that wait at `seq`, and who did not
-    come. `silent` wrote no dump; `unread` wrote one that is not known."""
+    come. `came` has the entries of all ranks at `seq`, of those that completed it too. `silent`
+    wrote no dump; `unread` wrote one that is not known."""
 
     group: FlightGroup
     seq: int
     waiting: Mapping[int, FlightEntry]
+    came: Mapping[int, FlightEntry]
     absent: tuple[int, ...]
     silent: tuple[int, ...]
     unread: tuple[int, ...]
@@ -161,7 +163,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _find_different(stops)
+        _find_different(stops, known)
         or _find_absent(stops, known)
         or _find_silent(stops)
         or _find_common_stop(stops)
@@ -183,12 +185,13 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
         for rank, entries in sorted(issued.items())
         if seq in entries and not entries[seq].completed
     }
+    came = {rank: entries[seq] for rank, entries in sorted(issued.items()) if seq in entries}
     members = [rank for rank in group.ranks if rank in known.whole]
     absent = tuple(rank for rank in members if _did_not_issue(issued.get(rank), seq, known, rank))
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
-    return _Stop(group, seq, waiting, absent, silent, unread)
+    return _Stop(group, seq, waiting, came, absent, silent, unread)
 
 
 def _did_not_issue(
@@ -200,11 +203,14 @@ def _did_not_issue(
     return max(entries) < seq
 
 
-def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
-    """Return ranks that wait under the same number in another collective than most others."""
+def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+    """Return ranks that came under the same number to another collective than most others.
+
+    A rank may have completed its own: the root of a broadcast does not wait for the others.
+    """
     for stop in stops:
         calls: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for rank, entry in stop.waiting.items():
+        for rank, entry in stop.came.items():
             calls[entry.call].append(rank)
         if len(calls) < 2:
             continue
@@ -213,13 +219,27 @@ def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
         odd = tuple(rank for ranks in others for rank in ranks)
         clear = len(most) > len(odd)
         parts = [
-            f"{_format_ranks(ranks)} called {stop.waiting[ranks[0]].what}"
-            f"{_describe_entry(stop.waiting[ranks[0]])}"
+            f"{_format_ranks(ranks)} called {stop.came[ranks[0]].what}"
+            f"{_describe_entry(stop.came[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
-        text = f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}"
+        swapped = _find_swapped(stop, known, odd[0], most[0]) if clear else None
+        order = f"; {_format_ranks(odd)} called them in another order" if swapped else ""
+        text = (
+            f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}{order}"
+        )
         return FlightVerdict(FlightCause.DIFFERENT, text, odd if clear else ())
     return None
+
+
+def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
+    """Return whether two ranks called the same two collectives, each the other's first."""
+    issued = known.by_group[stop.group.name, stop.group.ranks]
+    later = [
+        {entry.call for seq, entry in issued[rank].items() if seq > stop.seq}
+        for rank in (odd, other)
+    ]
+    return stop.came[other].call in later[0] and stop.came[odd].call in later[1]
 
 
 def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
@@ -267,7 +287,8 @@ def _describe_no_cause(stops: Sequence[_Stop]) -> str:
         return "no rank waits in a collective"
     stop = stops[0]
     silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
-    return f"the ranks stand at {_describe_stop(stop)}{silent}; the dumps name nobody"
+    unread = f", the dump of {_format_ranks(stop.unread)} cannot be read" if stop.unread else ""
+    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name nobody"
 
 
 def _describe_stop(stop: _Stop) -> str:
