@@ -277,11 +277,7 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
 
 
 def _read_named(
-    prefix: str,
-    names: Sequence[str],
-    since: float,
-    deadline: float,
-    kept: KeptEntries | None = None,
+    prefix: str, names: Sequence[str], since: float, deadline: float, kept: KeptEntries = _ALL_KEPT
 ) -> tuple[list[FlightDump], set[int]]:
     unread = {int(name) for name in names}
     dumps = []
