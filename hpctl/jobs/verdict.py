@@ -80,7 +80,8 @@ _TELLING: Final = frozenset(
 """Kinds whose signatures tell one cause from another."""
 
 _LINK_RULES: Final = re.compile(
-    r"(?:efa|rdma|sxid|gpu-nvlink|fabric)\b|xid-(?:74|14[4-9]|150)\b|nvlink5?\b"
+    r"(?:efa|rdma|sxid|gpu-nvlink|gpu-fabric|kernel-mlx5|kernel-nvidia-nvlink)\b"
+    r"|xid-(?:74|14[4-9]|150)\b|host-(?:units-fabricmanager|devices-network)\b"
 )
 """Rules of the catalogue that are about a link: cards, ports, NVSwitch, NVLink."""
 _LINK_ERRORS: Final = re.compile(r"NVLink error|network port failed")

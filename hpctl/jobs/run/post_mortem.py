@@ -84,7 +84,7 @@ def judge_run(remains: RunRemains, policy: RunPolicy, now: datetime) -> PostMort
         return PostMortem(None, None)
     trouble = ending.name_node(_with_node(trouble, remains))
     nodes = {name: assess_findings(name, found) for name, found in remains.findings.items()}
-    past = [PastTrouble(one, Action.REQUEUE) for one in remains.past]
+    past = [PastTrouble(one, Action.STEP) for one in remains.past]
     return PostMortem(trouble, judge_failure(trouble, past, nodes, policy, now))
 
 
