@@ -400,18 +400,23 @@ def _bytes_of(path: str, since: float) -> bytes:
         return file.read(LARGEST)
 
 
-def read_verdict(prefix: str, since: float, *, read_s: float = READ_S) -> FlightVerdict:
+def read_verdict(
+    prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = ()
+) -> FlightVerdict:
     """Read and align an attempt's dumps in a separate process. Raise nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
     that there are none, or that they could not be read. Where there is no file, no process is
-    started: a run whose network broke continues without waiting for one.
+    started: a run whose network broke continues without waiting for one. `become`: the command and
+    options by which root becomes the owner of the dumps.
     """
     command = [
+        *become,
         sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.flight_files", prefix, str(since), str(read_s)
     ]  # fmt: skip
     try:
-        if not _names_of(prefix):
+        # Root does not look where a user may lead it.
+        if not become and not _names_of(prefix):
             return FlightVerdict()
         with tempfile.TemporaryFile() as out:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -19,6 +19,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,6 +28,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast.spec import HELPER
+from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightVerdict
 from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
@@ -265,6 +268,38 @@ def explain_hang(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path
     return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
 
 
+def become_owner(uid: int | None) -> list[str]:
+    """Return the command and options by which root becomes a job's owner; none for anyone else."""
+    if uid is None or os.geteuid() != 0 or uid == 0:
+        return []
+    owner = pwd.getpwuid(uid)
+    return ["setpriv", f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
+
+
+FRESH_S = 600.0
+"""A dump of a flight recorder that is older does not show what the ranks do now, in seconds."""
+
+
+def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
+    """Return what the flight recorders of a job's ranks show, where this host sees their dumps.
+
+    Raises nothing. Ranks that dump to several places are those of several steps: nothing is read.
+    """
+    prefixes = {
+        one.flight.removesuffix(str(one.rank))
+        for node in dumps
+        for one in node.ranks
+        if one.flight.endswith(str(one.rank))
+    }
+    if len(prefixes) != 1:
+        return FlightVerdict()
+    try:
+        become = become_owner(uid)
+    except KeyError:  # an account that this host does not know
+        return FlightVerdict()
+    return read_verdict(prefixes.pop(), time.time() - FRESH_S, become=become)
+
+
 def collect_stacks(
     job: int,
     nodes: Sequence[str],
@@ -281,10 +316,7 @@ def collect_stacks(
     srun = str(bin_dir / "srun") if bin_dir else "srun"
     options = beside_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
-    if uid is not None and os.geteuid() == 0 and uid != 0:
-        owner = pwd.getpwuid(uid)
-        become = [f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
-        command = ["setpriv", *become, *command]
+    command = [*become_owner(uid), *command]
     done = SlurmRunner(environ=runner.env()).run(*command, timeout=within_s)
     answers = parse_lines(done.text.splitlines())
     if not answers and done.end is not End.TIMED_OUT:
