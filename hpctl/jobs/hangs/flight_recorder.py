@@ -102,11 +102,17 @@ class FlightVerdict(Struct, frozen=True):
     dumps: int = 0
 
 
+_GroupKey = int
+"""Counts the groups by their names and ranks: up to torch 2.7, the groups of one split_group share
+their name."""
+
+
 class _Stop(Struct, frozen=True):
     """A group that makes no progress: the entries of the ranks that wait at `seq`, and who did not
     come. `came` has the entries of all ranks at `seq`, of those that completed it too. `silent`
     wrote no dump; `unread` wrote one that is not known."""
 
+    key: _GroupKey
     group: FlightGroup
     seq: int
     waiting: Mapping[int, FlightEntry]
@@ -120,10 +126,6 @@ class _Stop(Struct, frozen=True):
         return self.group.description or f"process group {self.group.name}"
 
 
-_GroupKey = tuple[str, tuple[int, ...]]
-"""A group's name and ranks: up to torch 2.7, the groups of one split_group share their name."""
-
-
 class _Ranks(Struct):
     """The entries of all ranks, by group, rank and number."""
 
@@ -132,19 +134,37 @@ class _Ranks(Struct):
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
     unread: frozenset[int] = frozenset()
+    _keys: dict[tuple[str, tuple[int, ...]], _GroupKey] = field(default_factory=dict)
+    _seen: dict[tuple[str, int], tuple[tuple[int, ...], _GroupKey]] = field(default_factory=dict)
+
+    def find_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
+        """Return the key of a group.
+
+        The hash of a large group takes as long as the group, and each of its ranks names it: the
+        same object is hashed once. `_seen` keeps the object, so that its id stays its own.
+        """
+        known = self._seen.get((name, id(ranks)))
+        if known is not None:
+            return known[1]
+        key = self._keys.setdefault((name, ranks), len(self._keys))
+        self._seen[name, id(ranks)] = (ranks, key)
+        return key
 
     def add(self, dump: FlightDump) -> None:
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            key = (group.name, group.ranks)
+            key = self.find_key(group.name, group.ranks)
             keys[group.name] = key
             self.groups.setdefault(key, group)
         for entry in dump.entries:
             if entry.p2p:
                 self.in_p2p |= set() if entry.completed else {dump.rank}
                 continue
-            ranks = self.by_group.setdefault(keys.get(entry.group, (entry.group, ())), {})
+            place = keys.get(entry.group)
+            ranks = self.by_group.setdefault(
+                self.find_key(entry.group, ()) if place is None else place, {}
+            )
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
@@ -191,7 +211,7 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
-    return _Stop(group, seq, waiting, came, absent, silent, unread)
+    return _Stop(key, group, seq, waiting, came, absent, silent, unread)
 
 
 def _did_not_issue(
@@ -234,7 +254,7 @@ def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | No
 
 def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
     """Return whether two ranks called the same two collectives, each the other's first."""
-    issued = known.by_group[stop.group.name, stop.group.ranks]
+    issued = known.by_group[stop.key]
     later = [
         {entry.call for seq, entry in issued[rank].items() if seq > stop.seq}
         for rank in (odd, other)
@@ -305,8 +325,7 @@ def _describe_stop(stop: _Stop) -> str:
 
 def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
     """Return the last collective of a rank that did not come."""
-    key = (stop.group.name, stop.group.ranks)
-    entries = known.by_group.get(key, {}).get(rank)
+    entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]
