@@ -8,7 +8,7 @@ before, and the policy's answer. It reads no log and no dump.
 |---|---|---|
 | the run ended by Slurm's or a person's order | preemption | high |
 | a node of the job is faulty by the fault catalogue | node, or link for the fabric's rules | high |
-| the same failure twice, at the same step or place and on another node | program (or data) | high |
+| the same failure twice, on two nodes or with the program's own error | program, data | high |
 | one error that names its component | that component | medium |
 | only an exit code, a signal or a timeout | what is most frequent, or unknown | low |
 
@@ -103,8 +103,8 @@ _CANCELED: Final = "somebody cancelled it"
 """The signature of Slurm's line after scancel, as in crash_patterns.yaml."""
 _PORT: Final = "its port is in use"
 """As in crash_patterns.yaml: another process on the node, in most cases of the run before."""
-_ONLY_CODE: Final = re.compile(r"(?:exit \d{1,3}|SIG[A-Z]{2,8})\Z")
-"""The signature of an end that its log does not explain."""
+_ONLY_CODE: Final = re.compile(r"(?:exit \d{1,3}|SIG[A-Z]{2,8}|[A-Z_]{4,20} \d{1,3}:\d{1,3})\Z")
+"""The signature of an end that its log does not explain, or that Slurm reports."""
 _EVIDENCE: Final = re.compile(r"(?:flight recorder \(|NCCL's RAS: |stacks: )")
 """How the lines of a trouble's evidence begin that `hpctl.jobs.run.timeouts` puts there."""
 
@@ -168,11 +168,12 @@ def _find_cause(
         if len(places) > 1 and trouble.kind is not TroubleKind.NODE:
             return _Finding(FailureCause.PROGRAM, Confidence.HIGH, "it follows the program")
         return own
-    if own.cause in (FailureCause.PROGRAM, FailureCause.DATA) and len(places) != 1:
-        return _Finding(own.cause, Confidence.HIGH, own.why, own.node)
-    if own.cause in (FailureCause.PROGRAM, FailureCause.DATA) and own.confidence is Confidence.LOW:
-        return _Finding(own.cause, Confidence.MEDIUM, own.why, own.node)
-    return own
+    if own.cause not in (FailureCause.PROGRAM, FailureCause.DATA):
+        return own
+    # Twice on one node may be that node, unless the program's own code says what is wrong.
+    sure = len(places) != 1 or own.confidence is not Confidence.LOW
+    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+    return _Finding(own.cause, confidence, own.why, own.node)
 
 
 def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:

@@ -53,4 +53,6 @@ class FailureVerdict(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Return the verdict as a clause: `cause: program (high confidence)`."""
+        if self.cause is FailureCause.UNKNOWN:
+            return "cause: unknown"
         return f"cause: {self.cause} ({self.confidence} confidence)"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.jobs.crash import NOT_COME
 from hpctl.jobs.decide import PastTrouble
@@ -145,11 +146,22 @@ def test_the_same_bug_on_another_node_is_the_program_and_is_not_retried() -> Non
     assert "the same failure twice (step 70, rank 3)" in second.reasons
 
 
-def test_the_same_bug_on_the_same_node_is_not_proven_to_be_the_program_s() -> None:
-    again = trouble(
-        TroubleKind.CRASH, OWN_BUG.why, signature=OWN_BUG.signature, rank=3, node="n2", step=70
-    )
-    assert judge(again, OWN_BUG).confidence is Confidence.MEDIUM
+def test_the_same_exit_code_on_the_same_node_is_not_proven_to_be_the_program_s() -> None:
+    def ended(node: str, seconds: float) -> Trouble:
+        return trouble(
+            TroubleKind.CRASH,
+            "it ended with exit code 1",
+            signature="exit 1",
+            rank=3,
+            step=70,
+            node=node,
+            at=at(seconds),
+        )
+
+    assert judge(ended("n2", 0), ended("n2", -600)).confidence is Confidence.MEDIUM
+    assert judge(ended("n5", 0), ended("n2", -600)).confidence is Confidence.HIGH
+    elsewhere = replace(ended("n2", -600), step=12)
+    assert judge(ended("n5", 0), elsewhere).confidence is Confidence.LOW
 
 
 def test_an_error_of_a_device_that_follows_the_program_is_the_program_s() -> None:
