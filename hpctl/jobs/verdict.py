@@ -143,7 +143,7 @@ def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
         *(line for line in trouble.evidence.splitlines() if _EVIDENCE.match(line)),
         *(_describe_fault(one) for one in faulty),
         _describe_repetition(trouble, same),
-        "" if answer in RESTARTS else f"no retry: the job's policy answers `{answer}`",
+        "" if answer in RESTARTS else f"no retry: the answer is `{answer}`",
     )
     return FailureVerdict(
         found.cause,

@@ -197,7 +197,7 @@ def test_the_stack_of_a_rank_that_did_not_come_tells_the_component(where, cause)
 def test_what_was_decided_goes_before_what_the_policy_would_answer() -> None:
     found = judge(trouble(TroubleKind.NETWORK), answer=Action.HOLD)
     assert not found.may_retry
-    assert "no retry: the job's policy answers `hold`" in found.reasons
+    assert "no retry: the answer is `hold`" in found.reasons
 
 
 def test_reasons_are_bounded_and_on_one_line() -> None:
