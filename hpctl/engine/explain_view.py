@@ -59,7 +59,7 @@ from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import advise_operator, find_closed
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copy_view
@@ -675,9 +675,9 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
 
 def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView | None:
     """Return the verdict on the run whose restart is blocked; None where a node is held."""
-    if not hold.target.isdecimal():
+    number = identity.JobId(parse_count(hold.target))
+    if not number:
         return None
-    number = identity.JobId(int(hold.target))
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     nodes = job.nodes if job is not None else ()
     asked = FailureQuestion(w, number, _trouble_of(w, hold), nodes, hold=hold)
