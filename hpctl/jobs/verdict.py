@@ -99,8 +99,8 @@ _FILES: Final = re.compile(
 _BAD_ACCESS: Final = re.compile(r"illegal memory access|a kernel failed on the device")
 """Errors of the device that a wrong index in a kernel causes far more often than hardware (NVIDIA
 Xid catalogue: Xid 13 and 31)."""
-_CANCELED: Final = "somebody cancelled it"
-"""The signature of Slurm's line after scancel, as in crash_patterns.yaml."""
+_CANCELED: Final = re.compile(r" cancelled it\Z")
+"""The end of the signature of Slurm's line after scancel, as in crash_patterns.yaml."""
 _PORT: Final = "its port is in use"
 """As in crash_patterns.yaml: another process on the node, in most cases of the run before."""
 _ONLY_CODE: Final = re.compile(r"(?:exit \d{1,3}|SIG[A-Z]{2,8}|[A-Z_]{4,20} \d{1,3}:\d{1,3})\Z")
@@ -210,7 +210,7 @@ def _find_own_cause(trouble: Trouble) -> _Finding:
         case TroubleKind.NETWORK:
             if _LINK_ERRORS.search(trouble.why) or " came to collective " in trouble.why:
                 return _Finding(FailureCause.LINK, Confidence.MEDIUM)
-        case TroubleKind.FINAL if trouble.signature == _CANCELED:
+        case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
             return _Finding(FailureCause.PREEMPTION, Confidence.HIGH)
         case TroubleKind.KILLED if trouble.signature == "SIGTERM":
             return _Finding(FailureCause.PREEMPTION, Confidence.LOW)
@@ -304,11 +304,11 @@ def _describe_repetition(trouble: Trouble, same: Sequence[Trouble]) -> str:
         f"step {trouble.step}" if trouble.step is not None else "",
         f"rank {trouble.rank}" if trouble.rank is not None else "",
     ]
-    told = ", ".join(filter(None, where))
+    place = ", ".join(filter(None, where))
     times = "twice" if len(same) == 1 else f"{len(same) + 1} times"
-    return f"the same failure {times}" + (f" ({told})" if told else "")
+    return f"the same failure {times}" + (f" ({place})" if place else "")
 
 
-def _select_reasons(told: Iterable[str]) -> tuple[str, ...]:
-    lines = (" ".join(one.split())[:REASON_CHARS] for one in told)
+def _select_reasons(texts: Iterable[str]) -> tuple[str, ...]:
+    lines = (" ".join(one.split())[:REASON_CHARS] for one in texts)
     return tuple(dict.fromkeys(filter(None, lines)))[:MOST_REASONS]

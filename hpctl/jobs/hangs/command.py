@@ -100,7 +100,8 @@ def stacks(job: str, as_json: bool) -> None:
     read where this host sees them. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack
     could be read.
     """
-    from hpctl.jobs.hangs.stacks import collect_stacks, read_flight
+    from hpctl.jobs.hangs.fresh_dumps import read_flight
+    from hpctl.jobs.hangs.stacks import collect_stacks
 
     found = running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)

@@ -19,7 +19,6 @@ import signal
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,8 +27,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.hangs.flight_files import read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightVerdict
 from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
@@ -274,30 +271,6 @@ def become_owner(uid: int | None) -> list[str]:
         return []
     owner = pwd.getpwuid(uid)
     return ["setpriv", f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
-
-
-FRESH_S = 600.0
-"""A dump of a flight recorder that is older does not show what the ranks do now, in seconds."""
-
-
-def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
-    """Return what the flight recorders of a job's ranks show, where this host sees their dumps.
-
-    Raises nothing. Ranks that dump to several places are those of several steps: nothing is read.
-    """
-    prefixes = {
-        one.flight.removesuffix(str(one.rank))
-        for node in dumps
-        for one in node.ranks
-        if one.flight.endswith(str(one.rank))
-    }
-    if len(prefixes) != 1:
-        return FlightVerdict()
-    try:
-        become = become_owner(uid)
-    except KeyError:  # an account that this host does not know
-        return FlightVerdict()
-    return read_verdict(prefixes.pop(), time.time() - FRESH_S, become=become)
 
 
 def collect_stacks(

@@ -145,7 +145,7 @@ def _with_node(trouble: Trouble, remains: RunRemains) -> Trouble:
 
 
 def assess_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:
-    """Return what a node's findings amount to once no rule waits for companions any more."""
+    """Return what a node's findings amount to once no rule waits for companions any longer."""
     last = max((one.last for one in findings), default=LATEST)
     here = Generation(node, InstanceId(""), BootId(""))
     known = Health(here, last, tuple(findings))

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.jobs.hangs.command import RunningJob, stacks
+from hpctl.jobs.hangs.fresh_dumps import FRESH_S, read_flight
 from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack
-from hpctl.jobs.hangs.stacks import FRESH_S, read_flight
 from tests.gpu.recordings import H200
 
 pytestmark = pytest.mark.integration
