@@ -47,6 +47,7 @@ NAMES = (
     "attack",
     "page",
     "stacks",
+    "flight",
     "fast",
 )
 

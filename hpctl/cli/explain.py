@@ -190,6 +190,7 @@ MARKS = {
 def draw_story(out: Console, view: ExplainView) -> None:
     """The story of `hpctl explain`."""
     out.print(style_text(view.headline, HEAD))
+    _draw_failure(out, view)
     _draw_evidence(out, view)
     if view.trouble is not None and view.trouble.evidence:
         print_heading(out, "Last output of the run")
@@ -209,6 +210,18 @@ def draw_story(out: Console, view: ExplainView) -> None:
         out.print(
             style_text("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM)
         )
+
+
+def _draw_failure(out: Console, view: ExplainView) -> None:
+    failure = view.failure
+    if failure is None:
+        return
+    print_heading(out, "Why it failed")
+    helps = "a retry may help" if failure.may_retry else "no retry"
+    line = f"{failure.cause} ({failure.confidence} confidence), {helps}"
+    out.print(indent_block(style_text(line, HEAD)))
+    for reason in failure.reasons:
+        out.print(indent_block(style_text(f"- {reason}")))
 
 
 def _draw_evidence(out: Console, view: ExplainView) -> None:

@@ -40,7 +40,7 @@ def list_explain_parts() -> ExplainParts:
     """Return what features add to the explanations of `hpctl explain` and the page."""
     from hpctl.checkpoints.explain import describe_checkpoints
     from hpctl.engine.explain_view import ExplainParts
-    from hpctl.jobs.explain import describe_crash, describe_end
+    from hpctl.jobs.explain import describe_crash, describe_end, judge_job
     from hpctl.jobs.run_gates import RUN_GATES
     from hpctl.nodes.acceptance.limits import ORDERS
     from hpctl.nodes.stuck import STUCK
@@ -51,6 +51,7 @@ def list_explain_parts() -> ExplainParts:
         on_jobs=(describe_checkpoints,),
         on_crashes=(describe_crash,),
         on_ends=(describe_end,),
+        on_failures=(judge_job,),
     )
 
 

@@ -59,12 +59,13 @@ from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import advise_operator, find_closed
-from hpctl.toolkit.bounds import add_seconds
+from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
 from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -72,6 +73,7 @@ from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Trouble
 
 
 class EvidenceView(Struct, frozen=True):
@@ -128,13 +130,26 @@ class StandstillView(Struct, frozen=True):
     why: str
 
 
+class FailureView(Struct, frozen=True):
+    """Why a run of a job failed. `confidence`: high, medium or low. `may_retry`: whether hpctl
+    would start the job again after such a failure."""
+
+    cause: str
+    confidence: str
+    rank: int | None
+    node: identity.NodeName | None
+    reasons: tuple[str, ...]
+    may_retry: bool
+
+
 class ExplainView(Struct, frozen=True):
     """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, array,
     change.
 
     `trouble`: what went wrong with the run, for a job that no node's fault explains. `tasks`: those
     of an array. `standstill`: of a job that runs and of which nothing works. `fault_at`: when the
-    fault of a recovery was first found, from which its timeline counts; null elsewhere.
+    fault of a recovery was first found, from which its timeline counts; null elsewhere. `failure`:
+    the verdict on the run that failed, null where none has.
     """
 
     as_of: datetime
@@ -151,6 +166,7 @@ class ExplainView(Struct, frozen=True):
     tasks: tuple[TaskView, ...] = ()
     standstill: StandstillView | None = None
     fault_at: datetime | None = None
+    failure: FailureView | None = None
 
 
 class NamedGate(Protocol):
@@ -179,6 +195,22 @@ class JobQuestion(Struct, frozen=True):
     look: bool = True
 
 
+class FailureQuestion(Struct, frozen=True):
+    """A run of a job that failed, by its trouble; None where `recovery` treats a node's fault.
+
+    `hold`: what blocks the job's restart. `policy`: the job's run policy, None where it is not
+    known here.
+    """
+
+    world: World
+    job: identity.JobId
+    trouble: Trouble | None
+    nodes: tuple[identity.NodeName, ...] = ()
+    recovery: JobRecovery | None = None
+    hold: HoldNoted | None = None
+    policy: RunPolicy | None = None
+
+
 class ExplainParts(Struct, frozen=True, kw_only=True):
     """What the rooms of features add to an explanation; by default nothing.
 
@@ -186,8 +218,9 @@ class ExplainParts(Struct, frozen=True, kw_only=True):
     between a run that went wrong and its recovery. `on_jobs`: each returns one fact of a
     registered job. `on_crashes`: each returns what happens were a rank of it to crash now.
     `on_ends`: each returns why a registered job that has ended is or is not started again, empty
-    where it has nothing to say. `look`: whether files of a job may be opened, which may be on a
-    file system that hangs.
+    where it has nothing to say. `on_failures`: each returns the verdict on a run that failed, None
+    where it has none; the first one counts. `look`: whether files of a job may be opened, which may
+    be on a file system that hangs.
     """
 
     orders: Sequence[assessment.FaultClass] = ()
@@ -195,10 +228,22 @@ class ExplainParts(Struct, frozen=True, kw_only=True):
     on_jobs: Sequence[Callable[[JobQuestion], str]] = ()
     on_crashes: Sequence[Callable[[JobQuestion], str]] = ()
     on_ends: Sequence[Callable[[JobQuestion], str]] = ()
+    on_failures: Sequence[Callable[[FailureQuestion], FailureVerdict | None]] = ()
     look: bool = True
 
 
 NO_PARTS: Final = ExplainParts()
+
+
+def judge_failure(parts: ExplainParts, asked: FailureQuestion) -> FailureView | None:
+    """Return what the features say of a run that failed; None where none has a verdict."""
+    for judge in parts.on_failures:
+        verdict = judge(asked)
+        if verdict is not None:
+            return copy_view(FailureView, verdict)
+    return None
+
+
 NO_ORDER: Final = PreemptionOrder()
 
 
@@ -282,7 +327,7 @@ def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) ->
         return _explain_recovery(w, rules, of_target[-1], parts)
     reports = _reports_of(w, target)
     if reports and not _without_supervisor(w, reports[-1].report.job):
-        return _of_supervisor(w, target, reports)
+        return _of_supervisor(w, target, reports, parts)
     if target in known_nodes(w):
         return _explain_node(w, rules, identity.NodeName(target), parts)
     return _change_of(w, target)
@@ -407,6 +452,9 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
         next=_awaited_of_job(w, rec),
         related=(*((rec.cause,) if rec.cause else ()), *_list_changes(w, rec.id)),
         trouble=trouble_view(rec.trouble),
+        failure=judge_failure(
+            parts, FailureQuestion(w, rec.attempt.job, rec.trouble, rec.ran_on, recovery=rec)
+        ),
     )
 
 
@@ -570,7 +618,9 @@ def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
     return job.shown
 
 
-def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
+def _of_supervisor(
+    w: World, target: str, reports: Sequence[JobReported], parts: ExplainParts
+) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
     completing = _explain_completing(w, last.job)
@@ -587,7 +637,23 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         story=_list_report_lines(reports, shown),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
+        failure=_judge_reported(w, last.job, last.trouble, parts),
     )
+
+
+def _judge_reported(
+    w: World,
+    number: identity.JobId,
+    trouble: Trouble | None,
+    parts: ExplainParts,
+    policy: RunPolicy | None = None,
+) -> FailureView | None:
+    """Return the verdict on a run by what its script or supervisor reported."""
+    if trouble is None:
+        return None
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    nodes = job.nodes if job is not None else ()
+    return judge_failure(parts, FailureQuestion(w, number, trouble, nodes, policy=policy))
 
 
 def _list_blocked_gates(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
@@ -616,16 +682,28 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_list_report_lines(_reports_of(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
-        trouble=_trouble_of(w, hold),
+        trouble=trouble_view(_trouble_of(w, hold)),
+        failure=_judge_held(w, hold, parts),
     )
 
 
-def _trouble_of(w: World, hold: HoldNoted) -> TroubleView | None:
+def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView | None:
+    """Return the verdict on the run whose restart is blocked; None where a node is held."""
+    number = identity.JobId(parse_count(hold.target))
+    if not number:
+        return None
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    nodes = job.nodes if job is not None else ()
+    asked = FailureQuestion(w, number, _trouble_of(w, hold), nodes, hold=hold)
+    return judge_failure(parts, asked)
+
+
+def _trouble_of(w: World, hold: HoldNoted) -> Trouble | None:
     """What a job's run that is not treated ended of, where its script or supervisor told."""
     told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
     if not told or told[-1].why not in hold.why:
         return None
-    return trouble_view(told[-1])
+    return told[-1]
 
 
 def _explain_node(
@@ -888,6 +966,7 @@ def job_view(
         story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
+        failure=_judge_reported(w, job.id, trouble, parts, asked.policy),
     )
     return _with_standstill(w, view, job.id)
 

@@ -163,6 +163,28 @@ def since_progress(
     return tuple(past[since:])
 
 
+def is_repeated(before: Trouble, trouble: Trouble) -> bool:
+    """Return whether a trouble has the kind and the signature of one before."""
+    return (before.kind, before.signature) == (trouble.kind, trouble.signature)
+
+
+def is_same_place(before: Trouble, trouble: Trouble) -> bool:
+    """Return whether a trouble of the same kind hit the same rank at the same training step."""
+    known = trouble.step is not None and trouble.rank is not None
+    return (
+        known
+        and before.kind is trouble.kind
+        and (before.step, before.rank) == (trouble.step, trouble.rank)
+    )
+
+
+def follows_program(before: Trouble, trouble: Trouble) -> bool:
+    """Return whether the same rank failed at the same step on another node: no node explains
+    that."""
+    moved = None not in (before.node, trouble.node) and before.node != trouble.node
+    return moved and is_same_place(before, trouble) and trouble.kind is not TroubleKind.NODE
+
+
 class _NodeExclusion(Struct, frozen=True):
     """Nodes to stay off: those proven bad, and those suspected, longest ago first."""
 
@@ -212,10 +234,13 @@ def _over_budget(
         return f"{lately} restarts in {_format_span(policy.window_s)}"
     again = _list_restarts(fruitless)
     if policy.treatment(trouble.kind).hold_same:
-        key = (trouble.kind, trouble.signature)
-        same = 1 + sum((p.trouble.kind, p.trouble.signature) == key for p in again)
+        same = 1 + sum(is_repeated(p.trouble, trouble) for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
+    moved = 1 + sum(follows_program(p.trouble, trouble) for p in again)
+    if moved > 1 and moved >= policy.same_signature:
+        where = f"rank {trouble.rank} at step {trouble.step}"
+        return f"{trouble.kind} of {where} {moved} times, on different nodes"
     most = policy.treatment(trouble.kind).max
     mine = sum(p.trouble.kind is trouble.kind for p in again)
     if most and mine >= most:

@@ -1,10 +1,22 @@
 """What `hpctl explain` and the page say of a job that runs or has ended."""
 
-from hpctl.engine.explain_view import JobQuestion
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.engine.explain_view import FailureQuestion, JobQuestion
+from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.run_policies import RunPolicies
 from hpctl.jobs.decide import RestartMeans, decide
+from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.restart import restart_of
-from hpctl.jobs.run_cases import why_ends_at_limit
+from hpctl.jobs.run_cases import find_trouble, why_ends_at_limit
+from hpctl.jobs.verdict import judge_failure
+from hpctl.vocabulary.failure import FailureVerdict
+from hpctl.vocabulary.hang import ENDED_GATE
+from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.run_policy import Action, RunPolicy
 from hpctl.vocabulary.slurm_facts import TIMED_OUT
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -27,3 +39,67 @@ def describe_end(asked: JobQuestion) -> str:
         return ""
     why = why_ends_at_limit(asked.job, asked.registered, asked.policy)
     return f"it reached its time limit: {why}" if why else "it reached its time limit"
+
+
+RULE_PREFIX: Final = "run-"
+"""How the rules begin by which a run's own trouble is treated or held: `run-crash`."""
+_REFUSALS: Final = frozenset({ENDED_GATE, "asked_not_to", "not_recoverable"})
+"""Gates that no later cycle opens."""
+
+
+def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
+    """Return the verdict on a run that failed; None where nothing did."""
+    trouble = _find_failure(asked)
+    if trouble is None:
+        return None
+    world, ran_on = asked.world, asked.nodes
+    past = [
+        one
+        for one in list_past_troubles(world.state, asked.job, now=trouble)
+        if one.trouble.at < trouble.at
+    ]
+    nodes = {name: world.assessments[name] for name in ran_on if name in world.assessments}
+    answer = _find_answer(asked)
+    return judge_failure(trouble, past, nodes, _find_policy(asked), world.now, answer)
+
+
+def _find_failure(asked: FailureQuestion) -> Trouble | None:
+    """Return what went wrong with a run; for a node's fault, with the rule that found it."""
+    rec, hold = asked.recovery, asked.hold
+    if rec is not None:
+        return None if rec.note or rec.lift else _find_recovered(asked, rec)
+    if asked.trouble is not None or hold is None:
+        return asked.trouble
+    return _find_held(hold)
+
+
+def _find_recovered(asked: FailureQuestion, rec: JobRecovery) -> Trouble:
+    trouble = find_trouble(rec)
+    cause = asked.world.state.nodes.get(rec.cause)
+    if cause is None:
+        return trouble
+    return replace(trouble, why=f"{rec.why} ({cause.rule})", signature=f"node {cause.rule}")
+
+
+def _find_held(hold: HoldNoted) -> Trouble | None:
+    """Return the trouble of a run that neither its script nor a supervisor reported."""
+    rule = str(hold.rule or "")
+    kinds = {f"{RULE_PREFIX}{kind}": kind for kind in TroubleKind}
+    return Trouble(kinds[rule], hold.at, hold.why) if rule in kinds else None
+
+
+def _find_answer(asked: FailureQuestion) -> Action | None:
+    """Return what was decided about a run; None where that is still open."""
+    rec, hold = asked.recovery, asked.hold
+    if rec is not None:
+        return Action.REQUEUE if rec.trouble is None else rec.action
+    return Action.END if hold is not None and hold.gate in _REFUSALS else None
+
+
+def _find_policy(asked: FailureQuestion) -> RunPolicy:
+    if asked.policy is not None:
+        return asked.policy
+    slurm = asked.world.slurm
+    job = slurm.jobs.get(asked.job) if slurm is not None else None
+    ruled = RunPolicies().ruled(job) if job is not None else None
+    return ruled.policy if ruled is not None else RunPolicy()

@@ -40,7 +40,9 @@ from hpctl.jobs.run_cases import (
     find_trouble,
 )
 from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import add_seconds, parse_count
+from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
@@ -183,18 +185,34 @@ def _decide_run(
         return make_hold("not_recoverable", reason)
     answer = _delay_restart(_choose_answer(job, case, ruled.policy, view, now), case, policy, now)
     if answer.action is Action.END and job.state in ENDED_BADLY:
-        return make_hold(ENDED_GATE, f"it is not restarted and stays {job.state}: {answer.why}")
+        cause = _judge_run(run, answer, ruled.policy, view, now).text
+        said = f"it is not restarted and stays {job.state}: {answer.why} ({cause})"
+        return make_hold(ENDED_GATE, said)
     if answer.action not in (Action.REQUEUE, *STOPS):
         return make_hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
         why = gate.gate(GatedRun(job, answer), view, policy, now)
         if why is not None:
             return make_hold(gate.name, why)
-    return _open_recovery(run, answer, view, now)
+    cause = ""
+    if answer.action is Action.HOLD:
+        cause = _judge_run(run, answer, ruled.policy, view, now).text
+    return _open_recovery(run, answer, view, now, cause)
+
+
+def _judge_run(
+    run: _FailedRun, answer: RunDecision, policy: RunPolicy, view: View, now: datetime
+) -> FailureVerdict:
+    """Return the verdict on a run that is not started again, for its owner."""
+    job, trouble = run.job, run.case.trouble
+    past = list_past_troubles(view.state, job.id, now=trouble)
+    nodes = {name: view.assessments[name] for name in job.nodes if name in view.assessments}
+    before = [one for one in past if one.trouble.at < trouble.at]
+    return judge_failure(trouble, before, nodes, policy, now, answer.action)
 
 
 def _open_recovery(
-    run: _FailedRun, answer: RunDecision, view: View, now: datetime
+    run: _FailedRun, answer: RunDecision, view: View, now: datetime, verdict: str = ""
 ) -> JobRecoveryOpened:
     job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
@@ -212,7 +230,7 @@ def _open_recovery(
         name=job.name,
         user=job.user,
         partition=job.partition,
-        over_budget=_owner_comment(job, answer) if answer.action is Action.HOLD else "",
+        over_budget=_owner_comment(job, answer, verdict) if answer.action is Action.HOLD else "",
         trouble=case.trouble,
         action=answer.action,
         exclude=_limit_exclusions(job, answer.exclude, view),
@@ -289,10 +307,10 @@ def _was_tried(rec: JobRecovery) -> bool:
     return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
 
 
-def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
+def _owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> str:
     """Return what the owner of a held job reads in its Comment (`squeue -o %k`)."""
-    why = answer.why.removeprefix("hpctl: ")
-    return f"hpctl: {why}; held for you to look (scontrol release {job.shown} lets it go on)"
+    said = "; ".join(filter(None, (answer.why.removeprefix("hpctl: "), verdict)))
+    return f"hpctl: {said}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
 def _choose_answer(

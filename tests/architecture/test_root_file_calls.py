@@ -118,6 +118,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/nodes/acceptance/run.py": ("write_results",),
     },
     "named by root: a file of the configuration, Slurm's or the system's": {
+        "hpctl/jobs/crash.py": ("crash_patterns",),  # of the package itself
         "hpctl/daemon/locks.py": ("ClusterLock.trouble", "ClusterLock._is_held"),
         "hpctl/detection/checks/host_clock.py": ("gather_clock",),
         "hpctl/detection/checks/host_disk.py": ("_list_disks",),

@@ -255,7 +255,8 @@ def test_what_a_script_told_counts_once():
     past = list_past_troubles(view_of(log=[*log, told(1)]).state, 7, now=now)
     assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
     found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, told(1)])
-    assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE}")
+    high = "cause: program (high confidence)"
+    assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE} ({high})")
 
 
 def test_a_job_that_cannot_start_again_is_told_why_it_ended_and_what_to_do():
@@ -272,13 +273,14 @@ def test_the_first_restart_does_not_wait_and_the_next_does():
     assert at(40) <= found.start_at <= at(50)
 
 
+LOW = "cause: program (low confidence)"
 SAME = "the same crash 2 times without progress: its script ended with exit code 1"
 
 
 def test_the_same_crash_twice_without_progress_ends_as_slurm_ended_it():
     found = holds(replace(FAILED, restarts=1), crashed(0, -60))
     assert found.gate == "ended"
-    assert found.why == f"it is not restarted and stays FAILED: {SAME}"
+    assert found.why == f"it is not restarted and stays FAILED: {SAME} ({LOW})"
 
 
 def test_a_policy_may_hold_what_would_end():
@@ -287,7 +289,7 @@ def test_a_policy_may_hold_what_would_end():
     found = opens(replace(FAILED, restarts=1), crashed(0, -60), run=run)
     assert found.action is Action.HOLD
     assert found.over_budget == (
-        f"hpctl: {SAME}; held for you to look (scontrol release 7 lets it go on)"
+        f"hpctl: {SAME}; {LOW}; held for you to look (scontrol release 7 lets it go on)"
     )
 
 
@@ -343,7 +345,9 @@ def test_a_run_that_its_supervisor_gave_up_is_left_to_end():
         -2, kind=TroubleKind.CRASH, action=Action.END, wish=RequestedAction.NONE, why="a bug"
     )
     assert decided(job(), [given_up]) is None
-    assert holds(FAILED, [given_up]).why == "it is not restarted and stays FAILED: a bug"
+    assert holds(FAILED, [given_up]).why == (
+        "it is not restarted and stays FAILED: a bug (cause: program (low confidence))"
+    )
     later = report_of(-1, kind=TroubleKind.CRASH, action=Action.REQUEUE)
     assert opens(job(), [given_up, later]).action is Action.REQUEUE
 
@@ -397,7 +401,7 @@ def test_a_wish_for_a_hold():
         job(), [report_of(wish=RequestedAction.HOLD, action=Action.HOLD, why="loss is NaN")]
     )
     assert found.action is Action.HOLD
-    assert found.over_budget.startswith("hpctl: loss is NaN; held for you to look")
+    assert found.over_budget.startswith("hpctl: loss is NaN; cause: unknown; held for you")
 
 
 def test_a_wish_without_a_trouble_is_planned():

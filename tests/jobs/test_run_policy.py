@@ -273,3 +273,26 @@ def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
         answer = decide(policy, (), full, RestartMeans(requeue=True), at)
         assert answer.action is Action.HOLD
         assert answer.why == f"hpctl: {full.why}"
+
+
+def hang(node: str, minute: float, **more) -> Trouble:
+    """The same rank of a job that does not come to a collective."""
+    known = {"signature": "did not come", "rank": 3, "step": 70, "progress": 60}
+    return seen(TroubleKind.HANG, minute, node=node, **{**known, **more})
+
+
+def test_a_rank_that_hangs_at_the_same_step_on_another_node_is_the_program_s() -> None:
+    past = [PastTrouble(hang("n1", 0), Action.STEP)]
+    means = RestartMeans(step=True, nodes=8, requeue=True)
+
+    def answer(trouble: Trouble, policy: RunPolicy = RunPolicy()) -> RunDecision:  # noqa: B008
+        return decide(policy, past, trouble, means, trouble.at)
+
+    found = answer(hang("n2", 10))
+    assert found.action in (Action.END, Action.HOLD)
+    assert "hang of rank 3 at step 70 2 times, on different nodes" in found.why
+    assert answer(hang("n1", 10)).action is Action.REQUEUE
+    assert answer(hang("n2", 10, step=71)).action is Action.REQUEUE
+    assert answer(hang("n2", 10, rank=4)).action is Action.REQUEUE
+    assert answer(hang("n2", 10, progress=80)).action is not Action.END
+    assert answer(hang("n2", 10), RunPolicy(same_signature=3)).action is Action.REQUEUE

@@ -39,14 +39,19 @@ class StacksView(Struct, frozen=True):
     errors: tuple[str, ...]
     idle: tuple[str, ...]
     ras: str
+    flight: str
+    flight_ranks: tuple[int, ...]
 
     layout: ClassVar[Layout] = (
         Line("{text}.", style=lambda view: BAD if view.suspects else HEAD),
         Lines("errors", "not read: {}", style=BAD),
         Each("ranks_by_stack", (Line("{title}", gap=True, style=HEAD), Lines("frames", indent=2))),
+        Line("{flight}", title="Flight recorder", indent=2, style=DIM),
         Line("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
     )
-    json_only: ClassVar[JsonOnly] = ("job", "user", "nodes", "missing", "silent", "idle")
+    json_only: ClassVar[JsonOnly] = (
+        "job", "user", "nodes", "missing", "silent", "idle", "flight_ranks"
+    )  # fmt: skip
 
     @property
     def ranks_by_stack(self) -> list[RanksView]:
@@ -91,8 +96,11 @@ def stacks(job: str, as_json: bool) -> None:
     """Read the stacks of a running job's Python ranks, and name those that the others wait for.
 
     For the job's owner and root. A step is added to the job, and each rank stands still for a
-    second or so. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack could be read.
+    second or so. Dumps of torch's flight recorder that the ranks wrote in the last 10 minutes are
+    read where this host sees them. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack
+    could be read.
     """
+    from hpctl.jobs.hangs.fresh_dumps import read_flight
     from hpctl.jobs.hangs.stacks import collect_stacks
 
     found = running_job(job)
@@ -100,14 +108,23 @@ def stacks(job: str, as_json: bool) -> None:
     dumps = collect_stacks(found.id, found.nodes, uid=found.uid)
     verdict = aggregate_stacks(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
-    own = (output.now(), found.id, found.user, found.nodes)
+    flight = read_flight(dumps, found.uid)
     view = copy_view(
-        StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras
+        StacksView,
+        verdict,
+        as_of=output.now(),
+        job=found.id,
+        user=found.user,
+        nodes=found.nodes,
+        ras=ras,
+        flight=flight.text if flight.dumps else "",
+        flight_ranks=flight.ranks,
     )
     output.show_view("stacks", view, as_json)
     if not view.groups:
         output.exit_with(Exit.CANNOT_TELL)
-    output.exit_with(Exit.PROBLEM if view.suspects else Exit.FINE)
+    named = view.suspects or view.flight_ranks
+    output.exit_with(Exit.PROBLEM if named else Exit.FINE)
 
 
 def running_job(job: str) -> RunningJob:

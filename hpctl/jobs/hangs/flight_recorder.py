@@ -102,13 +102,21 @@ class FlightVerdict(Struct, frozen=True):
     dumps: int = 0
 
 
+_GroupKey = int
+"""Counts the groups by their names and ranks: up to torch 2.7, the groups of one split_group share
+their name."""
+
+
 class _Stop(Struct, frozen=True):
     """A group that makes no progress: the entries of the ranks that wait at `seq`, and who did not
-    come. `silent` wrote no dump; `unread` wrote one that is not known."""
+    come. `came` has the entries of all ranks at `seq`, of those that completed it too. `silent`
+    wrote no dump; `unread` wrote one that is not known."""
 
+    key: _GroupKey
     group: FlightGroup
     seq: int
     waiting: Mapping[int, FlightEntry]
+    came: Mapping[int, FlightEntry]
     absent: tuple[int, ...]
     silent: tuple[int, ...]
     unread: tuple[int, ...]
@@ -116,10 +124,6 @@ class _Stop(Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.group.description or f"process group {self.group.name}"
-
-
-_GroupKey = tuple[str, tuple[int, ...]]
-"""A group's name and ranks: up to torch 2.7, the groups of one split_group share their name."""
 
 
 class _Ranks(Struct):
@@ -130,19 +134,37 @@ class _Ranks(Struct):
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
     unread: frozenset[int] = frozenset()
+    _keys: dict[tuple[str, tuple[int, ...]], _GroupKey] = field(default_factory=dict)
+    _seen: dict[tuple[str, int], tuple[tuple[int, ...], _GroupKey]] = field(default_factory=dict)
+
+    def find_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
+        """Return the key of a group.
+
+        The hash of a large group takes as long as the group, and each of its ranks names it: the
+        same object is hashed once. `_seen` keeps the object, so that its id stays its own.
+        """
+        known = self._seen.get((name, id(ranks)))
+        if known is not None:
+            return known[1]
+        key = self._keys.setdefault((name, ranks), len(self._keys))
+        self._seen[name, id(ranks)] = (ranks, key)
+        return key
 
     def add(self, dump: FlightDump) -> None:
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            key = (group.name, group.ranks)
+            key = self.find_key(group.name, group.ranks)
             keys[group.name] = key
             self.groups.setdefault(key, group)
         for entry in dump.entries:
             if entry.p2p:
                 self.in_p2p |= set() if entry.completed else {dump.rank}
                 continue
-            ranks = self.by_group.setdefault(keys.get(entry.group, (entry.group, ())), {})
+            place = keys.get(entry.group)
+            ranks = self.by_group.setdefault(
+                self.find_key(entry.group, ()) if place is None else place, {}
+            )
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
@@ -161,7 +183,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _find_different(stops)
+        _find_different(stops, known)
         or _find_absent(stops, known)
         or _find_silent(stops)
         or _find_common_stop(stops)
@@ -183,12 +205,13 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
         for rank, entries in sorted(issued.items())
         if seq in entries and not entries[seq].completed
     }
+    came = {rank: entries[seq] for rank, entries in sorted(issued.items()) if seq in entries}
     members = [rank for rank in group.ranks if rank in known.whole]
     absent = tuple(rank for rank in members if _did_not_issue(issued.get(rank), seq, known, rank))
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
-    return _Stop(group, seq, waiting, absent, silent, unread)
+    return _Stop(key, group, seq, waiting, came, absent, silent, unread)
 
 
 def _did_not_issue(
@@ -200,11 +223,14 @@ def _did_not_issue(
     return max(entries) < seq
 
 
-def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
-    """Return ranks that wait under the same number in another collective than most others."""
+def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+    """Return ranks that came under the same number to another collective than most others.
+
+    A rank may have completed its own: the root of a broadcast does not wait for the others.
+    """
     for stop in stops:
         calls: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for rank, entry in stop.waiting.items():
+        for rank, entry in stop.came.items():
             calls[entry.call].append(rank)
         if len(calls) < 2:
             continue
@@ -213,13 +239,27 @@ def _find_different(stops: Sequence[_Stop]) -> FlightVerdict | None:
         odd = tuple(rank for ranks in others for rank in ranks)
         clear = len(most) > len(odd)
         parts = [
-            f"{_format_ranks(ranks)} called {stop.waiting[ranks[0]].what}"
-            f"{_describe_entry(stop.waiting[ranks[0]])}"
+            f"{_format_ranks(ranks)} called {stop.came[ranks[0]].what}"
+            f"{_describe_entry(stop.came[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
-        text = f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}"
+        swapped = _find_swapped(stop, known, odd[0], most[0]) if clear else None
+        order = f"; {_format_ranks(odd)} called them in another order" if swapped else ""
+        text = (
+            f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}{order}"
+        )
         return FlightVerdict(FlightCause.DIFFERENT, text, odd if clear else ())
     return None
+
+
+def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
+    """Return whether two ranks called the same two collectives, each the other's first."""
+    issued = known.by_group[stop.key]
+    later = [
+        {entry.call for seq, entry in issued[rank].items() if seq > stop.seq}
+        for rank in (odd, other)
+    ]
+    return stop.came[other].call in later[0] and stop.came[odd].call in later[1]
 
 
 def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
@@ -267,7 +307,8 @@ def _describe_no_cause(stops: Sequence[_Stop]) -> str:
         return "no rank waits in a collective"
     stop = stops[0]
     silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
-    return f"the ranks stand at {_describe_stop(stop)}{silent}; the dumps name nobody"
+    unread = f", the dump of {_format_ranks(stop.unread)} cannot be read" if stop.unread else ""
+    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name nobody"
 
 
 def _describe_stop(stop: _Stop) -> str:
@@ -284,8 +325,7 @@ def _describe_stop(stop: _Stop) -> str:
 
 def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
     """Return the last collective of a rank that did not come."""
-    key = (stop.group.name, stop.group.ranks)
-    entries = known.by_group.get(key, {}).get(rank)
+    entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]

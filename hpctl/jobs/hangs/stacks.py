@@ -265,6 +265,14 @@ def explain_hang(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path
     return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
 
 
+def become_owner(uid: int | None) -> list[str]:
+    """Return the command and options by which root becomes a job's owner; none for anyone else."""
+    if uid is None or os.geteuid() != 0 or uid == 0:
+        return []
+    owner = pwd.getpwuid(uid)
+    return ["setpriv", f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
+
+
 def collect_stacks(
     job: int,
     nodes: Sequence[str],
@@ -281,10 +289,7 @@ def collect_stacks(
     srun = str(bin_dir / "srun") if bin_dir else "srun"
     options = beside_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
-    if uid is not None and os.geteuid() == 0 and uid != 0:
-        owner = pwd.getpwuid(uid)
-        become = [f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
-        command = ["setpriv", *become, *command]
+    command = [*become_owner(uid), *command]
     done = SlurmRunner(environ=runner.env()).run(*command, timeout=within_s)
     answers = parse_lines(done.text.splitlines())
     if not answers and done.end is not End.TIMED_OUT:

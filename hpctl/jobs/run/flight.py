@@ -12,6 +12,9 @@ BUFFER: Final = "2000"
 _SIZES: Final = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Names of torch 2.11 and later, and of earlier releases. Later ones warn of the old names."""
+_OF_SCRIPT: Final = "HPCTL_FLIGHT_PREFIX"
+"""Where the lines that `hpctl sbatch` puts into a script have all its ranks dump: the default of a
+step without `hpctl run`, and no choice of the user's."""
 _ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
@@ -23,9 +26,21 @@ def flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str
         wanted |= dict.fromkeys(_SIZES, BUFFER)
     if _ON_TIMEOUT not in environ:
         wanted[_ON_TIMEOUT] = "1"
-    if prefix and not any(name in environ for name in _FILES):
+    if prefix and not _list_own_files(environ):
         wanted |= dict.fromkeys(_FILES, prefix)
     return wanted
+
+
+def _list_own_files(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables by which the user chose where the dumps go."""
+    ours = environ.get(_OF_SCRIPT)
+    return [name for name in _FILES if name in environ and (not ours or environ[name] != ours)]
+
+
+def flight_prefix_of_script(environ: Mapping[str, str]) -> str:
+    """Return where the ranks of a script without `hpctl run` dump; empty where that is unknown."""
+    named = next((environ[name] for name in _FILES if environ.get(name)), "")
+    return os.path.abspath(named) if named else ""
 
 
 def flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
@@ -35,7 +50,7 @@ def flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int
     The user's own choice, or else a name in the directory of the job's history, which all nodes see
     where the job has a checkpoint directory.
     """
-    named = next((environ[name] for name in _FILES if environ.get(name)), "")
+    named = next((environ[name] for name in _list_own_files(environ) if environ[name]), "")
     if named:
         return os.path.abspath(named)
     return str(history.with_suffix(f".{attempt}.flight-")) if history else ""

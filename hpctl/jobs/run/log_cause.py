@@ -1,8 +1,9 @@
 """Why a script failed, by what it wrote: the reading that `hpctl run` does, after the fact.
 
 What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and the
-last lines of the ranks. Both become the Evidence that `ending` judges, so that a rank's exception
-has the same words in a job with plain srun or torchrun.
+last lines of the ranks, and the ranks' flight recorders are where the script's first lines had them
+dumped. All become the RunRemains that `post_mortem` judges, so that a rank's exception has the same
+words in a job with plain srun or torchrun.
 """
 
 import json
@@ -17,11 +18,14 @@ from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash, without_label
 from hpctl.jobs.run import ending
+from hpctl.jobs.run.flight import flight_prefix_of_script
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
+from hpctl.jobs.run.post_mortem import RunRemains, find_trouble
 from hpctl.jobs.run.settings import find_gpu_grant
 from hpctl.jobs.run.srun import node_of
-from hpctl.toolkit.bounds import make_printable
+from hpctl.jobs.verdict import judge_failure
+from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -48,7 +52,8 @@ def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
     trouble = find_cause(code, block, environ, now)
     if trouble is None:
         return
-    text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why}"
+    verdict = judge_failure(trouble, (), {}, _read_policy(environ), now)
+    text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why} ({verdict.text})"
     print(make_printable(log_line(now, text)), file=sys.stderr, flush=True)
     job, restarts = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_RESTART_COUNT") or "0"
     if job.isdecimal() and restarts.isdecimal():
@@ -62,23 +67,25 @@ def find_cause(
     heard = StepOutput(tail=deque(maxlen=TAIL))
     heard.hear(_OTHER_JOBS.sub(b"", without_own(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
-    evidence = ending.Evidence(
-        code,
+    remains = RunRemains(
+        exit_code=code,
         ends=heard.ends,
         failed=heard.failed,
         tail=list(heard.tail),
         again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
         gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
+        flight_prefix=flight_prefix_of_script(environ),
+        flight_since=float(parse_count(environ.get("HPCTL_RUN_START", ""))),
     )
     policy = _read_policy(environ)
-    trouble = ending.judge_end(evidence, policy, now, classify_crash)
+    trouble = find_trouble(remains, policy, now)
     if trouble is None:
         return None
     if not heard.ends and not heard.failed and trouble.rank is None:
-        silent = classify_crash(code, (), at=now, policy=policy, again=evidence.again)
+        silent = classify_crash(code, (), at=now, policy=policy, again=remains.again)
         if trouble.signature == silent.signature:
             return None
-    return _with_place(trouble, evidence, environ)
+    return _with_place(trouble, remains, environ)
 
 
 def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
@@ -90,7 +97,7 @@ def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
         return merge_policies([])
 
 
-def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[str, str]) -> Trouble:
+def _with_place(trouble: Trouble, evidence: RunRemains, environ: Mapping[str, str]) -> Trouble:
     """Return the trouble with a node of this job, where the log names one.
 
     A program knows its host by another name than Slurm does, or by none.
@@ -113,7 +120,7 @@ def _with_place(trouble: Trouble, evidence: ending.Evidence, environ: Mapping[st
 def _agent_of(
     trouble: Trouble,
     reported: Mapping[int, NodeName],
-    evidence: ending.Evidence,
+    evidence: RunRemains,
     nodes: Sequence[NodeName],
 ) -> NodeName | None:
     """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is

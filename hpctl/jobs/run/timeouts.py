@@ -251,7 +251,7 @@ class TimeoutInquiry:
         names = RankNames(ranks, self._hosts, self._world or flight.world)
         said = Witnesses(
             flight,
-            _judge_ras(report, names) if isinstance(report, RasReport) else None,
+            judge_ras(report, names) if isinstance(report, RasReport) else None,
             stacks if isinstance(stacks, StackVerdict) else None,
             str(report) if isinstance(report, RasWithoutJsonError) else "",
         )
@@ -272,7 +272,7 @@ class TimeoutInquiry:
             return  # the step ended meanwhile, or its nodes cannot be asked
 
 
-def _judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
+def judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
     """Return what one answer shows. That nothing moves, the timeout itself has shown."""
     sample = RasSample(report, 0.0)
     finding = find_culprits(sample, sample, names.name)

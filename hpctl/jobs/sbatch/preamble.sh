@@ -6,6 +6,10 @@ hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
     unset HPCTL_RESUME_FROM HPCTL_SKIP HPCTL_CHECKPOINT_DIR HPCTL_CHECKPOINT_FILES HPCTL_TIERS HPCTL_POLICY \
         HPCTL_SPARES HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
+    # Nor where that job's ranks dump: they would take these for dumps of their own.
+    if [ -n "${HPCTL_FLIGHT_PREFIX:-}" ]; then
+        unset HPCTL_FLIGHT_PREFIX TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE
+    fi
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
@@ -23,6 +27,7 @@ hpctl_preamble() {
     hpctl_names=$hpctl_names,HPCTL_SUSPECTS,HPCTL_FAST_DIR,HPCTL_FAST_SPEC,HPCTL_FAST_OPTIONS
     hpctl_names=$hpctl_names,TORCH_FR_BUFFER_SIZE
     hpctl_names=$hpctl_names,TORCH_NCCL_TRACE_BUFFER_SIZE,TORCH_NCCL_DUMP_ON_TIMEOUT
+    hpctl_names=$hpctl_names,TORCH_FR_DUMP_TEMP_FILE,TORCH_NCCL_DEBUG_INFO_TEMP_FILE,HPCTL_FLIGHT_PREFIX
     case ",${SLURM_EXPORT_ENV:-ALL}," in
     *,[Aa][Ll][Ll],*) ;;
     ,[Nn][Oo][Nn][Ee],|,[Nn][Ii][Ll],) export SLURM_EXPORT_ENV="$hpctl_names" ;;
@@ -117,6 +122,28 @@ unset hpctl_limit hpctl_pause hpctl_line hpctl_names
 # programs that the shell starts still get its default action.
 trap : @SIGNALS@
 #@ ended
+# Where its ranks dump their flight recorders: one file a rank and run, of the last two runs.
+if [ -z "${HPCTL_CHECKPOINT_DIR:-}" ]; then
+    hpctl_flight="${XDG_STATE_HOME:-${HOME:-/tmp}/.local/state}/hpctl"
+elif [ -d "$HPCTL_CHECKPOINT_DIR" ]; then
+    hpctl_flight="$HPCTL_CHECKPOINT_DIR/.hpctl"
+else
+    hpctl_flight=
+fi
+if [ -z "${TORCH_FR_DUMP_TEMP_FILE+set}${TORCH_NCCL_DEBUG_INFO_TEMP_FILE+set}" ] &&
+    [ -n "$hpctl_flight" ] && mkdir -p "$hpctl_flight" 2>/dev/null; then
+    hpctl_flight="$hpctl_flight/script-${SLURM_JOB_ID:-0}"
+    if [ "$HPCTL_RESTART_COUNT" -ge 2 ]; then
+        rm -f "$hpctl_flight.$((HPCTL_RESTART_COUNT - 2)).flight-"* || :
+    fi
+    rm -f "$hpctl_flight.$HPCTL_RESTART_COUNT.flight-"* || :
+    export HPCTL_FLIGHT_PREFIX="$hpctl_flight.$HPCTL_RESTART_COUNT.flight-"
+    export TORCH_FR_DUMP_TEMP_FILE="$HPCTL_FLIGHT_PREFIX"
+    export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$HPCTL_FLIGHT_PREFIX"
+fi
+unset hpctl_flight
+HPCTL_RUN_START=$(date +%s) || :
+export HPCTL_RUN_START
 # Where this run's output begins in its log, and what reads there why the run ended.
 HPCTL_LOG_START=$(stat -Lc %d:%i:%s "/proc/$$/fd/1" "/proc/$$/fd/2" 2>/dev/null) || :
 export HPCTL_LOG_START

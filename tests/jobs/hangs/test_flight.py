@@ -171,3 +171,37 @@ def test_a_thousand_ranks_are_aligned() -> None:
     found = align_ranks([*dumps, dump(617, entries(4), groups=(group,))])
     assert (found.ranks, found.world) == ((617,), 1000)
     assert len(found.text) < 400
+
+
+def test_a_rank_that_completed_another_collective_is_named() -> None:
+    """The root of a broadcast returns at once, and waits nowhere."""
+    other = dump(3, entries(5, op="broadcast", sizes=(8,), dtypes=("Long",), completed=True))
+    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), other])
+    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    assert "rank 3 called broadcast of 8 Long" in found.text
+
+
+def test_a_swapped_order_of_two_collectives_is_named() -> None:
+    def issued(rank: int, *ops: str) -> FlightDump:
+        later = [FlightEntry("0", 5 + n, op, (64,), ("Float",)) for n, op in enumerate(ops)]
+        return dump(rank, entries(4), later)
+
+    others = [issued(rank, "all_reduce", "all_gather") for rank in range(WORLD) if rank != 3]
+    found = align_ranks([*others, issued(3, "all_gather", "all_reduce")])
+    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    assert found.text.endswith("; rank 3 called them in another order")
+    skipped = align_ranks([*others, issued(3, "all_gather", "barrier")])
+    assert "another order" not in skipped.text
+
+
+def test_a_dump_that_cannot_be_read_is_mentioned() -> None:
+    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    assert "the dump of rank 3 cannot be read" in found.text
+
+
+@pytest.mark.parametrize("world", [2, 3, 64, 16_384])
+def test_one_late_rank_is_named_in_every_size_of_job(world: int) -> None:
+    group = FlightGroup("0", "default_pg", tuple(range(world)))
+    dumps = [dump(rank, entries(2, done=1), groups=(group,)) for rank in range(world - 1)]
+    found = align_ranks([*dumps, dump(world - 1, entries(1), groups=(group,))])
+    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (world - 1,))

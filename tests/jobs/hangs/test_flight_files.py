@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import struct
 
 import msgspec
@@ -12,12 +13,14 @@ from hpctl.jobs.hangs.flight_files import (
     KEPT_COMPLETED,
     KEPT_OPEN,
     LARGEST,
+    PER_PROCESS,
     BadDump,
     read_dump,
     read_files,
+    read_shared,
     read_verdict,
 )
-from hpctl.jobs.hangs.flight_recorder import FlightCause, align_ranks
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightDump, align_ranks
 from tests.gpu.recordings import H200
 
 SKIP = [(H200 / f"nccl/nccl_skip.nccl_trace_rank_{rank}.pickle").read_bytes() for rank in (0, 1)]
@@ -201,3 +204,43 @@ def test_a_terminals_commands_do_not_pass() -> None:
         entry["profiling_name"] = "nccl:\x1b[2Jall_reduce"
     others = read_dump(1, msgspec.json.encode(document(4, 4)))
     assert "\x1b" not in align_ranks([read_dump(0, pickle.dumps(hostile)), others]).text
+
+
+def test_many_dumps_are_shared_between_processes(tmp_path) -> None:
+    """One dump in each share asks for all memory, and one is torn."""
+    world = 2 * PER_PROCESS
+    ranks = str(list(range(world)))
+    for rank in range(world):
+        late = rank == 77
+        raw = pickle.dumps(document(4 if late else 5, 4, ranks))
+        (tmp_path / f"fr-{rank}").write_bytes(raw)
+    (tmp_path / "fr-4").write_bytes(MEMO_BOMB)
+    (tmp_path / "fr-5").write_bytes(SKIP[0][:100])
+    dumps, unread = read_shared(f"{tmp_path}/fr-", 0.0, LATER, 2)
+    assert unread == {4, 5}
+    assert (len(dumps), align_ranks(dumps, unread).ranks) == (world - 2, (77,))
+
+
+def test_a_process_that_is_ended_costs_the_ranks_of_its_share(tmp_path, monkeypatch) -> None:
+    world = 2 * PER_PROCESS
+    for rank in range(world):
+        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(5, 4)))
+    own = os.getpid()
+
+    def end_process(rank: int, raw: bytes, kept: object) -> FlightDump:
+        if rank == 1 and os.getpid() != own:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_dump(rank, raw)
+
+    monkeypatch.setattr("hpctl.jobs.hangs.flight_files.read_dump", end_process)
+    dumps, unread = read_shared(f"{tmp_path}/fr-", 0.0, LATER, 2)
+    assert unread == set(range(1, world, 2))
+    assert {dump.rank for dump in dumps} == set(range(0, world, 2))
+
+
+def test_less_is_kept_of_each_dump_where_there_are_very_many(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hpctl.jobs.hangs.flight_files.MANY_FILES", 1)
+    for rank in (0, 1):
+        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(4000, 3000)))
+    dumps, _ = read_shared(f"{tmp_path}/fr-", 0.0, LATER, 1)
+    assert [len(one.entries) for one in dumps] == [(KEPT_OPEN + KEPT_COMPLETED) // 8] * 2

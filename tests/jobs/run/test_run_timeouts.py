@@ -63,6 +63,17 @@ def test_the_users_own_place_is_where_dumps_are_looked_for(tmp_path, monkeypatch
     assert flight_prefix({NEW: "/new-", OLD: "/old-"}, history, 3) == "/new-"
 
 
+def test_the_path_of_a_script_is_no_choice_of_the_users(tmp_path) -> None:
+    """A script whose lines did not know that it calls `hpctl run`."""
+    script = {"HPCTL_FLIGHT_PREFIX": "/script-", NEW: "/script-", OLD: "/script-"}
+    history = tmp_path / "run-c-7.jsonl"
+    assert flight_prefix(script, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
+    assert flight_environment(script, "/ours-")[NEW] == "/ours-"
+    own = {**script, NEW: "/own-"}
+    assert flight_prefix(own, history, 3) == "/own-"
+    assert NEW not in flight_environment(own, "/ours-")
+
+
 def test_only_the_last_attempts_dumps_are_kept(tmp_path) -> None:
     kept = {"run-7.jsonl", "run-7.2.flight-0", "run-77.1.flight-0", "run-7.1.account", "flight-0"}
     gone = {"run-7.1.flight-0", "run-7.1.flight-11", "run-7.3.flight-0", "run-7.4.flight-0"}

@@ -341,3 +341,50 @@ def test_the_script_waits_for_its_own_children_alone(job, shell):
     """What tells of the first save ends with the script, and `wait` does not know it."""
     code, out, _ = job.run(shell=shell, tail='wait; echo "waited $?"; jobs\n')
     assert (code, out) == (0, ["waited 0"])
+
+
+FLIGHT = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
+TELL_FLIGHT = "sh -c 'echo \"%s\"'\n" % " ".join(f"${{{name}-unset}}" for name in FLIGHT)  # noqa: UP031
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_ranks_of_a_script_dump_to_one_path_a_run(job, shell):
+    kept = job.root / ".hpctl"
+    kept.mkdir()
+    for name in ("script-42.0.flight-3", "script-42.1.flight-3", "script-42.2.flight-3"):
+        (kept / name).write_text("old")
+    prefix = f"{kept}/script-42.2.flight-"
+    code, parts, err = job.run(shell=shell, tail=TELL_FLIGHT, SLURM_RESTART_COUNT="2")
+    assert (code, parts[-1]) == (0, f"{prefix} {prefix}"), err
+    assert sorted(path.name for path in kept.iterdir()) == ["script-42.1.flight-3"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_ranks_of_a_script_without_checkpoints_dump_to_its_owners_directory(job, shell):
+    job.parts = {"ckpt": ""}
+    home = job.tmp / "home"
+    prefix = f"{home}/.local/state/hpctl/script-42.0.flight-"
+    given = {"HOME": str(home), "XDG_STATE_HOME": ""}
+    code, parts, err = job.run(shell=shell, tail=TELL_FLIGHT, **given)
+    assert (code, parts[-1]) == (0, f"{prefix} {prefix}"), err
+
+
+@pytest.mark.parametrize("name", FLIGHT)
+def test_the_users_own_path_of_dumps_stays(job, name):
+    code, parts, _ = job.run(tail=TELL_FLIGHT, **{name: "/own/dump-"})
+    assert code == 0
+    assert sorted(parts[-1].split()) == ["/own/dump-", "unset"]
+
+
+def test_a_job_that_is_submitted_inside_another_has_its_own_path_of_dumps(job):
+    other = {"HPCTL_FLIGHT_PREFIX": "/other/job-", FLIGHT[0]: "/other/job-"}
+    code, parts, _ = job.run(tail=TELL_FLIGHT, **other)
+    assert code == 0
+    assert "/other/job-" not in parts[-1]
+
+
+def test_where_no_directory_can_be_made_the_script_goes_on(job):
+    job.parts = {"ckpt": ""}
+    (job.tmp / "file").write_text("")
+    code, parts, _ = job.run(tail=TELL_FLIGHT, XDG_STATE_HOME=str(job.tmp / "file"))
+    assert (code, parts[-1]) == (0, "unset unset")

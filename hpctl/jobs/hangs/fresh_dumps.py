@@ -1,0 +1,35 @@
+"""Read what the flight recorders of a running job's ranks have just dumped, for `hpctl stacks`.
+
+The agent, which runs as root, does not load this module.
+"""
+
+import time
+from collections.abc import Sequence
+
+from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightVerdict
+from hpctl.jobs.hangs.stack_groups import NodeStacks
+from hpctl.jobs.hangs.stacks import become_owner
+
+FRESH_S = 600.0
+"""A dump of a flight recorder that is older does not show what the ranks do now, in seconds."""
+
+
+def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
+    """Return what the flight recorders of a job's ranks show, where this host sees their dumps.
+
+    Raises nothing. Ranks that dump to several places are those of several steps: nothing is read.
+    """
+    prefixes = {
+        one.flight.removesuffix(str(one.rank))
+        for node in dumps
+        for one in node.ranks
+        if one.flight.endswith(str(one.rank))
+    }
+    if len(prefixes) != 1:
+        return FlightVerdict()
+    try:
+        become = become_owner(uid)
+    except KeyError:  # an account that this host does not know
+        return FlightVerdict()
+    return read_verdict(prefixes.pop(), time.time() - FRESH_S, become=become)

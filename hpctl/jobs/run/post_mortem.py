@@ -1,0 +1,152 @@
+"""Judge a run by what it left behind: dumps, output, exit codes, and the findings of its nodes.
+
+It joins what `hpctl run` learns while a step runs with the same functions: `judge_end` for the log
+and the exit codes, `name_absent` for who did not come to a collective, and `judge_failure` for the
+component. It is for runs that have ended, whose log and dumps may be of any user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.faults.assess import SETTLED, assess_health
+from hpctl.faults.catalogue import build_rules
+from hpctl.jobs.crash import GpuGrant, classify_crash
+from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightVerdict
+from hpctl.jobs.hangs.ras_judge import RankNames
+from hpctl.jobs.hangs.ras_report import RasReport, read_json
+from hpctl.jobs.hangs.stack_groups import StackVerdict
+from hpctl.jobs.run import ending
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd, node_of
+from hpctl.jobs.run.timeouts import Witnesses, judge_ras, name_absent
+from hpctl.jobs.verdict import judge_failure
+from hpctl.toolkit.bounds import LATEST
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.failure import FailureVerdict
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
+
+NO_STEP_MADE = "no progress"
+"""The signature of a run that was ended because it made no progress."""
+
+
+class RunRemains(Struct, frozen=True, kw_only=True):
+    """What a run left behind.
+
+    `exit_code` is srun's or the script's, as a shell has it. `tail` are the last lines of the job's
+    log, of all ranks; `rank_stderr` are those of each rank, used where `tail` is empty. `ends` are
+    the ranks' ends in their order. `flight_prefix` is where each rank dumped its flight recorder,
+    less the rank; dumps before `flight_since` (POSIX s) are ignored. `world` is how many ranks
+    there were, 0 if unknown. `ras` is the JSON of NCCL's RAS service from before the end. `past`
+    are the troubles of the job's runs before. `hung`: the run was ended because it made no
+    progress. `failed`, `again` and `gpus` are as in `hpctl.jobs.run.ending.Evidence`.
+    """
+
+    exit_code: int
+    tail: Sequence[str] = ()
+    rank_stderr: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ends: Sequence[TaskEnd] = ()
+    flight_prefix: str = ""
+    flight_since: float = 0.0
+    world: int = 0
+    rank_nodes: Mapping[int, NodeName] = field(default_factory=dict)
+    ras: bytes = b""
+    stacks: StackVerdict | None = None
+    findings: Mapping[NodeName, Sequence[Finding]] = field(default_factory=dict)
+    past: Sequence[Trouble] = ()
+    step: int | None = None
+    hung: bool = False
+    failed: Sequence[NotLaunched] = ()
+    again: bool = False
+    gpus: GpuGrant = GpuGrant()
+
+
+class PostMortem(Struct, frozen=True):
+    """What ended a run, and the verdict on it; None where the run is done."""
+
+    trouble: Trouble | None
+    verdict: FailureVerdict | None
+
+
+def judge_run(remains: RunRemains, policy: RunPolicy, now: datetime) -> PostMortem:
+    """Judge a run that has ended. Reads dumps in a bounded process; raises nothing."""
+    trouble = find_trouble(remains, policy, now)
+    if trouble is None:
+        return PostMortem(None, None)
+    trouble = ending.name_node(_with_node(trouble, remains))
+    nodes = {name: assess_findings(name, found) for name, found in remains.findings.items()}
+    past = [PastTrouble(one, Action.STEP) for one in remains.past]
+    return PostMortem(trouble, judge_failure(trouble, past, nodes, policy, now))
+
+
+def find_trouble(remains: RunRemains, policy: RunPolicy, now: datetime) -> Trouble | None:
+    """Return what ended a run, with whom its ranks waited for; None where the run is done."""
+    tail = list(remains.tail)
+    if not tail:
+        lines = sorted(remains.rank_stderr.items())
+        tail = [_label_line(rank, line) for rank, said in lines for line in said]
+    if remains.hung:
+        hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
+        excerpt = ending.cut_excerpt(tail)
+        hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
+        return _ask_witnesses(hang, remains)
+    evidence = ending.Evidence(
+        remains.exit_code,
+        ends=remains.ends,
+        failed=remains.failed,
+        tail=tail,
+        step=remains.step,
+        again=remains.again or bool(remains.past),
+        gpus=remains.gpus,
+    )
+    trouble = ending.judge_end(evidence, policy, now, classify_crash)
+    if trouble is None or trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
+        return trouble
+    return _ask_witnesses(trouble, remains)
+
+
+def _label_line(rank: int, line: str) -> str:
+    """Return a rank's line as `srun --label` prints it."""
+    return f"{rank}: {line}"
+
+
+def _ask_witnesses(trouble: Trouble, remains: RunRemains) -> Trouble:
+    prefix = remains.flight_prefix
+    flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
+    names = RankNames({}, {}, remains.world or flight.world)
+    report = _read_report(remains.ras)
+    ras = judge_ras(report, names) if report is not None else None
+    return name_absent(trouble, Witnesses(flight, ras, remains.stacks), names)
+
+
+def _read_report(raw: bytes) -> RasReport | None:
+    """Return what the RAS service said; None where that cannot be read."""
+    try:
+        return read_json(raw) if raw else None
+    except HpctlError:
+        return None
+
+
+def _with_node(trouble: Trouble, remains: RunRemains) -> Trouble:
+    """Return the trouble with the node on which its rank ran, where it names none."""
+    if trouble.node is not None or trouble.rank is None:
+        return trouble
+    node = remains.rank_nodes.get(trouble.rank) or node_of(trouble.rank, remains.ends)
+    return replace(trouble, node=node)
+
+
+def assess_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:
+    """Return what a node's findings amount to once no rule waits for companions any longer."""
+    last = max((one.last for one in findings), default=LATEST)
+    here = Generation(node, InstanceId(""), BootId(""))
+    known = Health(here, last, tuple(findings))
+    return assess_health(known, build_rules(), last + SETTLED if findings else last)

@@ -1,0 +1,314 @@
+"""Why a run failed, with a confidence, from what is known of it: `judge_failure`, a pure function.
+
+The cause of a run's end is a Trouble, which `classify_crash`, `judge_end` and `name_absent` find.
+This module adds what they cannot see and names the component: the nodes' assessments, the runs
+before, and the policy's answer. It reads no log and no dump.
+
+| what is known | cause | confidence |
+|---|---|---|
+| the run ended by Slurm's or a person's order | preemption | high |
+| a node of the job is faulty by the fault catalogue | node, or link for the fabric's rules | high |
+| the same failure twice, on two nodes or with the program's own error | program, data | high |
+| one error that names its component | that component | medium |
+| only an exit code, a signal or a timeout | what is most frequent, or unknown | low |
+
+An error of the program's own (a traceback in its code, memory, a file system) is not put down to a
+node whose assessment is bad as well: that node is a reason to read, not the cause.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.jobs.crash import NO_GPU, NOT_COME
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
+
+NEAR: Final = timedelta(minutes=10)
+"""A node's fault that begins at most so long after a run's end may be the cause: a check needs
+several looks, and slurmctld a timeout."""
+MOST_REASONS: Final = 8
+_ALL_MEANS: Final = RestartMeans(step=True, nodes=1, requeue=True)
+REASON_CHARS: Final = 400
+
+_BY_KIND: Final[Mapping[TroubleKind, tuple[FailureCause, Confidence]]] = {
+    TroubleKind.NODE: (FailureCause.NODE, Confidence.HIGH),
+    TroubleKind.CRASH: (FailureCause.PROGRAM, Confidence.MEDIUM),
+    TroubleKind.GPU_MEMORY: (FailureCause.MEMORY, Confidence.HIGH),
+    TroubleKind.HOST_MEMORY: (FailureCause.MEMORY, Confidence.HIGH),
+    TroubleKind.CUDA: (FailureCause.NODE, Confidence.MEDIUM),
+    TroubleKind.NETWORK: (FailureCause.LINK, Confidence.LOW),
+    TroubleKind.HANG: (FailureCause.UNKNOWN, Confidence.LOW),
+    TroubleKind.NAN: (FailureCause.PROGRAM, Confidence.LOW),
+    TroubleKind.SPIKE: (FailureCause.PROGRAM, Confidence.LOW),
+    TroubleKind.SLOW: (FailureCause.UNKNOWN, Confidence.LOW),
+    TroubleKind.UPLOAD: (FailureCause.STORAGE, Confidence.MEDIUM),
+    TroubleKind.STORAGE: (FailureCause.STORAGE, Confidence.HIGH),
+    TroubleKind.DISK_FULL: (FailureCause.STORAGE, Confidence.HIGH),
+    TroubleKind.CORRUPTION: (FailureCause.NODE, Confidence.MEDIUM),
+    TroubleKind.NO_PROGRESS: (FailureCause.PROGRAM, Confidence.LOW),
+    TroubleKind.PREEMPTED: (FailureCause.PREEMPTION, Confidence.HIGH),
+    TroubleKind.TIME_LIMIT: (FailureCause.PREEMPTION, Confidence.HIGH),
+    TroubleKind.KILLED: (FailureCause.UNKNOWN, Confidence.LOW),
+    TroubleKind.FINAL: (FailureCause.PROGRAM, Confidence.HIGH),
+}
+"""What each kind is where nothing else is known."""
+
+_CERTAIN_WITHOUT_NODE: Final = frozenset(
+    {
+        TroubleKind.GPU_MEMORY,
+        TroubleKind.STORAGE,
+        TroubleKind.DISK_FULL,
+        TroubleKind.UPLOAD,
+        TroubleKind.PREEMPTED,
+        TroubleKind.TIME_LIMIT,
+        TroubleKind.FINAL,
+    }
+)
+"""Kinds that a node's fault does not explain."""
+
+_TELLING: Final = frozenset(
+    {TroubleKind.CRASH, TroubleKind.CUDA, TroubleKind.NAN, TroubleKind.GPU_MEMORY}
+)
+"""Kinds whose signatures tell one cause from another."""
+
+_LINK_RULES: Final = re.compile(
+    r"(?:efa|rdma|sxid|gpu-nvlink|gpu-fabric|kernel-mlx5|kernel-nvidia-nvlink)\b"
+    r"|xid-(?:74|14[4-9]|150)\b|host-(?:units-fabricmanager|devices-network)\b"
+)
+"""Rules of the catalogue that are about a link: cards, ports, NVSwitch, NVLink."""
+_LINK_ERRORS: Final = re.compile(r"NVLink error|network port failed")
+_DATA: Final = re.compile(
+    r"DataLoader worker|_MultiProcessingDataLoader|_try_get_data|_next_data|__getitem__|collate"
+    r"|worker_loop|UnidentifiedImageError|UnicodeDecodeError|JSONDecodeError|ParserError"
+    r"|BadZipFile|ArrowInvalid|zlib\.error|[Tt]runcated|[Dd]ata ?set|shard"
+)
+"""Names that appear where a sample is read or decoded (torch.utils.data, PIL, pyarrow)."""
+_FILES: Final = re.compile(
+    r"checkpoint/(?:filesystem|state_dict_saver|state_dict_loader)|\bsave_checkpoint\b"
+    r"|in the kernel, where no signal reaches it|torch/serialization\.py"
+)
+"""Where the stack of a rank shows that it waits for a file system."""
+_BAD_ACCESS: Final = re.compile(r"illegal memory access|a kernel failed on the device")
+"""Errors of the device that a wrong index in a kernel causes far more often than hardware (NVIDIA
+Xid catalogue: Xid 13 and 31)."""
+_CANCELED: Final = re.compile(r" cancelled it\Z")
+"""The end of the signature of Slurm's line after scancel, as in crash_patterns.yaml."""
+_PORT: Final = "its port is in use"
+"""As in crash_patterns.yaml: another process on the node, in most cases of the run before."""
+_ONLY_CODE: Final = re.compile(r"(?:exit \d{1,3}|SIG[A-Z]{2,8}|[A-Z_]{4,20} \d{1,3}:\d{1,3})\Z")
+"""The signature of an end that its log does not explain, or that Slurm reports."""
+_EVIDENCE: Final = re.compile(r"(?:flight recorder \(|NCCL's RAS: |stacks: )")
+"""How the lines of a trouble's evidence begin that `hpctl.jobs.run.timeouts` puts there."""
+
+
+class _Finding(Struct, frozen=True):
+    """A cause, how sure it is, and why where the trouble does not say it."""
+
+    cause: FailureCause
+    confidence: Confidence
+    why: str = ""
+    node: NodeName | None = None
+
+
+def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
+    trouble: Trouble,
+    past: Sequence[PastTrouble],
+    nodes: Mapping[NodeName, Assessment],
+    policy: RunPolicy,
+    now: datetime,
+    answer: Action | None = None,
+) -> FailureVerdict:
+    """Return why a run failed.
+
+    `past` are the troubles of the same job before, oldest first. `nodes` are the assessments of the
+    nodes that the run had. `answer`: what was decided, None for what `decide` answers by `policy`,
+    were every kind of restart possible. `may_retry` of the verdict follows from it.
+    """
+    faulty = _list_faults(trouble, nodes)
+    same = [one.trouble for one in past if _is_same_failure(one.trouble, trouble)]
+    found = _find_cause(trouble, faulty, same)
+    if answer is None:
+        answer = decide(policy, past, trouble, _ALL_MEANS, now).action
+    reasons = (
+        found.why,
+        trouble.why or str(trouble.kind),
+        *(line for line in trouble.evidence.splitlines() if _EVIDENCE.match(line)),
+        *(_describe_fault(one) for one in faulty),
+        _describe_repetition(trouble, same),
+        "" if answer in RESTARTS else f"no retry: the answer is `{answer}`",
+    )
+    return FailureVerdict(
+        found.cause,
+        found.confidence,
+        trouble.rank,
+        found.node or trouble.node,
+        _select_reasons(reasons),
+        answer in RESTARTS,
+    )
+
+
+def _find_cause(
+    trouble: Trouble, faulty: Sequence[Assessment], same: Sequence[Trouble]
+) -> _Finding:
+    own = _find_own_cause(trouble)
+    if faulty and _may_be_of_node(trouble, own):
+        return _blame_node(trouble, faulty)
+    if not same:
+        return own
+    places = {one.node for one in (*same, trouble)} - {None}
+    if own.cause in (FailureCause.NODE, FailureCause.UNKNOWN, FailureCause.LINK):
+        if len(places) > 1 and trouble.kind is not TroubleKind.NODE:
+            return _Finding(FailureCause.PROGRAM, Confidence.HIGH, "it follows the program")
+        return own
+    if own.cause not in (FailureCause.PROGRAM, FailureCause.DATA):
+        return own
+    # Twice on one node may be that node, unless the program's own code says what is wrong.
+    sure = len(places) != 1 or own.confidence is not Confidence.LOW
+    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+    return _Finding(own.cause, confidence, own.why, own.node)
+
+
+def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
+    """Return whether two runs failed in the same way.
+
+    The signature of a hang, a timeout or an exit code is the same for many causes, so that rank and
+    step have to agree as well.
+    """
+    vague = trouble.kind not in _TELLING or bool(_ONLY_CODE.match(trouble.signature))
+    return is_same_place(before, trouble) or (not vague and is_repeated(before, trouble))
+
+
+def _may_be_of_node(trouble: Trouble, own: _Finding) -> bool:
+    """Return whether a node's fault may be behind a trouble."""
+    if trouble.kind in _CERTAIN_WITHOUT_NODE:
+        return False
+    explained = own.cause in (FailureCause.PROGRAM, FailureCause.DATA, FailureCause.MEMORY)
+    # What the log says of the program's own code stands, as long as that is all that is known.
+    return not explained or own.confidence is Confidence.LOW
+
+
+def _find_own_cause(trouble: Trouble) -> _Finding:
+    """Return what the trouble itself amounts to, without nodes and runs before."""
+    cause, confidence = _BY_KIND[trouble.kind]
+    match trouble.kind:
+        case TroubleKind.CRASH:
+            return _judge_crash(trouble)
+        case TroubleKind.CUDA:
+            return _judge_device(trouble)
+        case TroubleKind.HANG:
+            return _judge_hang(trouble)
+        case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
+            return _Finding(FailureCause.LINK, Confidence.HIGH)
+        case TroubleKind.NETWORK:
+            if _LINK_ERRORS.search(trouble.why) or " came to collective " in trouble.why:
+                return _Finding(FailureCause.LINK, Confidence.MEDIUM)
+        case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
+            return _Finding(FailureCause.PREEMPTION, Confidence.HIGH)
+        case TroubleKind.KILLED if trouble.signature == "SIGTERM":
+            return _Finding(FailureCause.PREEMPTION, Confidence.LOW)
+        case _:
+            pass
+    return _Finding(cause, confidence)
+
+
+def _judge_crash(trouble: Trouble) -> _Finding:
+    text = f"{trouble.why}\n{trouble.signature}"
+    if trouble.signature == _PORT:
+        return _Finding(
+            FailureCause.UNKNOWN, Confidence.LOW, "a process on the node still uses the port"
+        )
+    if _DATA.search(text):
+        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
+    if _ONLY_CODE.match(trouble.signature):
+        return _Finding(FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end")
+    if _fails_in_loader(trouble.evidence):
+        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
+    return _Finding(FailureCause.PROGRAM, Confidence.MEDIUM)
+
+
+def _fails_in_loader(evidence: str) -> bool:
+    """Return whether the traceback in the evidence comes from a worker of a data loader, or goes
+    through a data loader's own code."""
+    return "in DataLoader worker process" in evidence or "torch/utils/data/" in evidence
+
+
+def _judge_device(trouble: Trouble) -> _Finding:
+    if _LINK_ERRORS.search(trouble.why):
+        return _Finding(FailureCause.LINK, Confidence.HIGH)
+    if _BAD_ACCESS.search(trouble.signature):
+        why = "a wrong index in a kernel is the usual cause of this error"
+        return _Finding(FailureCause.PROGRAM, Confidence.LOW, why)
+    certain = "ECC" in trouble.signature or "Xid" in trouble.signature
+    if trouble.signature == NO_GPU and trouble.node is None:
+        return _Finding(FailureCause.PROGRAM, Confidence.LOW)
+    return _Finding(FailureCause.NODE, Confidence.HIGH if certain else Confidence.MEDIUM)
+
+
+def _judge_hang(trouble: Trouble) -> _Finding:
+    """Return where a rank is that the others wait for: by its stack, where that was read."""
+    text = f"{trouble.why}\n{trouble.evidence}"
+    if "wrote no flight recorder dump" in text or "has no process" in text:
+        return _Finding(
+            FailureCause.UNKNOWN, Confidence.LOW, "the rank had ended, or ran no Python code"
+        )
+    if _FILES.search(text):
+        return _Finding(FailureCause.STORAGE, Confidence.MEDIUM)
+    if re.search(r"stands in .*(?:torch/utils/data|_next_data|_try_get_data|DataLoader)", text):
+        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
+    if trouble.rank is not None and trouble.signature == NOT_COME:
+        return _Finding(FailureCause.PROGRAM, Confidence.LOW)
+    return _Finding(*_BY_KIND[TroubleKind.HANG])
+
+
+def _list_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list[Assessment]:
+    """Return the assessments that call a node of the run faulty at its end: of the trouble's own
+    node first."""
+    found = [
+        (name, one)
+        for name, one in nodes.items()
+        if one.condition is Condition.FAULTY and one.since <= trouble.at + NEAR
+    ]
+    found.sort(key=lambda each: (each[0] != trouble.node, each[0]))
+    return [one for _, one in found]
+
+
+def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _Finding:
+    worst = faulty[0]
+    rule = str(worst.fault.rule) if worst.fault is not None else ""
+    cause = FailureCause.LINK if _LINK_RULES.match(rule) else FailureCause.NODE
+    node = worst.generation.node
+    # A fault on a node that the run's own error does not name may have nothing to do with it.
+    sure = trouble.node in (None, node)
+    confidence = Confidence.HIGH if sure else Confidence.MEDIUM
+    return _Finding(cause, confidence, _describe_fault(worst), node)
+
+
+def _describe_fault(one: Assessment) -> str:
+    rule = one.fault.rule if one.fault is not None else "no rule"
+    why = one.why or (one.fault.meaning if one.fault is not None else "")
+    return f"node {one.generation.node} is faulty ({rule}): {why}"
+
+
+def _describe_repetition(trouble: Trouble, same: Sequence[Trouble]) -> str:
+    if not same:
+        return ""
+    where = [
+        f"step {trouble.step}" if trouble.step is not None else "",
+        f"rank {trouble.rank}" if trouble.rank is not None else "",
+    ]
+    place = ", ".join(filter(None, where))
+    times = "twice" if len(same) == 1 else f"{len(same) + 1} times"
+    return f"the same failure {times}" + (f" ({place})" if place else "")
+
+
+def _select_reasons(texts: Iterable[str]) -> tuple[str, ...]:
+    lines = (" ".join(one.split())[:REASON_CHARS] for one in texts)
+    return tuple(dict.fromkeys(filter(None, lines)))[:MOST_REASONS]

@@ -1,0 +1,124 @@
+"""What a run left behind, judged: the recordings of an H200, and scripts without `hpctl run`."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.run.log_cause import find_cause
+from hpctl.jobs.run.post_mortem import PostMortem, RunRemains, judge_run
+from hpctl.jobs.run.srun import TaskEnd
+from hpctl.vocabulary.failure import Confidence, FailureCause
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import TroubleKind
+from tests.fakes.values import T0 as NOW
+from tests.fakes.values import finding
+from tests.gpu.recordings import H200
+from tests.gpu.recordings import read_text as recorded
+
+pytestmark = pytest.mark.integration
+
+N1, N2 = NodeName("n1"), NodeName("n2")
+WAITED = "rank 1 on n2 did not come to collective 5 of default_pg"
+
+
+def copy_dumps(folder: Path, run: str) -> str:
+    """Copy a run's dumps; return their prefix."""
+    for path in (H200 / "nccl").glob(f"{run}.nccl_trace_rank_*.pickle"):
+        shutil.copyfile(path, folder / f"fr-{path.stem[-1]}")
+    return f"{folder}/fr-"
+
+
+def remains(run: str, prefix: str = "", **more: object) -> RunRemains:
+    """A run of two nodes of which only rank 0's output is known: it waited."""
+    return RunRemains(
+        exit_code=134,
+        tail=recorded(f"nccl/{run}.rank0.stderr").splitlines(),
+        ends=[TaskEnd(N1, 0, 134, "Aborted")],
+        flight_prefix=prefix,
+        world=2,
+        rank_nodes={0: N1, 1: N2},
+        **more,
+    )
+
+
+def judge(left: RunRemains) -> PostMortem:
+    found = judge_run(left, RunPolicy(), NOW)
+    assert found.trouble is not None
+    assert found.verdict is not None
+    return found
+
+
+@pytest.mark.parametrize("run", ["nccl_skip", "nccl_skip3"])
+def test_rank_1_of_the_recorded_runs_never_came_to_collective_5(tmp_path, run: str) -> None:
+    found = judge(remains(run, copy_dumps(tmp_path, run)))
+    assert (found.trouble.kind, found.trouble.signature) == (TroubleKind.HANG, NOT_COME)
+    assert (found.verdict.rank, found.verdict.node) == (1, N2)
+    assert found.verdict.reasons[0].startswith(WAITED)
+    assert found.verdict.reasons[1].startswith("flight recorder (")
+
+
+def test_a_dump_from_before_the_run_is_not_read(tmp_path) -> None:
+    prefix = copy_dumps(tmp_path, "nccl_skip")
+    found = judge(remains("nccl_skip", prefix, flight_since=4e9))
+    assert (found.verdict.cause, found.verdict.rank) == (FailureCause.LINK, None)
+
+
+def test_a_finding_on_the_node_of_that_rank_makes_it_the_nodes(tmp_path) -> None:
+    prefix = copy_dumps(tmp_path, "nccl_skip")
+    found = judge(remains("nccl_skip", prefix, findings={N2: [finding()]}))
+    assert (found.verdict.cause, found.verdict.confidence) == (FailureCause.NODE, Confidence.HIGH)
+    assert found.verdict.node == N2
+
+
+def test_ras_names_the_rank_where_there_is_no_dump() -> None:
+    ras = (H200 / "nccl/nccl_skip.ras.json").read_bytes()
+    found = judge(remains("nccl_skip", ras=ras))
+    assert (found.trouble.kind, found.verdict.rank) == (TroubleKind.HANG, 1)
+    torn = judge(remains("nccl_skip", ras=ras[:100]))
+    assert torn.trouble.kind is TroubleKind.NETWORK
+
+
+def test_a_rank_that_was_killed_is_named_by_the_order_of_the_ends() -> None:
+    ends = [TaskEnd(N2, 1, 137, "Killed"), TaskEnd(N1, 0, 134, "Aborted")]
+    left = RunRemains(
+        exit_code=137,
+        rank_stderr={
+            rank: recorded(f"nccl/nccl_kill.rank{rank}.stderr").splitlines() for rank in (0, 1)
+        },
+        ends=ends,
+    )
+    found = judge(left)
+    assert (found.trouble.kind, found.verdict.rank) == (TroubleKind.KILLED, 1)
+    assert found.verdict.node == N2
+
+
+def test_a_run_without_progress_asks_the_dumps(tmp_path) -> None:
+    found = judge(remains("nccl_skip", copy_dumps(tmp_path, "nccl_skip"), hung=True, step=12))
+    assert (found.trouble.kind, found.trouble.step) == (TroubleKind.HANG, 12)
+    assert found.verdict.rank == 1
+
+
+def test_a_run_that_is_done_has_no_verdict() -> None:
+    assert judge_run(RunRemains(exit_code=0), RunPolicy(), NOW) == PostMortem(None, None)
+
+
+@pytest.mark.parametrize("prefix", ["", "missing"])
+def test_a_script_s_end_reads_the_dumps_of_its_ranks(tmp_path, prefix: str) -> None:
+    written = copy_dumps(tmp_path, "nccl_skip")
+    environ = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1",
+        "TORCH_FR_DUMP_TEMP_FILE": written + prefix,
+        "HPCTL_RUN_START": "1",
+    }
+    block = recorded("nccl/nccl_skip.rank0.stderr").encode()
+    found = find_cause(134, block, environ, NOW)
+    assert found is not None
+    if prefix:
+        assert (found.kind, found.rank) == (TroubleKind.NETWORK, None)
+    else:
+        assert (found.kind, found.rank) == (TroubleKind.HANG, 1)
+        assert found.why.startswith("rank 1 on n1 did not come to collective 5")

@@ -1,0 +1,207 @@
+"""The verdict on a failed run: cause, confidence, place, reasons, and whether a retry may help."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.verdict import judge_failure
+from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
+from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from tests.fakes.values import FAULT, T0, at, faulty
+
+POLICY = RunPolicy()
+EFA = type(FAULT)(RuleId("efa-link-down"), "a port is down", FAULT.urgency, FAULT.ladder)
+
+
+def trouble(kind: TroubleKind, why: str = "it failed", **more: Any) -> Trouble:
+    return Trouble(kind, more.pop("at", T0), why, **more)
+
+
+def judge(now: Trouble, *before: Trouble, **more: Any) -> FailureVerdict:
+    past = [PastTrouble(one, Action.STEP) for one in before]
+    return judge_failure(now, past, more.pop("nodes", {}), POLICY, T0, **more)
+
+
+OWN_BUG = trouble(
+    TroubleKind.CRASH,
+    "rank 3: ValueError in loss (train.py): shapes differ",
+    signature="ValueError in loss (train.py): shapes differ",
+    rank=3,
+    node="n2",
+    step=70,
+    at=at(-600),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "confidence"),
+    [
+        (TroubleKind.NODE, FailureCause.NODE, Confidence.HIGH),
+        (TroubleKind.GPU_MEMORY, FailureCause.MEMORY, Confidence.HIGH),
+        (TroubleKind.HOST_MEMORY, FailureCause.MEMORY, Confidence.HIGH),
+        (TroubleKind.DISK_FULL, FailureCause.STORAGE, Confidence.HIGH),
+        (TroubleKind.STORAGE, FailureCause.STORAGE, Confidence.HIGH),
+        (TroubleKind.PREEMPTED, FailureCause.PREEMPTION, Confidence.HIGH),
+        (TroubleKind.TIME_LIMIT, FailureCause.PREEMPTION, Confidence.HIGH),
+        (TroubleKind.NETWORK, FailureCause.LINK, Confidence.LOW),
+        (TroubleKind.HANG, FailureCause.UNKNOWN, Confidence.LOW),
+        (TroubleKind.KILLED, FailureCause.UNKNOWN, Confidence.LOW),
+    ],
+)
+def test_each_kind_of_trouble_has_its_component(kind, cause, confidence) -> None:
+    found = judge(trouble(kind))
+    assert (found.cause, found.confidence) == (cause, confidence)
+
+
+def test_every_kind_of_trouble_has_a_verdict() -> None:
+    assert all(judge(trouble(kind)).reasons for kind in TroubleKind)
+
+
+@pytest.mark.parametrize(
+    ("why", "signature", "cause", "confidence"),
+    [
+        ("rank 0: ValueError in f (t.py)", "ValueError in f (t.py)", "program", "medium"),
+        ("rank 0: it died of SIGSEGV", "SIGSEGV", "program", "low"),
+        ("it ended with exit code 1", "exit 1", "program", "low"),
+        ("UnidentifiedImageError in read (d.py)", "UnidentifiedImageError", "data", "medium"),
+        ("KeyError in __getitem__ (d.py): 7", "KeyError in __getitem__ (d.py)", "data", "medium"),
+        ("its port is in use", "its port is in use", "unknown", "low"),
+    ],
+)
+def test_a_crash_is_of_the_program_or_its_data(why, signature, cause, confidence) -> None:
+    found = judge(trouble(TroubleKind.CRASH, why, signature=signature))
+    assert (found.cause, found.confidence) == (cause, confidence)
+
+
+def test_an_exception_that_a_data_loader_passes_on_is_of_the_data() -> None:
+    evidence = "RuntimeError: Caught RuntimeError in DataLoader worker process 0."
+    found = judge(trouble(TroubleKind.CRASH, signature="RuntimeError in f", evidence=evidence))
+    assert found.cause is FailureCause.DATA
+
+
+def test_a_person_who_cancels_is_no_bug_of_the_program() -> None:
+    found = judge(trouble(TroubleKind.FINAL, signature="somebody cancelled it"))
+    assert (found.cause, found.may_retry) == (FailureCause.PREEMPTION, False)
+
+
+@pytest.mark.parametrize(
+    ("signature", "cause", "confidence"),
+    [
+        ("uncorrectable ECC error", "node", "high"),
+        ("the GPU or its driver does not answer", "node", "medium"),
+        ("illegal memory access", "program", "low"),
+    ],
+)
+def test_an_error_of_the_device_names_the_device_or_the_kernel(
+    signature, cause, confidence
+) -> None:
+    found = judge(trouble(TroubleKind.CUDA, signature, signature=signature, node="n1"))
+    assert (found.cause, found.confidence, found.node) == (cause, confidence, "n1")
+
+
+@pytest.mark.parametrize(("fault", "cause"), [(FAULT, FailureCause.NODE), (EFA, FailureCause.LINK)])
+def test_a_faulty_node_of_the_job_explains_a_timeout(fault, cause) -> None:
+    found = judge(trouble(TroubleKind.NETWORK), nodes={"n1": faulty("n1", fault)})
+    assert (found.cause, found.confidence, found.node) == (cause, Confidence.HIGH, "n1")
+    assert found.reasons[0].startswith(f"node n1 is faulty ({fault.rule})")
+
+
+def test_a_fault_on_another_node_than_the_failed_rank_s_is_less_sure() -> None:
+    found = judge(
+        trouble(TroubleKind.HANG, node="n2"), nodes={"n1": faulty("n1"), "n2": faulty("n2")}
+    )
+    assert (found.node, found.confidence) == ("n2", Confidence.HIGH)
+    found = judge(trouble(TroubleKind.HANG, node="n2"), nodes={"n1": faulty("n1")})
+    assert (found.node, found.confidence) == ("n1", Confidence.MEDIUM)
+
+
+def test_a_fault_that_began_long_after_the_end_explains_nothing() -> None:
+    found = judge(trouble(TroubleKind.NETWORK), nodes={"n1": faulty("n1", seconds=3600)})
+    assert found.cause is FailureCause.LINK
+    assert found.node is None
+
+
+@pytest.mark.parametrize(
+    "now", [OWN_BUG, trouble(TroubleKind.GPU_MEMORY), trouble(TroubleKind.DISK_FULL)]
+)
+def test_an_error_of_the_program_s_own_is_not_put_down_to_its_node(now) -> None:
+    found = judge(now, nodes={"n2": faulty("n2")})
+    assert found.cause is not FailureCause.NODE
+    assert any("n2 is faulty" in reason for reason in found.reasons)
+
+
+def test_the_same_bug_on_another_node_is_the_program_and_is_not_retried() -> None:
+    again = trouble(
+        TroubleKind.CRASH, OWN_BUG.why, signature=OWN_BUG.signature, rank=3, node="n5", step=70
+    )
+    first, second = judge(OWN_BUG), judge(again, OWN_BUG)
+    assert (first.confidence, first.may_retry) == (Confidence.MEDIUM, True)
+    assert (second.cause, second.confidence) == (FailureCause.PROGRAM, Confidence.HIGH)
+    assert not second.may_retry
+    assert "the same failure twice (step 70, rank 3)" in second.reasons
+
+
+def test_the_same_exit_code_on_the_same_node_is_not_proven_to_be_the_program_s() -> None:
+    def ended(node: str, seconds: float) -> Trouble:
+        return trouble(
+            TroubleKind.CRASH,
+            "it ended with exit code 1",
+            signature="exit 1",
+            rank=3,
+            step=70,
+            node=node,
+            at=at(seconds),
+        )
+
+    assert judge(ended("n2", 0), ended("n2", -600)).confidence is Confidence.MEDIUM
+    assert judge(ended("n5", 0), ended("n2", -600)).confidence is Confidence.HIGH
+    elsewhere = replace(ended("n2", -600), step=12)
+    assert judge(ended("n5", 0), elsewhere).confidence is Confidence.LOW
+
+
+def test_an_error_of_a_device_that_follows_the_program_is_the_program_s() -> None:
+    def missing(node: str, seconds: float) -> Trouble:
+        return trouble(
+            TroubleKind.HANG, signature=NOT_COME, rank=3, step=70, node=node, at=at(seconds)
+        )
+
+    found = judge(missing("n5", 0), missing("n2", -600))
+    assert (found.cause, found.confidence) == (FailureCause.PROGRAM, Confidence.HIGH)
+    assert not found.may_retry
+    other = judge(missing("n5", 0), trouble(TroubleKind.HANG, signature=NOT_COME, rank=4, step=70))
+    assert (other.cause, other.may_retry) == (FailureCause.PROGRAM, True)
+    assert other.confidence is Confidence.LOW
+
+
+@pytest.mark.parametrize(
+    ("where", "cause"),
+    [
+        ("rank 1 stands in _try_get_data (dataloader.py:1251)", FailureCause.DATA),
+        ("rank 1 is in the kernel, where no signal reaches it (nfs_wait)", FailureCause.STORAGE),
+        ("rank 1 has no process", FailureCause.UNKNOWN),
+    ],
+)
+def test_the_stack_of_a_rank_that_did_not_come_tells_the_component(where, cause) -> None:
+    found = judge(
+        trouble(TroubleKind.HANG, signature=NOT_COME, rank=1, evidence=f"stacks: {where}")
+    )
+    assert found.cause is cause
+    assert f"stacks: {where}" in found.reasons
+
+
+def test_what_was_decided_goes_before_what_the_policy_would_answer() -> None:
+    found = judge(trouble(TroubleKind.NETWORK), answer=Action.HOLD)
+    assert not found.may_retry
+    assert "no retry: the answer is `hold`" in found.reasons
+
+
+def test_reasons_are_bounded_and_on_one_line() -> None:
+    hostile = trouble(TroubleKind.CRASH, "x\ny" * 5000, evidence="stacks: z\n" * 5000)
+    found = judge(hostile)
+    assert len(found.reasons) <= 8
+    assert all(len(reason) <= 400 and "\n" not in reason for reason in found.reasons)
