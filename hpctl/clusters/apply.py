@@ -67,8 +67,8 @@ def send_order(
         if poll_until_taken(taken, patience):
             return {}
         raise InDoubt(
-            f"{error}; it was sent twice, and nothing of it is to be seen",
-            "look with `hpctl cluster describe`, and run the same command again: it goes on from "
+            f"{error}; it was sent twice, and the cluster shows no trace of it",
+            "look with `hpctl cluster describe`, and run the same command again: it continues from "
             "what is there",
         ) from error
 
@@ -242,7 +242,7 @@ def plan_update(
     }
     if groups:
         update["InstanceGroups"] = groups
-    if changes.migrates:  # the default is told in two ways, and Merge leaves jobs and edits alone
+    if changes.migrates:  # the default has two forms, and Merge keeps jobs and edits
         update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
@@ -270,8 +270,8 @@ def count_instances(request: Mapping[str, Any]) -> dict[str, int]:
 
 
 def restate_group(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A group for UpdateCluster: what the spec leaves open stays as it is, but for the image,
-    which the service chooses where nobody does.
+    """Return a group for UpdateCluster: what the spec omits stays as it is, except the image,
+    which the service chooses where the spec names none.
     """
     full: dict[str, Any] = fill_open_values(group, there_ or {})
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}

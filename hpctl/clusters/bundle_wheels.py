@@ -300,7 +300,7 @@ def _pack_own_wheel(target: Path) -> Path:
 
 
 def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
-    """The wheel that an installed distribution came from, file by file; scripts pip makes anew."""
+    """Rebuild the wheel of an installed distribution, file by file, without what pip generates."""
     info = next(f.parts[0] for f in found.files or () if f.parts[0].endswith(".dist-info"))
     skipped = {f"{info}/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
     tags = re.findall(r"(?m)^Tag: (\S+)-(\S+)-(\S+)\s*$", found.read_text("WHEEL") or "")

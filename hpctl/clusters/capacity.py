@@ -303,7 +303,7 @@ def plan_name(arn: str) -> str:
 
 
 def _split_plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
-    """One for each of its reserved capacities; one for the plan where none is told."""
+    """Return one entry for each of its reserved capacities; one for the plan where it has none."""
     parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
         PlanCapacity(

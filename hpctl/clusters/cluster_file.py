@@ -1,4 +1,4 @@
-"""A cluster file that nobody has written yet: from a few answers, a living cluster, or a request.
+"""Draft a cluster file: from a few answers, an existing cluster, or a request.
 
 The YAML is what people go on with. Of a living cluster's file `cluster update` has nothing to do;
 of a create-cluster request's `cluster create` sends the same.
@@ -295,7 +295,7 @@ def spec_of(
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
             group.pop(key, None)
-        # The service sets the date anew for each patch.
+        # The service sets the date again for each patch.
         group.get("AutoPatchConfig", {}).pop("PatchSchedule", None)
     tags = {key: value for key, value in (tags or {}).items() if not key.startswith("aws:")}
     if tags:

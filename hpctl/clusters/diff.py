@@ -146,7 +146,7 @@ _GROUP_SAYS = {
     "ScheduledUpdateConfig": "the AMI is updated by this calendar",
     "AutoPatchConfig": "the AMI is patched so",
     "SlurmConfig.NodeType": "the API configures Slurm from now on: there is no way back",
-    "SlurmConfig.PartitionNames": "slurm.conf is written anew; running jobs go on",
+    "SlurmConfig.PartitionNames": "slurm.conf is written again; running jobs continue",
     "ImageId": "new instances have it; `hpctl cluster software-update` brings it to the others",
     "ImageReleaseVersion": (
         "new instances have it; `hpctl cluster software-update` brings it to the others"
@@ -161,8 +161,8 @@ _CLUSTER_FIXED = {
 _CLUSTER_SAYS = {
     "NodeRecovery": "from now on the service does, or does not, replace faulty instances itself",
     "NodeProvisioningMode": "groups then scale side by side, and partial capacity is taken",
-    "Orchestrator": "slurm.conf is written anew by this rule; running jobs go on",
-    "TieredStorageConfig": "memory of every instance is set aside, or given back",
+    "Orchestrator": "slurm.conf is written again by this rule; running jobs continue",
+    "TieredStorageConfig": "memory of every instance is reserved, or given back",
     "ClusterRole": "the service acts with this role",
     "AutoScaling": "the service scales the groups, or does not",
     "Tags": "tags of the cluster",
@@ -177,7 +177,7 @@ def diff_cluster(
 ) -> Diff:
     """How a CreateCluster request differs from DescribeCluster's answer.
 
-    `tags` are those of the cluster, None where nobody looked. Groups are compared by name.
+    `tags` are those of the cluster, None where they were not read. Groups are compared by name.
     """
     observed = request_of(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
@@ -203,7 +203,7 @@ def diff_cluster(
     for name, group in wanted.items():
         changes += _diff_group(name, group, there.get(name))
     changes += [_make_removal(name, there[name]) for name in there if name not in wanted]
-    # A spec without tags leaves them as they are: whoever imported it may not have seen any.
+    # A spec without tags leaves them as they are: its import may not have seen any.
     if tags is not None and requested.get("Tags"):
         asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
         changes += [

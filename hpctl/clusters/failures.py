@@ -51,7 +51,7 @@ class LogPlace(Struct, frozen=True):
 class FailedLine(Struct, frozen=True):
     """The line that says what failed, and the step it names. `unread`: why there is none.
 
-    `unreachable`: nobody answered, and nobody will for another log either.
+    `unreachable`: the service did not answer, and another log would fail in the same way.
     """
 
     line: str = ""
@@ -69,7 +69,7 @@ def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> L
 
 
 def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
-    """Read the newest lines and pick the one that tells. Never raises: the failure itself is told
+    """Read the newest lines and pick the one with the cause. Never raises: the failure is reported
     elsewhere, and a log that cannot be read must not hide it.
     """
     try:
@@ -110,7 +110,7 @@ def of_rows(
 ) -> tuple[NodeProgress, ...]:
     """The failed of these nodes, the first EXPLAINED of them with their trouble.
 
-    `since` is the launch, or `now` where nothing was launched. Raises nothing of its own: a log or
+    `since` is the launch, or `now` where nothing was launched. Raises nothing: a log or
     a zone that cannot be read is part of the trouble.
     """
     nodes = [

@@ -37,7 +37,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     for key, name, row in zip(at, names, listed, strict=True):
         node = slurm.nodes.get(name)
         if node is None:
-            # Head nodes are in slurm.conf only where somebody also runs jobs there.
+            # Head nodes are in slurm.conf only where they also run jobs.
             state = "" if row.role in PROTECTED else NOT_FOUND
             why = "; ".join(filter(None, (row.unread, join.unjoined.get(key, ""))))
             joined.append(replace(row, node=name, slurm_state=state, unread=why))

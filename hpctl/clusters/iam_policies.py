@@ -113,7 +113,7 @@ PASSES_ROLES = frozenset({"create_cluster", "update_cluster"})
 """Operations whose caller needs iam:PassRole for the roles in the request."""
 
 LINKS_DATA = frozenset({"create_data_repository_association"})
-"""Operations for which FSx makes a role of its own, in the caller's name."""
+"""Operations for which FSx creates a separate role, in the caller's name."""
 
 
 def list_actions(service: str, operation: str) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class Following(Struct):
                 return
             if self.clock() - self._begun > self.timeout_s:
                 raise InDoubt(
-                    f"not done after {self.timeout_s:.0f} s; it goes on",
+                    f"not done after {self.timeout_s:.0f} s; the service is still working on it",
                     "`hpctl cluster describe` and `hpctl cluster instances` show how far it is",
                 )
             self.sleep(self.every_s)
@@ -110,7 +110,7 @@ class Following(Struct):
         self._seen = self._seen or active
         if active or self._is_lagging():
             return work
-        # What became of the nodes is told one by one: another of the group may have failed before.
+        # Each node's outcome is reported separately: another of the group may have failed before.
         return Work(work.status, work.groups, done=True)
 
 

@@ -114,7 +114,7 @@ def send_order(
 
 
 def is_updating(aws: Aws, cluster: str) -> bool:
-    """Whether a software update is under way. Where nobody can tell: not that we know."""
+    """Return whether a software update is known to be under way. False where it is unknown."""
     try:
         description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except Unavailable:

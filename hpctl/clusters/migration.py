@@ -164,7 +164,7 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
 
 
 def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:
-    """Raise HpctlError where a strategy needs an empty cluster and jobs run, or nobody knows.
+    """Raise HpctlError where a strategy needs an empty cluster and jobs run or may run.
 
     The guide: with Merge running jobs are not affected, with the others partitions are drained
     and jobs waited for.

@@ -133,7 +133,7 @@ class OrderRun:
             self._sleep(self._options.every_s)
 
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
-        """Stop waiting: give back what is surely not ordered, and tell what goes on."""
+        """Stop waiting: give back what is surely not ordered, and report what continues."""
         self._withdraw_orders()
         self._note()
         return tuple(self.progress.values())
@@ -219,7 +219,7 @@ class OrderRun:
 
     def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
         observer, row = self._observer, self._provider.rows.get(name)
-        failure, mend = self._failures.explain(target, row)
+        failure, fix = self._failures.explain(target, row)
         return OrderFacts(
             verb=self._plan.verb,
             row=row,
@@ -232,7 +232,7 @@ class OrderRun:
             waits=self._options.wait,
             interrupted=observer.interrupted,
             failure=failure,
-            failure_fix=mend,
+            failure_fix=fix,
         )
 
     def _find_trouble(self, name: NodeName) -> str:

@@ -122,7 +122,7 @@ def describe_progress(
     stays = found.phase in (OrderPhase.LEFT, OrderPhase.FAILED, OrderPhase.IN_DOUBT) or code_moves
     reason = target.reason
     if facts.by_daemon:
-        # What is under way the daemon gives back by itself.
+        # What is under way the daemon gives back without this command.
         reason = own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
     if rec.phase is NodePhase.CANCELLED or found.phase is OrderPhase.LET_GO:
         stays = _was_left_drained(rec, facts)

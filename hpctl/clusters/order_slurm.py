@@ -26,7 +26,7 @@ from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 _BLOCKING = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
-"""What another operator or tool sets on a node: an order goes on under it."""
+"""What another operator or tool sets on a node: an order continues under it."""
 
 
 class OrderScheduler(NoSlurm):

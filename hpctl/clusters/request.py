@@ -1,11 +1,11 @@
 """A cluster file as the requests that the service takes.
 
-provisioning_parameters.json: how Slurm is told of the groups where the API does not do it.
+provisioning_parameters.json: how Slurm learns of the groups where the API does not do it.
 
 The file lies beside the lifecycle scripts, which read it from their own directory.
 
 A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
-says who the controllers are and no more, and login nodes run slurmd as compute nodes do. So the
+only says who the controllers are, and login nodes run slurmd as compute nodes do. So the
 bundle is given the roles of the groups (`write_roles`).
 """
 
@@ -294,7 +294,7 @@ CONFIG = "config.json"
 def write_roles(directory: Path, spec: ClusterSpec) -> str:
     """Write the roles into a bundle that is laid; the file that has them, empty for none.
 
-    That is config.json, or provisioning_parameters.json where the cluster has it. What somebody
+    That is config.json, or provisioning_parameters.json where the cluster has it. What a user
     wrote there already stays. Raises HpctlError.
     """
     roles = {group.name: group.role for group in spec.groups if group.role}

@@ -41,12 +41,12 @@ class Link(Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Return whether nothing more will happen to it without a request."""
         return self.lifecycle in SETTLED
 
 
 class WantedLink(Struct, frozen=True):
-    """A link that somebody wants. Raises HpctlError from `of` where it cannot be one."""
+    """A link to be created. Raises HpctlError from `of` where it cannot be one."""
 
     file_system: str
     path: str
@@ -144,7 +144,7 @@ def wait_for_link(
         )
         found = answer.get("Associations") or ()
         if not found:
-            raise Absent(f"association {known.id} is gone", "somebody has deleted it")
+            raise Absent(f"association {known.id} is gone", "another user or tool has deleted it")
         known = _parse_link(found[0])
         yield known
 

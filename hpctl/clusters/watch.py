@@ -1,7 +1,7 @@
 """Follow a cluster until something about it holds, and read the events that it has.
 
 What every command that waits is built on. One look is DescribeCluster, ListClusterNodes and, where
-provisioning is Continuous, the events since the look before. A look that fails is told and tried
+provisioning is Continuous, the events since the look before. A failed look is shown and tried
 again: a network that is away for a minute does not end a wait of an hour.
 
 Only clusters with NodeProvisioningMode Continuous have events, of which the service keeps the 500
@@ -286,7 +286,7 @@ class _ClusterView(Struct):
         )
         before = self.since.get(node.key)
         if before is None:
-            # Nobody says since when: what is still coming up does so since its launch.
+            # Since when is unknown: what is still coming up does so since its launch.
             self.since[node.key] = (node.status, node.instance_id, node.since)
         elif before[:2] != (node.status, node.instance_id):
             self.since[node.key] = (node.status, node.instance_id, at)

@@ -43,7 +43,7 @@ PERSONS_GATES: Final = frozenset(
         HANG_GATE,
     }
 )
-"""The gates that block until a person acts; each of the others passes by itself."""
+"""The gates that block until a person acts; each of the others opens when its cause passes."""
 NAMED: Final = 8
 """So many nodes or jobs of one task are named."""
 _COMMAND: Final = re.compile(r"`([^`]+)`")
@@ -192,7 +192,7 @@ def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
 
 
 def _is_left(one: Account) -> bool:
-    """Whether nobody but a person brings a node back."""
+    """Return whether only a person brings a node back."""
     return one.problem and one.by in (By.PERSON, By.UNKNOWN)
 
 

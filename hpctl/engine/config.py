@@ -96,7 +96,7 @@ class IntakeSection(Struct, frozen=True):
 
 
 class MetricsSection(Struct, frozen=True):
-    """What Prometheus is told at GET /sd: the agents of all nodes, at this port."""
+    """What GET /sd gives Prometheus: the agents of all nodes, at this port."""
 
     agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
 
@@ -111,7 +111,7 @@ class AlertsSection(Struct, frozen=True):
     """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named.
 
     `labels` name the node. The default is the one label that Prometheus sets and a scraped target
-    cannot: every other one is believed to name the node that it says, whoever wrote it.
+    cannot: every other one is believed to name the node that it says, whichever user wrote it.
     """
 
     token_file: Path | None = None
@@ -133,7 +133,7 @@ class PageSection(Struct, frozen=True):
 
 
 class LoopSection(Struct, frozen=True):
-    """How often the loop looks by itself, in seconds; when it reads Slurm: see `reading_pace`."""
+    """How often the loop runs without an event, in seconds; when it reads Slurm: `reading_pace`."""
 
     reconcile_s: Seconds = 30.0
     rest_s: Seconds = 300.0
@@ -159,7 +159,7 @@ class RouteSection(Struct, frozen=True):
 
 
 class NotifySection(Struct, frozen=True):
-    """Who is told what, by Apprise (docs/notify.md)."""
+    """Who is notified of what, by Apprise (docs/notify.md)."""
 
     sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
     routes: Annotated[tuple[RouteSection, ...], Meta(max_length=64)] = ()
@@ -301,7 +301,7 @@ def format_example(config: Config | None = None) -> str:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """The file's keys; of a recovery policy, which has no defaults of its own, what is set."""
+    """Return the file's keys; of a recovery policy, which has no defaults, those that are set."""
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(config, enc_hook=str, order="deterministic")
     )

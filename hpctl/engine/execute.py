@@ -36,7 +36,7 @@ MAX_INSTANCES = 25
 """BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
 
 UNAVAILABLE = "unavailable"
-"""The code of an order that was not sent, because nobody could look before it."""
+"""The code of an order that was not sent, because its check before sending failed."""
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
 _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)

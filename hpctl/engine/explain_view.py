@@ -209,7 +209,7 @@ def explain_view(
     parts: ExplainParts = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
-    """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
+    """Explain an id, a node, a job or a hold's target. Return None where it is unknown.
 
     What is open wins over what is held, that over what a node shows by now, and that over what
     has ended.
@@ -510,8 +510,8 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
         as_of=w.now,
         target=target,
         kind="array",
-        headline=f"Job array {target}{whose}: {states or 'Slurm knows no task of it any more'}.",
-        next=Awaited("nothing: hpctl treats each task as a job of its own"),
+        headline=f"Job array {target}{whose}: {states or 'Slurm no longer knows a task of it'}.",
+        next=Awaited("nothing: hpctl treats each task as a separate job"),
         tasks=tuple(tasks),
     )
 
@@ -607,11 +607,11 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
 
 
 def _trouble_of(w: World, hold: HoldNoted) -> TroubleView | None:
-    """What a job's run that is not treated ended of, where its script or supervisor told."""
-    told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
-    if not told or told[-1].why not in hold.why:
+    """Return why a run that is not treated ended, where its script or supervisor reported it."""
+    causes = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
+    if not causes or causes[-1].why not in hold.why:
         return None
-    return trouble_view(told[-1])
+    return trouble_view(causes[-1])
 
 
 def _explain_node(
@@ -636,7 +636,7 @@ def _explain_node(
             facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
         elif slurm.closed and reason.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
-            facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
+            facts.append(f"another user or tool {how} ({slurm.reason!r}): hpctl does not touch it")
         power = power_text(slurm)
         if power:
             facts.append(f"{power}, and hpctl leaves it alone until it is up")
@@ -686,7 +686,7 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
         how = (
             "hpctl undrain" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         )
-        return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
+        return f"a person: it is drained, and hpctl does not resume it automatically (`{how}`)"
     if slurm is not None and failed_to_start(slurm):
         return "a person: find out why it did not boot, then `scontrol update` State=RESUME"
     if slurm is not None and power_text(slurm) and not waits:
@@ -722,7 +722,7 @@ _ORDERS: Final = {order.fault.rule: order.fault for order in ORDERS.values()}
 def rule_view(
     rules: Rules, rule: identity.RuleId, parts: ExplainParts = NO_PARTS
 ) -> RuleView | None:
-    """A row of the catalogue as shown; None for a rule that is no more."""
+    """Return a row of the catalogue as shown; None for a rule that no longer exists."""
     ordered = _ORDERS | {fault.rule: fault for fault in parts.orders}
     row = rules.classes.get(rule) or ordered.get(rule)
     if row is None:
@@ -740,7 +740,7 @@ _ASKS: Final = _ASKS_TO_OPEN | _list_gate_questions(REMEDY_GATES)
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
-    """The gates of a recovery that opened; `name (waved by X)` was not asked."""
+    """Return the gates of a recovery that opened; `name (waived by X)` was not evaluated."""
     views = []
     for entry in passed:
         name, _, note = entry.partition(" (")
@@ -833,7 +833,7 @@ def job_view(
         facts.append(notes[-1].why)
     suspender = find_suspender(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
     if suspender is not None:
-        facts.append(f"it is preempted by {show_preemptor(suspender)} and goes on once that ends")
+        facts.append(f"it is preempted by {show_preemptor(suspender)} and continues once that ends")
     reported = next(
         (e.report for e in reversed(_reports_of(w, str(job.id))) if e.report.trouble), None
     )
@@ -847,7 +847,7 @@ def job_view(
         facts += [describe(asked) for describe in parts.on_ends] if registered else []
         text = "nothing: it has ended, and hpctl does not start it again"
         if trouble is not None and trouble.kind in POISONS and registered and registered.ckpt:
-            text += f"; `{go_back(job.shown)}` goes on from an earlier checkpoint"
+            text += f"; `{go_back(job.shown)}` resumes from an earlier checkpoint"
         then = Awaited(text)
     elif not job.recoverable:
         facts.append(_explain_unprotected(job))
@@ -864,14 +864,14 @@ def job_view(
     if job.held_after_run:
         facts.append(_held_after_run(job))
         then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
-    told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    reported_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
+        story=tuple(sorted((*reported_lines, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
     )

@@ -56,7 +56,7 @@ class InstanceResolver:
     def resolve(self) -> bool:
         """Ask what the NodeAddrs that are names resolve to; whether an answer changed. Blocks.
 
-        A name with several addresses tells nothing. What cannot be resolved any more is forgotten.
+        A name with several addresses identifies no node. What no longer resolves is forgotten.
         """
         began, known = time.monotonic(), dict(self._known)
         hosts = {*self._last[1].unknown, *known}

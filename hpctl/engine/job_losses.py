@@ -100,7 +100,7 @@ def group_hits(w: World) -> dict[JobId, list[JobRecovery]]:
 def find_losses(
     w: World, job: SlurmJob | None, hits: list[JobRecovery], now: datetime
 ) -> JobLosses:
-    """Return the losses of one job from its recoveries. `job`: None where Slurm knows it no more;
+    """Return the losses of one job from its recoveries. `job`: None where Slurm has dropped it;
     `now`: until when an interruption that lasts is counted."""
     if not hits:
         return NO_LOSSES

@@ -1,7 +1,7 @@
-"""Who leads: a lease in the journal's database that nobody's wall clock decides.
+"""Who leads: a lease in the journal's database that does not depend on a wall clock.
 
-The leader renews the lease on a thread of its own and counts from before it sent the renewal, by
-a clock that goes on while the machine sleeps: past that time it does nothing. A standby takes the
+The leader renews the lease on a separate thread and counts from before it sent the renewal, by
+a clock that runs while the machine sleeps: past that time it does nothing. A standby takes the
 lease once it has seen the row unchanged for as long as the holder's lease lasts, by its own clock,
 which ends later: it saw the renewal after it was sent. Every write carries the epoch besides.
 """
@@ -38,11 +38,11 @@ ELSEWHERE_S, NEXT_S = 1.0, 2.0
 """How much longer a standby that is not alone waits away from the active slurmctld; and where the
 leader has let go for another one."""
 STUCK_S = 120.0
-"""A loop that gets nowhere for so long leads no more, though its thread could renew: as long as
+"""A loop without progress for so long no longer leads, though its thread could renew: as long as
 systemd's watchdog waits. Each order to Slurm counts as getting somewhere."""
 FOLLOW_S, BEHIND = 180.0, 50
 """A leader follows slurmctld to another host no sooner after it began to lead; and to a standby
-that is no more events behind: each is a second old when it says so."""
+that is not further behind in events: each is a second old when it says so."""
 
 
 def boottime() -> float:
@@ -121,7 +121,7 @@ class Leadership:
 
     @property
     def leader_address(self) -> str:
-        """Where the leader's intake is, "host:port"; empty while nobody is known to lead."""
+        """Return where the leader's intake is, "host:port"; empty while no leader is known."""
         if self.leads:
             return self._me.address
         seen = self._seen

@@ -80,7 +80,7 @@ class CycleResult(Struct, frozen=True):
 
 
 class JobReportSource(Protocol):
-    """What the supervisors of jobs told."""
+    """What the supervisors of jobs reported."""
 
     def news(self) -> Sequence[JobReported]:
         """Return the reports since the last call, which the journal has already."""
@@ -116,7 +116,7 @@ class Loop:
 
     @property
     def flaws(self) -> tuple[InconsistentState, ...]:
-        """What could not be handled in the last cycle, each by itself."""
+        """Return what could not be handled in the last cycle, one entry each."""
         return self.last.flaws if self.last else ()
 
     def cycle(self, policy: Policy, rules: Rules, *, quiet: bool = False) -> NextCycle:
@@ -153,7 +153,7 @@ class Loop:
             slurm_trouble=self._observer.slurm_trouble,
             cloud_trouble=self._observer.cloud_trouble,
         )
-        # What has ended may be decided on anew: a run that failed again, say.
+        # What has ended may be decided again: a run that failed again, say.
         ended = self._open() < before
         return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 

@@ -1,7 +1,7 @@
 """Which nodes an admin keeps in a maintenance reservation, by Slurm's reservations and flags.
 
 slurmctld sets and clears a node's flag MAINTENANCE every 5 s, so a reservation that has just begun
-is seen in the list of reservations first. That list costs a request of its own and is read only
+is seen in the list of reservations first. That list costs a separate request and is read only
 while a node is faulty or treated, or bears the flag.
 """
 
@@ -82,7 +82,7 @@ def _lasts_longer(one: Reservation, other: Reservation) -> bool:
 def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
     """Return the maintenance reservation that keeps hpctl from a node under treatment.
 
-    A recovery that makes room for a maintenance window goes on until the window has begun.
+    A recovery that makes room for a maintenance window lasts until the window has begun.
     """
     held = view.begun if rec.of_maintenance else view.maintenance
     return held.get(rec.node)

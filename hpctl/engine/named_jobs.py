@@ -15,7 +15,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
 def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
-    """Return slurmctld's numbers of the jobs that an id names; none where nobody knows it."""
+    """Return slurmctld's numbers of the jobs that an id names; none where it is unknown."""
     asked = parse_job_id(text)
     if asked is None:
         return ()
@@ -44,7 +44,7 @@ def names_job(asked: UserJobId, job: SlurmJob) -> bool:
 
 
 def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
-    """Whether an id is that of a task with a record of its own, which this job is."""
+    """Return whether an id is that of a task with its own record, which this job is."""
     if asked.task is None or job.array_job != asked.number:
         return False
     return job.array_task == str(asked.task)

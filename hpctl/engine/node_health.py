@@ -32,7 +32,7 @@ class HealthRows(Protocol):
 
 
 class FindingsSource(Protocol):
-    """Whoever adds findings of the head node's to those of the agents."""
+    """A source that adds findings of the head node's to those of the agents."""
 
     checks: tuple[str, ...]
     """How the names of its checks begin."""
@@ -136,12 +136,12 @@ class NodeHealthStore:
         return known.findings if known else ()
 
     def of_agents(self) -> dict[NodeName, Health]:
-        """What the agents reported, as a value of its own."""
+        """Return what the agents reported, as a separate value."""
         with self._lock:
             return dict(self._health)
 
     def snapshot(self) -> dict[NodeName, Health]:
-        """What the agents reported and the sources found, as a value of its own."""
+        """Return what the agents reported and the sources found, as a separate value."""
         health = self.of_agents()
         for source in self._sources:
             source.add_to(health)

@@ -12,7 +12,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
 def advise_service_order(rec: NodeRecovery, policy: Policy) -> str:
-    """How a person asks the service for what is left to it, where nobody has; "" elsewhere.
+    """Return how to ask the service for what is left to it, where no user has; "" elsewhere.
 
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.

@@ -29,7 +29,7 @@ NOT_FOUND = "NOT_FOUND"
 
 
 class NodeView(Struct, frozen=True):
-    """One node. `slurm_state` and `instance_status` are UNKNOWN where nobody could be asked."""
+    """One node. `slurm_state` and `instance_status` are UNKNOWN where they could not be read."""
 
     name: str
     slurm_state: str

@@ -2,7 +2,7 @@
 
 Slurm is read on the loop's thread: each cycle while anything happens, and at rest as
 `reading_pace` says. Every step rests on what was read for it. The
-cloud is read on a thread of its own, because its answer may take seconds and a drain must not
+cloud is read on a separate thread, because its answer may take seconds and a drain must not
 wait for it. Which run policy each registered job has is found here, too: the cluster's, its
 partition's, its own; the later wins.
 """
@@ -264,7 +264,7 @@ class Observer:
         if self._address_book is not None and not self.slurm_trouble:
             self._address_book.set_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
-            self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
+            self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
         health, self._signs = with_marks_and_reach(
             health, self._slurm, joined.instances, rules, now, self._signs
@@ -479,7 +479,7 @@ class Observer:
     def _pick_settled_nodes(
         self, state: State, nodes: Set[NodeName]
     ) -> Mapping[NodeName, SlurmNode]:
-        """Those that no recovery waits for to boot: of them only the state is read anew."""
+        """Return those that no recovery waits for to boot: of them only the state is read again."""
         remedied = {
             node
             for node, rid in state.open_nodes.items()
@@ -593,7 +593,7 @@ def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
     requeues the job, those that have finished (or died) one by one while it is completing.
 
-    Without it nobody could say which job Slurm itself took off a node that went down. Lost with
+    Without it, which job Slurm itself took off a node that went down is unknown. Lost with
     a restart of the daemon, when such a job merely waits out Slurm's own delay.
     """
     carried: dict[JobId, SlurmJob] = {}

@@ -45,7 +45,7 @@ class By(StrEnum):
     GATE = "gate"
     """hpctl wants to treat it, and a gate blocks that."""
     PERSON = "person"
-    """It waits for a person: hpctl has escalated it, or treats it no more."""
+    """It waits for a person: hpctl has escalated it, or no longer treats it."""
     FAULT = "fault"
     """Its fault is known and is about to be treated."""
     ADMINISTRATOR = "administrator"

@@ -45,7 +45,7 @@ GATE: Final = "internal_error"
 QUARANTINED: Final = RuleId("internal-error")
 ESCALATED: Final = RuleId("internal-error-lasts")
 LASTS_S: Final = 600.0
-"""What cannot be handled for so long does not pass by itself."""
+"""What cannot be handled for so long does not pass without help."""
 
 
 def merge_holds(
@@ -187,11 +187,11 @@ def decide_candidate(
 ) -> NodeRecoveryOpened | HoldNoted:
     """One candidate against all gates in order."""
     passed: list[str] = []
-    waved = is_approved(c.node.name, view, policy, now)
+    is_waived = is_approved(c.node.name, view, policy, now)
     leaves = goes_anyway(c.fault.ladder)
     for row in GATES:
-        if (c.manual and not row.manual) or (waved and row.approvable):
-            passed.append(f"{row.name} (waved by {c.by or 'approval'})")
+        if (c.manual and not row.manual) or (is_waived and row.approvable):
+            passed.append(f"{row.name} (waived by {c.by or 'approval'})")
             continue
         if leaves and not row.manual:
             passed.append(f"{row.name} (the instance goes anyway)")
@@ -249,7 +249,7 @@ def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
 def node_candidates(
     view: View, rules: Rules, now: datetime
 ) -> tuple[list[Candidate], list[InconsistentState]]:
-    """Every generation that the facts call faulty and that nobody treats yet."""
+    """Return every generation that the facts call faulty and that is not treated yet."""
     leaving = _taken_out(view)
 
     def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
@@ -332,7 +332,7 @@ def _make_candidate(
 
 
 def _says_lost(node: SlurmNode, view: View) -> str:
-    """Who, beside the silent agent, says that the node is gone. Empty: nobody."""
+    """Return who, besides the silent agent, says that the node is gone. Empty: none."""
     instance = view.instance(node.name)
     if left_alone(node):
         return ""
@@ -364,7 +364,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if last.phase is NodePhase.RETURNED and not _SPOKEN.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old Reason off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
-        # It merely lasts: since when is forgotten whenever nobody looks for a while.
+        # It merely lasts: since when is forgotten whenever no cycle runs for a while.
         return last.rule == c.fault.rule
     return judged.newest <= _looked_until(last)
 
@@ -385,7 +385,7 @@ def _looked_until(last: NodeRecovery) -> datetime:
     """The time up to which a recovery took evidence into account; what is newer may open another.
 
     For a node given back that is when its RETURN, or its acceptance test, began, not when the
-    recovery ended: nobody looked in between.
+    recovery ended: nothing was observed in between.
     """
     if last.phase is not NodePhase.RETURNED:
         return last.since

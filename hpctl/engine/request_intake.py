@@ -112,7 +112,7 @@ class RequestHandler:
         return number
 
     def pending(self) -> list[Request]:
-        """The requests that nobody has taken yet, each with what proves who asked. Those to hand
+        """Return the requests not taken yet, each with the proof of its sender. Those to hand
         over are answered here. Raises Unavailable, JournalCorrupt, LeaseLost, OSError.
         """
         with self._lock:

@@ -195,7 +195,7 @@ def _approve_target(
     if not hold.approvable:
         return False, f"held by {hold.gate}, which no approval can lift: {hold.why}", []
     hours = policy.budgets.approval_s / 3600
-    return True, f"approved for {hours:g} h; {hold.gate} is waved", []
+    return True, f"approved for {hours:g} h: the gate {hold.gate} is waived", []
 
 
 def _cancel_recovery(

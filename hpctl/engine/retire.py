@@ -1,7 +1,7 @@
 """What of the journal is past: ended so long ago that no decision looks back on it. Pure.
 
-The past is kept apart, where `hpctl explain` finds it and where nobody replays it: so a daemon of
-years starts, goes round and takes memory as one of three months. What belongs together leaves
+The past is kept apart, where `hpctl explain` finds it and where no replay reads it: so a daemon
+of years starts, cycles and takes memory as one of three months. What belongs together leaves
 together: a node recovery with the jobs that it moved, an instance with its addition and removal.
 What has not ended stays, and so does the last that was done to each node.
 """
@@ -91,7 +91,7 @@ class Retired(Struct, frozen=True):
 def find_retired(
     state: State, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
 ) -> Retired:
-    """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
+    """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     instances = [pair for kind in kinds for pair in kind.pair_instances(state)]
@@ -147,7 +147,7 @@ def _find_needed(
 def _find_links(
     state: State, instances: Sequence[InstancePair]
 ) -> dict[RecoveryId, list[RecoveryId]]:
-    """What would be told, or counted, wrongly without the other."""
+    """Return what would be reported, or counted, wrongly without the other."""
     pairs = [(rid, job.cause) for rid, job in state.jobs.items()]
     pairs += [(rid, c.opened.cause) for rid, c in state.changes.items() if c.opened.cause]
     pairs += [(added, removed) for added, removed in instances if removed is not None]

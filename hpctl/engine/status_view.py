@@ -476,7 +476,7 @@ def _find_completing(w: World) -> list[str]:
 
 def _find_held(w: World) -> list[str]:
     """The registered jobs whose program failed and that Slurm held as it requeued them: nothing
-    starts them by itself. An operator who runs `scontrol requeuehold` knows of the hold."""
+    starts them again. An operator who runs `scontrol requeuehold` knows of the hold."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
     failed = [job for job in jobs if job.held_after_run and _failed_by_itself(job)]
     held = [job for job in failed if str(job.id) not in w.state.holds]
@@ -499,7 +499,7 @@ def _failed_by_itself(job: SlurmJob) -> bool:
 def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
     """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
-    That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
+    No one reports that they run again: for as long as the daemon would wait for a supervisor.
     """
     found = []
     for job, reports in sorted(w.state.reports.items()):
@@ -543,7 +543,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
 
 
 def _advice(node: SlurmNode) -> str:
-    """What a person does about a node that Slurm closed by itself, after what is wrong with it."""
+    """Return what a person does about a node that Slurm itself closed, after what is wrong."""
     advice = advise_operator(node)
     return f"; {advice}" if advice else ""
 

@@ -31,7 +31,7 @@ ADDED: Final = FaultClass(
 
 UPDATED: Final = FaultClass(
     RuleId("node-rebooted"),
-    "a node that somebody rebooted or updated serves only after a test",
+    "a node that was rebooted or updated without hpctl serves only after a test",
     Urgency.AFTER_JOBS,
     TEST_LADDER,
     source="acceptance.software_update",

@@ -58,7 +58,7 @@ Subject = NodeRecovery | JobRecovery | Change
 
 
 class TimelineMark(StrEnum):
-    """What kind of line it is, for whoever colors it."""
+    """What kind of line it is, for the code that colors it."""
 
     DECIDED = "decided"
     DID = "did"
@@ -120,7 +120,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
     NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", TimelineMark.DONE),
     NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", TimelineMark.TROUBLE),
     NodeSignal.DEADLINE: ("Timed out, escalated to on-call", TimelineMark.TROUBLE),
-    NodeSignal.NODE_GONE: ("Slurm has no node {node} any more", TimelineMark.DONE),
+    NodeSignal.NODE_GONE: ("Slurm no longer has node {node}", TimelineMark.DONE),
     NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", TimelineMark.DONE),
     NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
 }
@@ -129,7 +129,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
 JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineMark]]] = {
     JobSignal.SUPERVISED: ("Left {job} to its supervisor", TimelineMark.DECIDED),
     JobSignal.EXCISED: ("{job} continues without the bad node", TimelineMark.SAW),
-    JobSignal.WENT_ON: ("{job} recovered by itself", TimelineMark.DONE),
+    JobSignal.WENT_ON: ("{job} recovered without a restart", TimelineMark.DONE),
     JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", TimelineMark.DECIDED),
     JobSignal.STOP_WANTED: ("Stopping {job}", TimelineMark.DECIDED),
     JobSignal.SAVE_OVER: ("Grace period to save ended", TimelineMark.SAW),
@@ -405,7 +405,7 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
 ) -> TimelineLine | None:
     """One journal event as a line, for a live narration; `state` has the event folded in.
 
-    A step is told when it starts and again only where its outcome is not a plain acceptance.
+    A step is shown when it starts and again only where its outcome is not a plain acceptance.
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
@@ -640,7 +640,7 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
 
 def _remedying_waits(rec: NodeRecovery, policy: Policy) -> str:
     if rec.remedy is Remedy.DELETE:
-        return f"SageMaker to list instance {rec.generation.instance} no more"
+        return f"SageMaker to list instance {rec.generation.instance} no longer"
     boot = "a report from a new boot under this node's name"
     return "; ".join(filter(None, [boot, advise_service_order(rec, policy)]))
 
@@ -686,7 +686,7 @@ POISONS: Final = (TroubleKind.NAN, TroubleKind.SPIKE, TroubleKind.CORRUPTION)
 
 
 def go_back(job: str) -> str:
-    """The command by which a job goes on from an earlier checkpoint."""
+    """Return the command by which a job resumes from an earlier checkpoint."""
     return f"hpctl resume {job} --from-step N"
 
 
@@ -696,20 +696,20 @@ def released_by(rec: JobRecovery) -> str:
 
 
 LIFTED_BY: Final[dict[str, str]] = {
-    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
-    "paused": "the end of the pause, or `hpctl unpause`; then hpctl goes ahead by itself",
+    "kill_switch": "an administrator to remove that file; then hpctl continues automatically",
+    "paused": "the end of the pause, or `hpctl unpause`; then hpctl continues automatically",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",
     "power_saving": "Slurm to start the node; then hpctl treats what is still faulty",
-    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "foreign_drain": "the user or tool that closed the node to open it again; hpctl does not act",
     "budget": (
         "a slot for its remedy: one that is under way ends, or a person puts a node that is left"
-        " closed back into service; then hpctl goes ahead by itself"
+        " closed back into service; then hpctl continues automatically"
     ),
     "drain_budget": (
         "a node to come back into service, or a person to return one that is left closed; then"
-        " hpctl goes ahead by itself"
+        " hpctl continues automatically"
     ),
     "correlated": "a person to find out whether the check, the fabric or these nodes are faulty",
     "offender": "a person to look at the node, which breaks again and again",
@@ -723,16 +723,16 @@ LIFTED_BY: Final[dict[str, str]] = {
         " what a fault that it treats explains"
     ),
     "run_policy": "nothing: its policy asks for no restart here",
-    "ended": "nothing: it has ended by itself, and its policy restarts it no more",
+    "ended": "nothing: it has ended, and its policy does not restart it again",
     "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
-    "hang_of_others": "nothing of hpctl's: one doctor at a time",
-    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
+    "hang_of_others": "nothing from hpctl: another tool handles this job's hangs",
+    "not_recoverable": "the job to end, or its owner to end it: Slurm cannot run it again",
 }
 
 
 def lifted_by(hold: HoldNoted, *, many: bool = False) -> Awaited:
     """What a hold waits for. `many`: it stands for all that are held for the same."""
-    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl continues automatically")
     if hold.approvable and many:
         event += f". `hpctl approve --rule {hold.rule}` lets all of them go ahead now"
     elif hold.approvable:

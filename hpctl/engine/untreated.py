@@ -80,7 +80,7 @@ def describe_untreated(one: UntreatedNode) -> str:
 
 
 def await_untreated(one: UntreatedNode) -> Awaited:
-    """Say what ends it: for a person, and by itself."""
+    """Return what ends it: what a person does, and what ends it without one."""
     name = one.name
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
     ours = not one.in_service and reason_owner(one.node.reason) is not None

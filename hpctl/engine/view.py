@@ -39,7 +39,7 @@ class Request(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A generation that somebody wants treated: the facts, or (`by`) an operator."""
+    """A generation to be treated: the facts call it faulty, or (`by`) an operator asks for it."""
 
     generation: Generation
     node: SlurmNode
@@ -88,7 +88,7 @@ class View(Struct, frozen=True):
     able_since: datetime | None = None
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
     silent_at: datetime | None = None
-    """When the next node is silent for too long unless it is heard: somebody must look then."""
+    """When the next node is silent for too long unless it reports: the loop must run then."""
     withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
     """The nodes for which an order by hand, or a removal, is taken back, and why."""
     stopped: str = ""
@@ -130,7 +130,7 @@ class View(Struct, frozen=True):
         return self.instances.get(node)
 
     def instance_type(self, node: NodeName) -> str:
-        """The type of the instance that stands for a node now; empty where nobody tells."""
+        """Return the type of the instance behind a node now; empty where it is unknown."""
         instance = self.instances.get(node)
         group = self.provider.groups.get(instance.group) if instance else None
         return group.instance_type if group else ""
@@ -152,7 +152,7 @@ def jobs_on(
 def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     """Whether a fact is young enough to be acted on.
 
-    One from the future is not: the clock was set back, and nobody knows how old it is.
+    One from the future is not: the clock was set back, and its age is unknown.
     """
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
@@ -207,7 +207,7 @@ def is_headless(job: SlurmJob, view: View) -> bool:
 
 
 def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
-    """The newest trouble or wish that was told of this very run of a job."""
+    """Return the newest trouble or wish that was reported for this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report
         if report.restarts == restarts and (

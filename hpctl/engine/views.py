@@ -51,7 +51,7 @@ class StepView(Struct, frozen=True):
 
 
 class TroubleView(Struct, frozen=True):
-    """What went wrong with a run. Texts are empty, numbers null, where nobody knows."""
+    """What went wrong with a run. Texts are empty, numbers null, where the value is unknown."""
 
     kind: str
     at: datetime
@@ -481,7 +481,7 @@ def hold_view(hold: HoldNoted) -> HoldView:
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
-    """Whether what somebody asks for may have been retired (`engine.retire`)."""
+    """Return whether the requested entry may have been retired (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)
@@ -493,7 +493,7 @@ def choose_recoveries(
     """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
     Without removals, which are changes of capacity.
 
-    Newest first: what somebody looks for happened lately.
+    Newest first: what a user looks for happened lately.
     """
     nodes = [r for r in state.nodes.values() if not r.of_capacity and _is_wanted(r, ended, since)]
     jobs = [r for r in state.jobs.values() if _is_wanted(r, ended, since)]

@@ -57,7 +57,7 @@ class World(Struct, frozen=True):
     still: Mapping[identity.JobId, Standstill] = field(default_factory=dict)
     """The running jobs of which nothing works; none offline."""
     computed: str = ""
-    """Why the reader computed all this by itself; empty: it is the daemon's."""
+    """Why the reader computed all this without the daemon; empty: it is the daemon's."""
     reservations: Mapping[str, tuple[identity.NodeName, ...]] | None = None
     """The nodes of each reservation of Slurm's; None where the daemon does not read them, where
     they were not asked for, and offline."""
@@ -110,7 +110,7 @@ def find_present_nodes(
     """The health of the nodes without those that slurmctld does not know, nor the cloud where it
     was asked, that nothing is done to and that were not heard lately.
 
-    Such a node was removed, by a scale-down for example: its agent is missed by nobody.
+    Such a node was removed, by a scale-down for example: its agent is expected by no one.
     """
     if slurm is None:
         return health

@@ -198,10 +198,10 @@ def world_of(about: AnswerSource, state: State, found: Records, at: datetime) ->
     slurm = wire.slurm_of(found) if "slurm" in found and not about.slurm_trouble else None
     cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
-        told: wire.CloudHead = found["cloud"][0]
+        head: wire.CloudHead = found["cloud"][0]
         instances = found.get("instance", [])
-        cloud = replace(told.provider, instances={i.id: i for i in instances})
-        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, told.unjoined)
+        cloud = replace(head.provider, instances={i.id: i for i in instances})
+        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, head.unjoined)
     recent = at - clamp_duration(about.policy.ages.silent_s)
     heard = {health.generation.node: health for health in found.get("health", ())}
     health = find_present_nodes(state, heard, slurm, joined, recent)

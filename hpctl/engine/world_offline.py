@@ -1,4 +1,4 @@
-"""The world as a reader makes it by itself, from the journal, Slurm and the cloud.
+"""Compute the world without a daemon, from the journal, Slurm and the cloud.
 
 This is the way where no daemon answers, for what is past, and for orders that destroy, which must
 show what runs now. It decides nothing that a daemon has decided: assessments and candidates are

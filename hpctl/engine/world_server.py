@@ -1,10 +1,10 @@
 """The daemon's thread that gives readers the world of the last cycle.
 
 The loop hands a world over by changing one reference; what it handed over is encoded only when
-somebody asks, once, and at most for a tenth of the time. Connections are few, each has a time
+when a reader asks, once, and at most for a tenth of the time. Connections are few, each has a time
 limit and one short request, and a reader that takes its answer slowly costs nothing but a
 descriptor: all answers of one world share its bytes. The socket has the access of the journal's
-file: who may read that may read this, and nobody else.
+file: who may read that may read this, and no other user.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class _Offered(Struct):
 
 
 class _Encoded(Struct):
-    """The newest content of a part, under its token; `frames` None until somebody asks for it."""
+    """The newest content of a part, under its token; `frames` None until a reader asks for it."""
 
     key: object
     token: int
@@ -148,7 +148,7 @@ class WorldServer:
         try:
             self._listener = self._open_socket()
         except OSError as error:
-            log.error("trouble=nobody can read the world at %s: %s", self._path, error)
+            log.error("trouble=no reader can reach the world at %s: %s", self._path, error)
             return
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)

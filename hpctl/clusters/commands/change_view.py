@@ -182,7 +182,7 @@ def describe_failed_node(node: NodeProgress) -> list[Text]:
 def describe_failures(
     nodes: Sequence[NodeProgress], most: int | None = None
 ) -> list[RenderableType]:
-    """Failed nodes, those that failed alike told once; only so many ways to fail are told."""
+    """Describe failed nodes, those that failed alike together; only so many ways are listed."""
     ways = _group_by_failure(nodes)
     lines: list[RenderableType] = []
     for same in ways[:most]:
@@ -251,7 +251,7 @@ class ProgressLines:
             if progress.unread:
                 self._write(progress, f"cannot read the state now: {progress.unread}")
         for event in progress.events:
-            # What befalls an instance is told with the node, and with what it means.
+            # What happens to an instance is shown with the node, and with what it means.
             if event.level in _LEVELS and not event.instance_id:
                 self._write(progress, f"event: {_render_event(event).plain}")
         for node in progress.failed_nodes:
@@ -317,7 +317,7 @@ _DONE = {
     "failed": ("failed", BAD),
     "in_doubt": ("in doubt", WARN),
     "deadline": ("not done yet", WARN),
-    "interrupted": ("interrupted; what was ordered goes on", WARN),
+    "interrupted": ("interrupted; what was ordered continues", WARN),
 }
 
 
@@ -425,7 +425,7 @@ class RemovalView(Struct, frozen=True):
 
     @property
     def is_bad(self) -> bool:
-        """Whether it does not go, or nobody can tell."""
+        """Return whether it was refused or failed, or its outcome is unknown."""
         return self.phase in ("refused", "failed", "in_doubt")
 
     @property
@@ -478,7 +478,7 @@ class ClusterChangeView(Struct, frozen=True):
     """What `hpctl cluster create|update|scale|delete|wait` shows.
 
     `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,
-    `deadline` or `interrupted`; `pick_up` is the command that follows what goes on.
+    `deadline` or `interrupted`; `pick_up` is the command that follows what is still under way.
     """
 
     as_of: datetime
@@ -519,7 +519,7 @@ class ClusterChangeView(Struct, frozen=True):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a command follows what goes on."""
+        """Return whether a command follows what is still under way."""
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 
 

@@ -113,7 +113,7 @@ def resolve_place(
 ) -> ClusterPlace:
     """Where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
 
-    Of its own cluster a head node's file knows where it is, and its daemon goes by it: an option
+    A head node's file says where its cluster is, and its daemon goes by it: an option
     outweighs it, the environment, which is about no cluster, does not.
     """
     loaded = read_daemon_config(config)

@@ -81,7 +81,7 @@ def create(
     """Create the cluster of a spec, or go on with a create that was interrupted.
 
     FILE is the cluster file. Exit code: 0 in service (or ordered), 1 failed or refused, 3 not
-    there in time, 130 interrupted by Ctrl-C: the service goes on.
+    there in time, 130 interrupted by Ctrl-C: the service continues.
     """
     from hpctl.clusters import apply, spec
     from hpctl.clusters.apply import describe_cluster
@@ -188,7 +188,7 @@ def update(
 
 
 class _ClusterUpdate(Struct):
-    """An update under way: what is changed where, and how its end is told."""
+    """An update under way: what is changed where, and how its end is reported."""
 
     here: ClusterPlace
     changes: Diff
@@ -315,7 +315,7 @@ class _ClusterUpdate(Struct):
         if last.verdict.value == "failed":
             return {"why": f"{last.why}; {self._put_back()}"}
         return {
-            "why": f"the same command goes on from here, also where the service rolls the change "
+            "why": f"the same command continues from here, also where the service rolls the change "
             f"back; until then {self.migration.backup}/ has what is away from S3"
         }
 
@@ -338,7 +338,7 @@ class _ClusterUpdate(Struct):
 def _read_tags(
     here: ClusterPlace, found: Mapping[str, Any], request: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
-    """The cluster's own tags; None where nobody may list them and the spec says nothing."""
+    """Return the cluster's tags; None where they may not be listed and the spec says nothing."""
     try:
         listed = here.aws.service("sagemaker").pages(
             "list_tags", "Tags", ResourceArn=found["ClusterArn"]

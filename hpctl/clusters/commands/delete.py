@@ -36,7 +36,7 @@ JOBS_SHOWN = 10
 
 
 class _ByShape(click.Command):
-    """`delete NODE...` is `delete-nodes NODE...`, told by what the words look like.
+    """`delete NODE...` is `delete-nodes NODE...`, recognized by what the words look like.
 
     By nothing else, so that no cluster is ended where a node was meant: a cluster that is called
     as a node is deleted by its ARN.

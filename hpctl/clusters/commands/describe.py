@@ -127,8 +127,8 @@ class ClusterDescribeView(Struct, frozen=True):
         """What is wrong; a failed node by all that is known of its failure."""
         if not self.problems:
             return []
-        told = {describe_failure(node) for node in self.failed_nodes}
-        rest = [style_text(line, BAD) for line in self.problems if line not in told]
+        described = {describe_failure(node) for node in self.failed_nodes}
+        rest = [style_text(line, BAD) for line in self.problems if line not in described]
         return [*rest, *describe_failures(self.failed_nodes)]
 
 

@@ -42,7 +42,7 @@ OVERLAP = timedelta(minutes=2)
 class ClusterEventLine(Struct, frozen=True):
     """One event with its node's name, where the node is still there.
 
-    `count` such events are told here at once, the first at `first`; `event` is the newest, and
+    `count` such events are one row, the first at `first`; `event` is the newest, and
     `instances` are those that they are of.
     """
 

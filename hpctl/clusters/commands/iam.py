@@ -53,7 +53,7 @@ class UnsureView(Struct, frozen=True):
 
 
 class IamCheckView(Struct, frozen=True):
-    """What `hpctl cluster iam check` shows. `error`: why nobody can say."""
+    """What `hpctl cluster iam check` shows. `error`: why the answer is unknown."""
 
     who: str
     role: str

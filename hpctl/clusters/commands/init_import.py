@@ -243,7 +243,7 @@ def import_(
 ) -> None:
     """Write cluster.yaml from an existing cluster; `hpctl cluster update` with it changes nothing.
 
-    Or from a request that would create one. What nobody tells stands as a comment at the top.
+    Or from a request that would create one. What is unknown is left as a comment at the top.
     """
     if (name is None) == (request is None):
         raise click.UsageError("name a CLUSTER, or a request in --from-json")

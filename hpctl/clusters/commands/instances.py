@@ -90,7 +90,7 @@ class ClusterNodesView(Struct, frozen=True):
 
     @property
     def has_instance_names(self) -> bool:
-        """Whether an instance has a name of its own."""
+        """Return whether an instance has its own name."""
         return any(row.instance_name for row in self.nodes)
 
     @property
@@ -197,7 +197,7 @@ def instances(
 
 
 def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:
-    """What a table has no room for. What failed is told apart; Running needs no old message."""
+    """List what a table has no room for. Failures are apart; Running needs no old message."""
     lines = []
     failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)
     if row.message and row.status != "Running" and not failed:

@@ -58,8 +58,8 @@ EVERY_S = maintenance.EVERY_S
 
 OUTCOMES = {
     "dry_run": (DRY_RUN, DIM),
-    "ordered": ("ordered; it goes on", WARN),
-    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
+    "ordered": ("ordered; it continues", WARN),
+    "interrupted": ("interrupted; it continues in the service: hpctl cluster wait", WARN),
     "done": ("done", GOOD),
     "failed": ("failed", BAD),
 }
@@ -154,7 +154,7 @@ def software_update(
 ) -> None:  # fmt: skip
     """Give groups the newest image, in rolling batches.
 
-    The root volumes are written anew and the lifecycle scripts run again; jobs are not waited for.
+    The root volumes are replaced and the lifecycle scripts run again; jobs are not waited for.
     Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
     """
     here, fleet = _read_fleet(name or cluster, where)

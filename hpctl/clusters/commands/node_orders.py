@@ -1,6 +1,6 @@
 """`hpctl cluster replace|reboot|delete-nodes`: orders for named nodes, drained first.
 
-Nodes that go: emptied first where Slurm is at hand, then removed by name, told one by one.
+Nodes to delete: emptied first where Slurm is at hand, then removed by name, reported one by one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOr
 
 
 def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
-    """Nobody removes nodes blindly by mistake. Raises Unavailable, HpctlError."""
+    """Require Slurm's view, so that no node is removed blindly. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
     if here.slurm:
@@ -124,7 +124,7 @@ def take_out(
 ) -> tuple[dict[str, OrderNodeProgress], bool]:
     """Each node as soon as its jobs have ended; what became of each, and whether Ctrl-C came.
 
-    `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
+    `floor`: the groups that keep so many instances, even if others remove some meanwhile.
     """
     options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
     return carry_out(_begin_run(here, order, options))
@@ -145,10 +145,10 @@ class Looks(Protocol):
 
 
 def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
-    """What became of each node of an order, and whether somebody pressed Ctrl-C.
+    """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
-    Told on standard error: a line for each thing that changes, and one a minute while nothing does.
-    SIGTERM and a terminal that goes away are as Ctrl-C: nodes drained for nobody help nobody.
+    Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
+    SIGTERM and a closed terminal are as Ctrl-C: nodes must not stay drained without a command.
     """
     try:
         with _ended_by(signal.SIGTERM, signal.SIGHUP):
@@ -163,7 +163,7 @@ def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Take these signals for Ctrl-C, but those that somebody has set to be ignored (nohup)."""
+    """Treat these signals as Ctrl-C, except those that are set to be ignored (nohup)."""
 
     def raise_ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -363,7 +363,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
                 ),
                 Line("no job is on it", indent=2, when="is_empty"),
                 Line(
-                    "an earlier order goes on: it is only waited for",
+                    "an earlier order is still under way: this command only waits for it",
                     indent=2,
                     when="node.under_way",
                 ),
@@ -414,7 +414,7 @@ class OrderResultView(NodeOrderView, frozen=True):
         Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed"),
         Line("  hpctl cluster {command} {failed}", style=WARN, unbroken=True, when="failed"),
         Line("still drained in Slurm: {going}", style=WARN, when="going"),
-        Line("Their deletion goes on; this follows it:", style=WARN, when="going"),
+        Line("Their deletion continues; this follows it:", style=WARN, when="going"),
         Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
         Line("still drained in Slurm: {coming}", style=WARN, when="coming"),
         Line("When they are back,", style=WARN, when="coming"),
@@ -650,7 +650,7 @@ def _daemon_takes(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
     if world.daemon.mode != Mode.OWN:
         return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
     if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
-        return False, "it leaves nodes alone that somebody else has drained, or that Slurm lacks"
+        return False, "it does not touch nodes that others have drained, or that Slurm lacks"
     return True, ""
 
 

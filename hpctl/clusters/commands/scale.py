@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class _Scale(Struct):
-    """One group's change under way, and how its end is told."""
+    """One group's change under way, and how its end is reported."""
 
     here: ClusterPlace
     fleet: Fleet

@@ -88,7 +88,7 @@ class LinkView(Struct, frozen=True):
             )
         if one.settled:
             return ""
-        return f"It goes on by itself: hpctl cluster storage ls {one.file_system}"
+        return f"It continues in the service: hpctl cluster storage ls {one.file_system}"
 
 
 @storage.command()
@@ -114,7 +114,7 @@ class LinkView(Struct, frozen=True):
     type=DurationType(),
     default="30min",
     show_default=True,
-    help="When to give up waiting; the work goes on.",
+    help="When to stop waiting; the work continues.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be asked for.")
 @aws_options
@@ -233,7 +233,7 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     """Load files from S3 before they are read.
 
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
-    asked for goes on; called again, it loads what is left.
+    asked for continues; called again, it loads what is left.
     """
     looks = preload_files(path, Lfs())
     last = next(looks) if dry_run else show_preload(looks, quiet=as_json)
@@ -315,7 +315,7 @@ class Lfs(Struct):
     def released(self, files: Sequence[str]) -> set[str]:
         """Those of the files whose contents are in S3 alone. Raises HpctlError.
 
-        One that is deleted meanwhile, by somebody here or in S3, is none of them.
+        One that is deleted meanwhile, by a user here or in S3, is none of them.
         """
         found = set[str]()
         for batch in _split_batches(files):
@@ -372,7 +372,7 @@ def preload_files(
 ) -> Iterator[Preload]:
     """Load everything below a path; how far it is, after each look. Raises HpctlError.
 
-    Interrupted, what was asked for goes on, and a second call finds what is left.
+    Interrupted, what was asked for continues, and a second call finds what is left.
     """
     files = list(_walk_files(path))
     todo = sorted(lfs.released(files))
@@ -427,7 +427,7 @@ def _walk_files(path: Path) -> Iterator[str]:
 
 
 def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
-    """Bounded batches; a name with a newline goes alone, so that its answer can be told apart."""
+    """Yield bounded batches; a name with a newline is sent separately, to identify its answer."""
     batch: list[str] = []
     for name in files:
         if "\n" in name:

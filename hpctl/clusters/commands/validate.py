@@ -66,7 +66,7 @@ class VerdictView(Struct, frozen=True):
 
 class ValidateView(Struct, frozen=True):
     """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
-    in order is not told.
+    in order is not listed.
     """
 
     file: str
@@ -143,7 +143,7 @@ def validate(
 def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
 
-    Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
+    Raises HpctlError where a check fails. Warnings and unknown results are only printed.
     """
 
     view = _check_spec(file, spec, aws, None, ())
@@ -284,7 +284,7 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
 def _draw_verdict(
     out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
 ) -> None:
-    """`reasons`: why checks before this one could not tell; each is told once."""
+    """`reasons`: why earlier checks have no result; each is printed once."""
     head = assemble_text(
         color_word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}"
     )

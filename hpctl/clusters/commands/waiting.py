@@ -60,7 +60,7 @@ class WaitOptions(Struct, frozen=True):
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
 
 
-GIVE_UP = "When to give up waiting; the work goes on."
+GIVE_UP = "When to stop waiting; the work continues."
 FOLLOW = "Follow the work until it is done, or leave as soon as it is ordered."
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option(
@@ -110,7 +110,7 @@ def looking_options(command: F) -> F:
             return command(waiting=WaitOptions(wait, timeout_s, patience_s, every_s), **others)
         except KeyboardInterrupt:
             text = (
-                "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
+                "hpctl: interrupted. What was ordered continues: follow it with the same command or "
                 "`hpctl cluster wait`."
             )
             output.echo(output.fold_text(text), err=True)

@@ -286,7 +286,7 @@ def _what_can_be_read(
     data: Mapping[Any, Any], found: Sequence[tuple[Place, str]]
 ) -> tuple[ClusterSpec | None, set[Place]]:
     """The file without what is wrong in it, so that the rules can be asked about the rest; and what
-    it lacks. What is needed and cannot be read gets a stand-in that breaks no rule by itself.
+    it lacks. What is needed and cannot be read gets a stand-in that breaks no rule.
     """
     unread: set[Place] = set()
     rest: dict[Any, Any] = copy.deepcopy(dict(data))

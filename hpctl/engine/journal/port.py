@@ -24,7 +24,7 @@ class Journal(Protocol):
         """
 
     def retired(self) -> frozenset[RecoveryId]:
-        """The ids of what is past, and not among the events any more. Raises Unavailable."""
+        """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, Health]:
         """What the agents reported last, folded by node."""

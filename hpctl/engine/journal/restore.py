@@ -106,7 +106,7 @@ def _refuse_other(source: JournalReader, there: JournalReader) -> None:
 
 
 def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked:
-    """Put a prepared backup in a journal's place, in one transaction. The lease's epoch goes on, so
+    """Put a prepared backup in a journal's place, in one transaction. The lease's epoch grows, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     Store(url).close()
     engine = make_engine(url)

@@ -1,6 +1,6 @@
 """Rows of the journal's tables to and from values.
 
-SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote: what
+SQLite keeps any type in any column, so a number in a row may be a text that a user wrote: what
 cannot be read is corruption.
 """
 
@@ -183,7 +183,7 @@ def _health_of(row: Any, heard: float) -> Health:
             _findings.decode(row.findings),
         )
     except _UNREADABLE as error:
-        fix = "delete that row of hpctl_agents: the agent reports again by itself"
+        fix = "delete that row of hpctl_agents: the agent sends its findings again"
         what = f"the stored findings of node {row.node}"
         raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
 
@@ -222,7 +222,7 @@ def info_of(row: Any) -> DaemonInfo:
 
 def standby_of(row: Any) -> StandbyInfo:
     """Who stands by. Raises JournalCorrupt."""
-    with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
+    with _row("a standby", "delete the rows of hpctl_standbys: the standbys write them again"):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
         behind = max(0, (row.newest or 0) - row.seq)
         return StandbyInfo(**values, heartbeat=read_timestamp(row.heartbeat), behind=behind)

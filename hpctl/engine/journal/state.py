@@ -71,7 +71,7 @@ class State(Struct):
     returned: dict[NodeName, datetime] = field(default_factory=dict)
     """When an operator last gave a node back: what only an operator clears is cleared then."""
     reports: dict[JobId, tuple[JobReported, ...]] = field(default_factory=dict)
-    """What the supervisors of each job told, oldest first; the newest REPORTS_KEPT."""
+    """What the supervisors of each job reported, oldest first; the newest REPORTS_KEPT."""
     changes: dict[RecoveryId, Change] = field(default_factory=dict)
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     mass_events: dict[RuleId, datetime] = field(default_factory=dict)
