@@ -21,7 +21,7 @@ HEAD = """# The fault catalogue
 
 What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
 name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by its id in
-[hpctl.yaml](configuration.md), and may write rules of its own ([plugins](plugins.md)). Of two
+[hpctl.yaml](configuration.md), and may add rules ([plugins](plugins.md)). Of two
 faults the more urgent decides, then the stronger first remedy, then the order here.
 `hpctl/faults/` says where a rule differs from NVIDIA's advice.
 

@@ -19,7 +19,7 @@ lists the commands of every day, `hpctl help --all` every command, one line each
 down. Requests (`pause`, `approve`, ...) go to the daemon, whose gates apply.
 
 - **Exit codes**: 0 fine; 1 problem found, refused or failed; 2 usage; 3 cannot tell, or in doubt;
-  130 interrupted by Ctrl-C (work that was ordered goes on).
+  130 interrupted by Ctrl-C (work that was ordered continues).
 - **Durations**: `90s`, `30min`, `3h`, `1d`; a bare number is seconds. Times are UTC.
 - **Output**: text on a terminal, at most 200 columns elsewhere unless `COLUMNS` says otherwise. A
   `--dry-run` ends with `Dry run: nothing was done.`

@@ -29,7 +29,7 @@ questions and errors go to standard error.
 
 **Compatibility.** While the number at the end of `schema` stays the same, fields keep their names
 and meanings, and new ones may be added. A field is never left out: what is unknown is `null` or,
-for text, empty. The state `UNKNOWN` means that nobody could be asked.
+for text, empty. The state `UNKNOWN` means that the system with the answer could not be asked.
 
 **Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is
 a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names in capitals are
@@ -52,7 +52,7 @@ NOTES = Path(__file__).with_name("json_notes.yaml")
 
 
 def page() -> str:
-    """The page. Raises ValueError for a view that nobody has, or a note on no field."""
+    """Return the page. Raises ValueError for an unknown view, or a note on no field."""
     written = yaml.safe_load(NOTES.read_text(encoding="utf-8"))
     notes: dict[str, dict[str, str]] = written["notes"]
     classes = _list_classes()

@@ -1,6 +1,6 @@
 """docs/man: the manual pages, one of hpctl and one of each of its commands, from the commands.
 
-A page of a group holds all commands of the group. What is a distribution of its own has none.
+A page of a group holds all commands of the group. What is a separate distribution has none.
 """
 
 import inspect

@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def intake_registry() -> CollectorRegistry:
-    """The counters of an intake that nobody talks to."""
+    """Return the counters of an intake without clients."""
     ours, theirs = socketpair()
     theirs.close()
     line, intake = IntakeChannel.of_intake(ours), CollectorRegistry()

@@ -16,8 +16,8 @@ from hpctl.engine.database_url import has_password, read_database_url
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import slurm_user
 
-# Its unit runs the daemon as SlurmUser. A secret is for that user's group to read and for nobody
-# beside it: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
+# Its unit runs the daemon as SlurmUser. A secret is readable for that user's group and no other
+# user: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
 
 UNIT = "hpctl-daemon.service"
 
@@ -63,7 +63,7 @@ def list_grants(config: Config, user: str) -> list[Path]:
 
 
 def grant_access(path: Path, user: str) -> None:
-    """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
+    """Have a user's group, and no other, read a file of root's. Raises HpctlError, OSError."""
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
         raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")

@@ -104,7 +104,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _wait_for_reader(seconds: float) -> None:
-    """Wait, at most until whoever reads has left. Raises BrokenPipeError."""
+    """Wait, at most until the reader has left. Raises BrokenPipeError."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
     if poll.poll(seconds * 1000):

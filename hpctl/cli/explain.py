@@ -94,7 +94,7 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
-        # nobody knows is looked for in the past.
+        # is unknown there is looked for in the past.
         world = gather_world(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):

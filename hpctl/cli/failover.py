@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 LOOK_S = 0.1
-NOBODY = "nobody has answered yet: hpctl status"
+NO_ANSWER = "no leader has answered yet: hpctl status"
 
 
 class FailoverView(Struct, frozen=True):
     """Who led, who leads now, and who could. `ok`: the leader agreed, or would. `done`: false for
-    `--dry-run`, and where nobody was seen to lead yet."""
+    `--dry-run`, and where no leader was seen yet."""
 
     leader: str
     leads_now: str
@@ -79,7 +79,7 @@ def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) 
         if done or not row.ok or time.monotonic() >= until:
             break
         time.sleep(LOOK_S)
-    answer = row.answer if row.answered else NOBODY
+    answer = row.answer if row.answered else NO_ANSWER
     leads = now.host if now is not None and now.lease_s else ""
     return FailoverView(before.host if before else "", leads, standbys, row.ok, done, answer)
 
@@ -99,9 +99,9 @@ def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) 
 def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> None:
     """Let another head node lead.
 
-    The leader ends what is under way, writes it down and lets go; open recoveries go on at once
-    where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 nobody answered, or with
-    --wait nobody leads yet.
+    The leader ends what is under way, writes it down and lets go; open recoveries continue at once
+    where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 no answer, or with
+    --wait no leader yet.
     """
     loaded = config_loading.load_config(config)
     if loaded.database_url is None:
@@ -120,5 +120,5 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
             output.echo(output.DRY_RUN)
         elif view.done:
             output.echo(f"{view.leads_now} leads")
-    unanswered = view.answer == NOBODY or (wait and view.ok and not (view.done or dry_run))
+    unanswered = view.answer == NO_ANSWER or (wait and view.ok and not (view.done or dry_run))
     output.exit_with(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)

@@ -107,7 +107,7 @@ def _make_program_step(machine: Machine, changed: list[str]) -> Step:
 
 
 def _make_environment(machine: Machine, changed: list[str]) -> None:
-    """An environment of its own from the very wheels that are installed here; no network."""
+    """Make a separate environment from the wheels that are installed here; no network."""
     from hpctl.clusters.bundle_wheels import copy_installed_wheels
 
     with tempfile.TemporaryDirectory() as room:
@@ -222,7 +222,7 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
 def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
     """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
-    with suppress(HpctlError):  # doctor says what is wrong with it
+    with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = load(DEFAULT_PATH) if machine.real else None
     user = slurms_user(config) if machine.real else slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():

@@ -102,7 +102,7 @@ class RestoreView(Struct, frozen=True):
 
 @contextmanager
 def _show_progress_bar(what: str) -> Iterator[Tell]:
-    """A progress bar on stderr, where somebody watches it."""
+    """Show a progress bar on stderr, where that is a terminal."""
     from rich import progress as bars
 
     err = output.make_console(err=True)

@@ -430,7 +430,7 @@ class TopReader(threading.Thread):
         return make_model(self._world.read(output.now(), slurm=True))
 
     def run(self) -> None:
-        """For ever. What cannot be read now is noted, and what was read last stays."""
+        """Run until it is ended. What cannot be read now is noted, and what was read last stays."""
         while True:
             begun = time.monotonic()
             try:
@@ -561,7 +561,7 @@ def top(view: str, delay: float, config: str) -> None:
         # By hand: a screen of panels that share its height.
         output.show_view("top", (reader.model, view), False, draw_once)
         return
-    # The terminal is put back whoever ends it.
+    # The terminal is put back however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reader.start()
     screen = TopScreen(view)

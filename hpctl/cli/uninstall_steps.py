@@ -61,7 +61,7 @@ def _make_program_step(machine: Machine) -> Step:
 
 
 def _make_slurm_conf_step(machine: Machine) -> Step:
-    """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
+    """Remove our scripts from Slurm's files: a Prolog that does not exist drains every node."""
     directory = describe_node(machine, "head").slurm_etc
     ours = re.compile(
         rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"

@@ -1,4 +1,4 @@
-"""Where slurmctld is active, asked on a thread of its own: an answer may take long."""
+"""Read where slurmctld is active, on a separate thread: an answer may take long."""
 
 import threading
 import time

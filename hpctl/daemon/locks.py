@@ -16,7 +16,7 @@ class AlreadyRunning(HpctlError):
 
     The lock of a state directory and the lease of a shared database tell daemons that share either
     from each other. Two that share neither still share slurm.conf: each holds an advisory lock on
-    it. Whoever may read the file may lock it, and would keep hpctl from starting: only where
+    it. A user who may read the file may lock it, and would keep hpctl from starting: only where
     /proc/locks shows that the holder is an hpctl daemon of root's or of our own user is the second
     one refused. Any other holder, one on another host with the same file over NFS among them, is
     reported.

@@ -35,7 +35,7 @@ class LeaseState(Protocol):
 
 
 class Reloads(Protocol):
-    """A process that reads the configuration by itself."""
+    """A process that reads the configuration itself."""
 
     def reload(self) -> None:
         """Start again, by the configuration as it is now."""

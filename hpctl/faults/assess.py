@@ -66,7 +66,7 @@ _STRENGTH = {remedy: n for n, remedy in enumerate(Remedy)}
 _EYES = ("kernel.log", "gpu.", "efa.", "neuron.")
 
 
-# Where the kernel's log or the devices of the training cannot be judged, nobody vouches for the
+# Where the kernel's log or the devices of the training cannot be judged, nothing vouches for the
 # node: verification waits. A check of the host that cannot tell leaves the rest of what is seen.
 _DRIVER = "154"
 
@@ -136,9 +136,9 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
 
 
 def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
-    """Assess findings as the daemon does once no rule waits for companion lines any more.
+    """Assess findings as the daemon does once no rule waits for companion lines any longer.
 
-    For whoever judges a log as it stands, without a cluster.
+    For code that judges a log as it is, without a cluster.
     """
     now = max(finding.last for finding in findings) + SETTLED
     here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
@@ -148,14 +148,14 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
 def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
     """The rows that speak for these findings, the gravest first; none where they mean nothing.
 
-    What `assess` goes by, without its waits: for whoever asks what one line means by itself.
+    What `assess` goes by, without its waits: for code that asks what a single line means.
     """
     faults = {c.fault.rule: c.fault for c in _list_cases(incidents_of(findings), rules)}
     return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
 
 
 def _all_ok(health: Health) -> bool:
-    """The common case of 10 000 nodes a cycle, told apart before anything is folded."""
+    """Return early in the common case of 10 000 nodes a cycle, before anything is folded."""
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
@@ -198,7 +198,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
 
 
 def _is_sign(case: _FaultCase, rules: Rules) -> bool:
-    """Whether a case by itself makes its node Faulty or Suspect: a program's own Xid does not."""
+    """Return whether a case makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
@@ -239,7 +239,7 @@ def _find_driver_incident(
     none: one that is not older than it.
 
     Xid 154 reports a change of state, so one that comes later speaks for all that went before.
-    A fault that goes on for longer than `fold` after it is judged by its own row; one that
+    A fault that lasts for longer than `fold` after it is judged by its own row; one that
     follows a `None` even sooner, for what was all right may just have broken.
     """
     heard = []
@@ -293,7 +293,7 @@ def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) 
 
 
 def _is_cancelled(incident: Incident, xids: _Xids) -> bool:
-    """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
+    """Power smoothing off (163) no longer counts once it is on again (162) on the same device."""
     again = xids.get(("162", incident.device))
     return again is not None and again.last >= incident.last
 

@@ -33,7 +33,7 @@ Many of these at once are no broken check. Such a node stays closed while their 
 remedy back, for whatever made them all fail, it is of no use to a job.
 """
 SITE_RULE = re.compile(r"(?:plugin|report|alert)-[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,199}\Z")
-"""The ids under which a site may write rules of its own: for plugins, reports and alerts."""
+"""The ids under which a site may add rules: for plugins, reports and alerts."""
 SITE_SOURCE = "this site's own rule"
 
 
@@ -49,7 +49,7 @@ class UnknownRuleError(ValueError):
 
 
 class Rules(Struct, frozen=True):
-    """All that `assess` is told: the rows in force and how long it waits for what.
+    """All that `assess` needs: the rows in force and how long it waits for what.
 
     `follows` are the rules that the driver's own word (Xid 154) replaces; `watched` make a node
     Suspect. `fold` is how far apart two lines may be and still belong together; `apart` is how

@@ -177,7 +177,7 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
 
 
 def xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
-    """Return the catalogue rule for one Xid line, companion lines and repeats aside."""
+    """Return the catalogue rule for one Xid line, without companion lines and repeats."""
     if code == "154":
         return driver_rule(detail, evidence)
     if code in NVLINK5_CODES:

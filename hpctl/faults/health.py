@@ -25,7 +25,7 @@ RESET_DONE, RESET_FAILED, RESET_REFUSED = "done", "failed", "refused"
 
 
 ORDER_S: Final = 60.0
-"""An agent asks every 10 s; a credential of this age is worth nothing to whoever finds it."""
+"""An agent asks every 10 s; a credential of this age is worth nothing to a user who finds it."""
 
 
 _OF_GPUS: Final = ("gpu.", "kernel.xid")
@@ -112,7 +112,7 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
 
 
 _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
-"""The finding that says that a node told more; `count`: the most that were left out at once."""
+"""The finding that says that a node sent more; `count`: the most that were left out at once."""
 
 
 def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
@@ -120,7 +120,7 @@ def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
 
     A node that tells ever new things, by a broken check or by malice, must cost the others neither
     time nor memory. What fails is kept first, of that what the agent still tells, then what only an
-    operator clears, then the newest: a flood hides nothing that fails and is still told.
+    operator clears, then the newest: a flood hides nothing that fails and is still reported.
     """
     others = [f for f in health.findings if make_finding_key(f) != _DROPPED]
     if len(others) <= MOST_FINDINGS:
@@ -151,8 +151,8 @@ def drop_dismissed(health: Health, returned: datetime | None) -> Health:
     """What still counts of a node that an operator gave back with `hpctl undrain` at that time.
 
     A finding that only an operator clears is dismissed from then on, however often its check
-    still sees it: the agent goes on to report what it saw, and a condition that lasts is no news.
-    It counts again where it says something else, or began anew, after a restart above all.
+    still sees it: the agent continues to report what it saw, and a condition that lasts is no news.
+    It counts again where it says something else, or began again, after a restart above all.
     """
     if returned is None or not any(_is_dismissed(f, returned) for f in health.findings):
         return health

@@ -2,7 +2,7 @@
 
 HMA sets a node FAIL or DRAIN with `Reason=Action:Reboot` or `Action:Replace`, 5 to 30 s after a
 fault (awslabs/awsome-distributed-ai, hyperpod-mental-model.md). HyperPod matches the Reason to the
-letter, so everything else is somebody's own words. slurmctld appends to a Reason (` : Not
+letter, so everything else is a user's own words. slurmctld appends to a Reason (` : Not
 responding`, set_node_reason in node_mgr.c), and that is still the mark. Anybody may set one by
 hand: AWS documents it as a way to ask for the same.
 

@@ -54,11 +54,11 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule
-    a treatment of its own.
+    another treatment.
     """
     folded: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        # A test's result is for the recovery that asked for it, and for nobody else.
+        # A test's result is only for the recovery that asked for it.
         if finding.verdict in _TELLING and not finding.check.startswith(TEST):
             key = (finding.check, finding.device, finding.code.strip())
             folded.setdefault(key, []).append(finding)

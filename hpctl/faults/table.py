@@ -45,7 +45,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     """What one code of a check means, and what is done about it.
 
     `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
-    check that has no row of its own. `nvidia` is what NVIDIA's Xid catalogue
+    check that has no separate row. `nvidia` is what NVIDIA's Xid catalogue
     (docs.nvidia.com/deploy/xid-errors) or Fabric Manager guide says, empty where the fault is not
     NVIDIA's. `differs` says where hpctl departs from that, or why the treatment is what it is.
     `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.

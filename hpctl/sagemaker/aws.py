@@ -5,7 +5,7 @@ orders only where they certainly were not taken. What an error means says `class
 becomes one of the errors of `ports`.
 
 Sessions of boto3 read the services' models once for a process. A model is megabytes of JSON: a
-session with a loader of its own takes 0.1 to 0.2 s for its first client of a service, one that
+session with a separate loader takes 0.1 to 0.2 s for its first client of a service, one that
 shares the loader 0.01 s. A request is held against SageMaker's model without asking the service.
 """
 
@@ -103,7 +103,7 @@ ORDER_FOR_S = 120.0
 """How long an order is repeated that certainly was not taken."""
 
 MAX_PAGES = 1000
-"""Of a hundred entries and more each: a listing that goes on is none of the service's."""
+"""Of a hundred entries and more each: a longer listing is none of the service's."""
 
 MAX_TEXT = 1024 * 1024
 """Characters of one text in an answer."""
@@ -128,7 +128,7 @@ nothing else; blobs and streams are left to who reads them."""
 
 
 class AwsAccount:
-    """Somebody's credentials in a region. `endpoint_url` is SageMaker's alone.
+    """A user's credentials in a region. `endpoint_url` is for SageMaker only.
 
     The other services' endpoints are named as for every AWS tool: AWS_ENDPOINT_URL_S3 and so on.
     """
@@ -229,7 +229,7 @@ class AwsService:
         try:
             answer = self._whole(operation, self._again.copy()(call, **request))
         except _FAILED as error:
-            # Throttled to the end, or never connected: nothing was taken, and nobody need look.
+            # Throttled to the end, or never connected: nothing was taken, and no look is needed.
             unknown = Refused if never_taken(error) else InDoubt
             raise self._failed(error, operation, unknown) from error
         return answer

@@ -1,7 +1,7 @@
 """What an answer of the SageMaker cluster API means: one table, read at the boundary.
 
-Nobody behind this module parses a code or a message. The rule of the table: Rejected only where
-the order certainly was not taken; where nobody can say, Ambiguous. Sources: botocore's SageMaker
+No caller of this module parses a code or a message. The rule of the table: Rejected only where
+the order certainly was not taken; where that is unknown, Ambiguous. Sources: botocore's SageMaker
 model (per-node codes), AWS's common errors (whole-call codes), botocore.exceptions (transport).
 """
 
@@ -33,7 +33,7 @@ def _find_codes(text: str) -> frozenset[str]:
 BUSY = _find_codes(
     "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
 )
-"""Per node or group: somebody is acting on it, or it is between states. The same call may succeed
+"""Per node or group: another request acts on it, or it is between states. The same call may succeed
 later."""
 
 REFUSED = _find_codes(
@@ -144,7 +144,7 @@ def list_unpatched_orders(
     cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """The orders that this cluster refuses until its software was updated once."""
-    # An instance that came after the update shows none of its own: one node speaks for all.
+    # An instance that came after the update shows none: one node speaks for all.
     times = [one.get("LastSoftwareUpdateTime") for one in summaries]
     newest = max(filter(None, [cluster.get("CreationTime"), *times]), default=None)
     if newest is None:
@@ -246,7 +246,7 @@ _HINTS = {
     ),
     "": ("", "check the AWS Health Dashboard if it lasts"),
 }
-"""What somebody at a terminal does about a call that failed, and an operator of the daemon."""
+"""What a user at a terminal does about a call that failed, and an operator of the daemon."""
 
 
 def _error_code(error: BaseException) -> str:
@@ -259,7 +259,7 @@ def _error_code(error: BaseException) -> str:
 
 
 def call_hint(error: BaseException, action: str) -> str:
-    """What somebody at a terminal does about a call that failed; "" where its words say it."""
+    """Return what a user at a terminal does about a failed call; "" where its words say it."""
     late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     if late:
         return f"where the cluster is older than this call: {update_fix('CLUSTER')}"

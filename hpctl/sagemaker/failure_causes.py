@@ -106,7 +106,7 @@ def _explain_capacity(where: Where) -> NodeFailureCause:
         alternatives = "name alternatives in the spec's order (instance_types, in a new group)"
     fix = (
         f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
-        "plan), or wait: with Continuous provisioning the service goes on trying"
+        "plan), or wait: with Continuous provisioning the service keeps trying"
     )
     return NodeFailureCause(Cause.CAPACITY, meaning, fix)
 

@@ -13,7 +13,7 @@ REFUSED = Outcome.rejected("no_provider", "the configuration names no cloud prov
 
 
 class NoProvider:
-    """Nobody reboots or replaces: recoveries that need it wait for a person."""
+    """Nothing reboots or replaces a node: recoveries that need it wait for a person."""
 
     calls: Mapping[tuple[str, str], int] = MappingProxyType({})
 

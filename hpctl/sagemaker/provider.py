@@ -8,7 +8,7 @@ order cannot hit the fresh machine.
 What makes a group larger, and takes instances out of it, is sent once. BatchAddClusterNodes needs
 NodeProvisioningMode=Continuous and takes a client token, so that a repeat is no second order.
 Elsewhere a group grows by UpdateCluster to an absolute size, which is no second order either; it
-restates the group as it is, and is not sent where somebody has made the group as large by now.
+restates the group as it is, and is not sent where the group was made as large meanwhile.
 Instances leave by BatchDeleteClusterNodes alone: UpdateCluster would choose them at random.
 
 The addresses that ListClusterNodes does not tell: a head node's file, else DescribeClusterNode.
@@ -163,7 +163,7 @@ class Details:
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
     def _read_address(self, instance: InstanceId) -> tuple[str, str]:
-        """Address and DNS name; nothing where it has none yet, is gone, or nobody may ask now."""
+        """Return address and DNS name; nothing where it has none yet, is gone, or is not readable."""
         if self._refused:
             return "", ""
         try:
@@ -206,21 +206,21 @@ def update_request(
 ) -> dict[str, Any] | Outcome:
     """UpdateCluster to that size; or what there is to say instead.
 
-    `answer` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
-    larger, is left alone: a smaller size would have the service take nodes at random.
+    `answer` is DescribeCluster's answer of this moment. A group that was made as large meanwhile,
+    or larger, is left as it is: a smaller size would have the service take nodes at random.
     """
     for known in answer.get("InstanceGroups", ()):
         if known["InstanceGroupName"] != group:
             continue
         same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
         if same["InstanceCount"] >= size:
-            return Outcome.accepted(f"{group} is told to have {same['InstanceCount']} already")
+            return Outcome.accepted(f"{group} is set to {same['InstanceCount']} instances already")
         return {"ClusterName": cluster, "InstanceGroups": [{**same, "InstanceCount": size}]}
     return Outcome.rejected("InstanceGroupNotFound", f"no group {group}")
 
 
 MAX_PAGES = 1000
-"""Of a hundred nodes each: a listing that goes on is none of the service's."""
+"""Of a hundred nodes each: a longer listing is none of the service's."""
 BATCH = 25
 """Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
 
@@ -275,7 +275,7 @@ class SageMakerProvider:
     def _count_call(
         self, event_name: str, parsed: Any = None, http_response: Any = None, **_: object
     ) -> None:
-        """Count a call that ended, each attempt by itself, and compare the service's clock."""
+        """Count a call that ended, each attempt separately, and compare the service's clock."""
         code = _get_typed(_get_typed({"": parsed}, "", dict).get("Error"), "Code", str)
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
@@ -433,7 +433,7 @@ class SageMakerProvider:
     def _reconsider_outcome(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
         """A ValidationException while the cluster is not InService is only *not now*.
 
-        The service refuses replace and reboot then, and its model has no code of its own for it.
+        The service refuses replace and reboot then, and its model has no special code for it.
         Nor has it for a cluster that is older than the order: the outcome says what is missing.
         """
         refused = outcome.kind is OutcomeKind.REJECTED and outcome.code == "ValidationException"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 IMAGES = ("ImageId", "ImageReleaseVersion")
-"""The service chooses them where nobody does: restated only where somebody has."""
+"""The service chooses them where the spec does not: restated only where it was set."""
 
 _SAME_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",

@@ -59,7 +59,7 @@ def _answer_line(handler: Handler, line: bytes) -> dict[str, Any]:
 
 
 def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
-    """Send one request. Raises Unavailable where nobody answers, HpctlError on a refusal."""
+    """Send one request. Raises Unavailable where no process answers, HpctlError on a refusal."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
@@ -384,7 +384,7 @@ class Sandbox:
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(b"detach\n")
         self._keeper.stdin.close()
-        # It is nobody's child to wait for now; init collects it when we are gone.
+        # It is no child of this process to wait for now; init collects it when we are gone.
         self._keeper.returncode = 0
         self._keeper = None
 

@@ -22,7 +22,7 @@ LIFECYCLE_TIMEOUT_S = 60.0
 HARDWARE = "hardware"
 """Under a node's directory: the root below which its checks look for hardware."""
 NVML_SCRIPT = "nvml.script"
-"""Under a node's directory: what its played GPUs answer, where there are any."""
+"""Under a node's directory: what its simulated GPUs answer, where there are any."""
 LASTING = "lasting"
 """Under a node's directory: while this file is there, a reboot fixes nothing."""
 
@@ -125,7 +125,7 @@ def expect_spot(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) 
 
 
 def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
-    """The environment in which an agent's NVML child meets the node's played GPUs."""
+    """Return the environment in which an agent's NVML child meets the node's simulated GPUs."""
     if not spec.nvml_library:
         return {}
     script = str(directory / NVML_SCRIPT)
@@ -240,8 +240,8 @@ def resource_config(
 def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
     return {
         "InstanceName": machine.name,
-        # HyperPod's own agents have a network of their own (AWS's devops-agent notes): whoever
-        # takes this address for the node's finds nobody there.
+        # HyperPod's own agents have a separate network (AWS's devops-agent notes): a reader who
+        # takes this address for the node's finds no host there.
         "AgentIpAddress": f"172.16.{'.'.join(machine.address.split('.')[2:])}",
         "CustomerIpAddress": machine.address,
         "InstanceId": machine.instance_id,
@@ -265,7 +265,7 @@ def child_env(spec: SandboxSpec) -> dict[str, str]:
 def munged_command(
     programs: Programs, spec: SandboxSpec, sock: Path, directory: Path, origin: str
 ) -> list[str]:
-    """A munged of its own key and socket, whose credentials carry `origin`."""
+    """Return the command of a munged with its own key and socket; credentials carry `origin`."""
     return [
         programs["munged"],
         "--foreground",

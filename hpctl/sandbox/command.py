@@ -75,7 +75,7 @@ def _find_sandbox(name: str, **settings: Any) -> Sandbox:
     "--node-recovery",
     type=click.Choice(["None", "Automatic"]),
     default="None",
-    help="HyperPod's own: Automatic replaces dead instances by itself.",
+    help="HyperPod's own: Automatic replaces dead instances automatically.",
 )
 @click.option("--hma", is_flag=True, help="HyperPod's health agents mark nodes in Slurm.")
 @_shown("--hma-latency", default="5..30", help="Seconds from a fault to the mark, least and most.")
@@ -250,7 +250,7 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
     NODE hma-replace | hma-reboot               (the health agent marks it)
     NODE file --path PATH --text VALUE | --remove
     NODE hardware --kind efa|neuron --count N
-    NODE gpu [--index N] --set field230=2       (needs played GPUs)
+    NODE gpu [--index N] --set field230=2       (needs simulated GPUs)
     NODE partition | heal                       (needs up --netns)
     api throttle | latency | drop-reply | partial | no-capacity | stuck-replace | no-dns |
         capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear

@@ -3,7 +3,7 @@
 Nothing is simulated but the GPU: two real Slurm clusters, real training, a kernel-log line, and
 on one of them the real daemon, which replaces the instance through the (emulated) cloud API. On
 the other, plain Slurm gets the best that it can hope for: its node is set DOWN by hand at the
-very instant of the fault, and Slurm requeues the job by itself.
+very instant of the fault, and Slurm requeues the job without hpctl.
 
 hpctl's own journal is not asked: the figures are what an outsider sees in slurmctld.
 """

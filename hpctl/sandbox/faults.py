@@ -1,9 +1,9 @@
 """Faults on nodes: what the kernel would log, and what a dying machine does.
 
-HyperPod has two actors of its own in Slurm. The health agent (HMA) reads a node's kernel log, and
+HyperPod has two actors in Slurm. The health agent (HMA) reads a node's kernel log, and
 some seconds after a fault sets the node FAIL with a Reason to the letter. With
 NodeRecovery=Automatic the service reads such Reasons, waits until no job is left on the node,
-reboots or replaces the instance and gives the node back; with None nobody does. Source:
+reboots or replaces the instance and gives the node back; with None nothing does. Source:
 awslabs/awsome-distributed-ai, hyperpod-mental-model.md.
 """
 
@@ -176,7 +176,7 @@ class Recovery:
         self._treated: dict[NodeName, float] = {}
 
     def look(self) -> None:
-        """Act on whom no job holds any more, and give back whom it has treated."""
+        """Act on each node that no job holds any longer, and give back each that was treated."""
         for name, node in self._slurm.nodes().items():
             marked = node.reason in MARKS and not node.in_service
             began = self._treated.get(name)
@@ -350,7 +350,7 @@ def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) 
 
 
 def change_script(script: Path, answers: Mapping[str, str]) -> None:
-    """Lay answers over those that the played GPUs give. In one piece: it may be read just now."""
+    """Put answers over those that the simulated GPUs give, in one piece: a reader may be at it."""
     kept = [
         line for line in script.read_text().splitlines() if line.partition("=")[0] not in answers
     ]

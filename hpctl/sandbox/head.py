@@ -1,6 +1,6 @@
 """The head node's services: munged, slurmctld and, where asked for, the daemon.
 
-Two heads on one machine: each slurmctld and daemon has a host name of its own (`unshare --uts`), an
+Two heads on one machine: each slurmctld and daemon has its own host name (`unshare --uts`), an
 /etc/hosts that knows it, and the head's address; the files lie in one place, as on the file system
 that real head nodes share. They share a database too: MariaDB or PostgreSQL, whichever is here.
 """
@@ -192,7 +192,7 @@ class HeadServices:
         raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
 
     def _wrap_for_head(self, head: int, command: list[str]) -> list[str]:
-        """The command on one of several heads. A slurmctld ends whoever the pid file names."""
+        """Return the command on one of several heads. A slurmctld ends the pid in its pid file."""
         if self._spec.heads == 1:
             return command
         hosts = shlex.quote(str(self._spec.layout.hosts))
@@ -315,7 +315,7 @@ def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
 
 
 def test_command(spec: SandboxSpec) -> str:
-    """Return `acceptance.command` of a sandbox, where each node's agent has a directory of its own.
+    """Return `acceptance.command` of a sandbox, where each node's agent has its own directory.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.
     """

@@ -97,7 +97,7 @@ class HyperPod:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
     def _allocate_address(self, name: str, role: Role) -> tuple[str, NodeName]:
-        """An address of a slot that nobody has; the head's for the first controller.
+        """Return the address of a free slot; the head's for the first controller.
 
         The instances that a sandbox starts with have the slots of their place in it.
         """
@@ -218,10 +218,10 @@ class HyperPod:
         machine = self._machines.machine_of(node)
         if machine is None or not self.emulator.act_by_itself(machine.instance_id):
             raise HpctlError(
-                f"the service cannot replace {node or 'no node'} by itself",
+                f"the service cannot replace {node or 'no node'} without an order",
                 "Name a worker on which no operation runs: inject api second-actor node=NODE",
             )
-        return f"api: the service replaces {machine.instance_id} ({node}) by itself"
+        return f"api: the service replaces {machine.instance_id} ({node}) without an order"
 
 
 def _describe_fault(kind: str, fault: Fault) -> str:

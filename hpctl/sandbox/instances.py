@@ -1,11 +1,11 @@
-"""Instances as real processes: one tree each, below an init of its own.
+"""Instances as real processes: one tree each, below a separate init.
 
 The metadata service of a spot instance, which says that EC2 wants it back, listens on the
 instance's own address, as only the link-local address of the real one is the same everywhere.
 IMDSv2 only: a token first, and 404 for `spot/instance-action` until there is a notice.
 
 With network namespaces the head and every node are on one bridge, so that a cable can be pulled.
-The head's namespace holds the bridge, 10.77.0.1; each instance's init has one of its own with
+The head's namespace holds the bridge, 10.77.0.1; each instance's init has its own with
 10.77.1.N. All are unnamed, so they are gone with their last process and nothing outside is ever
 touched. That needs root and ip(8).
 """
@@ -62,7 +62,7 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         if time.monotonic() > deadline:
-            raise HpctlError(f"process {pid} got no network namespace of its own")
+            raise HpctlError(f"process {pid} got no separate network namespace")
         time.sleep(0.005)
     port, ip = port_of(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
@@ -169,7 +169,7 @@ _OWN_RUN = (
     'mount --make-rprivate / 2>/dev/null; mount -t tmpfs tmpfs /run && exec "$@"',
     "sh",
 )
-"""Runs a command with an empty /run of its own."""
+"""Runs a command with a private, empty /run."""
 
 
 class EmulatedService(Struct):
@@ -441,10 +441,10 @@ class LocalMachines:
             )
 
     def _mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
-        """Return the command that gives an instance mounts of its own; empty where it has none.
+        """Return the command that gives an instance private mounts; empty where it has none.
 
         They are the cluster's host names, as on HyperPod, where this process may mount, with
-        `disks` the instance's disk, and for a configless slurmd a /run of its own.
+        `disks` the instance's disk, and for a configless slurmd a private /run.
         """
         binds: list[tuple[Path, Path]] = []
         if self._may_mount_hosts:
@@ -487,7 +487,7 @@ class LocalMachines:
 
 
 def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Return what runs a command in a mount namespace of its own, with these (source, target)
+    """Return what runs a command in a separate mount namespace, with these (source, target)
     bound in it; empty where there are none.
     """
     if not binds:

@@ -1,4 +1,4 @@
-"""What the HyperPod emulator asks of whoever runs its instances.
+"""What the HyperPod emulator needs from the code that runs its instances.
 
 The emulator owns ids, states and the API; it knows an instance only as a `Machine` and reaches
 its processes only through `Machines`. So the same emulator drives real slurmds in the sandbox
@@ -46,7 +46,7 @@ class LifecycleFailed(HpctlError):
 
 
 class Machines(Protocol):
-    """Whoever makes instances real. Calls may block for seconds; none is made twice at once
+    """What makes instances real. Calls may block for seconds; none is made twice at once
     for the same machine.
     """
 
@@ -61,7 +61,7 @@ class Machines(Protocol):
         """Kill every process of the instance at once. Idempotent."""
 
     def retire(self, machine: EmulatedMachine) -> None:
-        """Destroy, and let the node leave Slurm: its place in the cluster is no more."""
+        """Destroy, and let the node leave Slurm: its place in the cluster is gone."""
 
     def reboot(self, machine: EmulatedMachine) -> None:
         """Destroy, new boot id, slurmd and agent again; the lifecycle script is not re-run."""
@@ -73,14 +73,14 @@ class Machines(Protocol):
         """Whether slurm.conf has other partitions than the instances that are there make."""
 
     def write_partitions(self) -> None:
-        """Write slurm.conf anew, whatever was edited in it."""
+        """Write slurm.conf again, over any edit in it."""
 
 
 class NullMachines:
     """Boots nothing and remembers what it was asked, in order: `done` holds (verb, instance id).
 
     `fail_boot` holds instance names whose next boots fail as a lifecycle script would; `edited`
-    says that somebody has edited the partitions in slurm.conf.
+    says that a user has edited the partitions in slurm.conf.
     """
 
     def __init__(self) -> None:

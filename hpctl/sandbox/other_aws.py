@@ -96,7 +96,7 @@ ROLE = "sandbox-hyperpod"
 def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
     """The WSGI application for requests that are signed with this access key, of 128 random bits.
 
-    moto takes any key. The signature is not checked: on loopback nobody else sees the key.
+    moto takes any key. The signature is not checked: on loopback no other user sees the key.
     """
     marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
 

@@ -53,7 +53,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
-    `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
+    `heads`: with two, each has its own slurmctld, daemon and address, and all share a
     database, which `database` may name; their services are `daemon`, `daemon-2` and so on.
     `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
@@ -62,11 +62,11 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     `cloud_nodes`: slurm.conf declares the nodes with State=CLOUD.
     `configless`: instances have no slurm.conf; their slurmd has slurmctld send it (root).
     `cpus`: how many CPUs Slurm gives each node; the machine need not have them.
-    `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
+    `adapter` is the daemon's `slurm.adapter`, by default $HPCTL_SANDBOX_ADAPTER.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
     `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
-    buckets is run as whoever started the sandbox.
+    buckets is run as the user who started the sandbox.
     `slots` is how many nodes there may be in all when groups grow, 0 for just `nodes`. `empty`: no
     cluster is there until CreateCluster is called, of at most `nodes` instances besides the
     controller; `cluster_name` is what the daemon's file calls it then.
@@ -75,7 +75,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     after a fault, and `hma_false_marks` times an hour a node that is well.
     `clock_library`: a library that plays the wall clock of the daemon and of each agent, by the
     file that $HPCTL_TEST_CLOCK names; with "" they have the machine's.
-    `disks`: each instance sees a disk of its own at Layout.disk, empty when it is new (root).
+    `disks`: each instance sees a separate disk at Layout.disk, empty when it is new (root).
     `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
@@ -300,7 +300,7 @@ def _open_to_all(state: Path) -> bool:
 
 
 def own_directory(state: Path) -> None:
-    """Make a state directory, in parents that nobody else can have laid for us.
+    """Make a state directory, in parents that no other user can have prepared.
 
     Raises HpctlError where a directory below /tmp is another user's.
     """

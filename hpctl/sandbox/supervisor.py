@@ -77,7 +77,7 @@ class Supervisor:
             self.aws = OtherAws(self.spec)
             self.aws.start()
         self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
-        # The daemon comes up beside them, or agents that found nobody would wait to try again.
+        # The daemon comes up at the same time, or agents would find none and wait to try again.
         with ThreadPoolExecutor(max_workers=1) as beside:
             daemon = beside.submit(self.start_daemons) if self.spec.daemon else None
             self.boot_all()

@@ -61,7 +61,7 @@ MOST_PARTITIONS: Final = 100
 LONGEST: Final = timedelta(hours=1)
 """A fault's first line is no older than this: the clock of a node may say anything."""
 MISSED_S: Final = 300.0
-"""After a longer gap nobody knows for how long jobs held their nodes."""
+"""After a longer gap it is unknown for how long jobs held their nodes."""
 
 _FAULTS: Final = ("xid", "sxid", "gpu", "kernel", "host", "efa", "rdma", "neuron", "hma", "peer")
 _TROUBLES: Final = (
@@ -240,7 +240,7 @@ class Metrics:
         system is watched."""
         self._view: View | None = None
         self._agent_port = agent_port
-        # They would be a second series for each counter, which nobody reads.
+        # They would be a second series for each counter, which has no reader.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
 
@@ -501,8 +501,8 @@ def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
 
 
 def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
-    """Seconds of work after the last complete checkpoint that its supervisor told of; 0 where it
-    told of none."""
+    """Return seconds of work after the last complete checkpoint that its supervisor reported; 0
+    where it reported none."""
     reports = [
         (e.at, e.report.progress)
         for e in state.reports.get(rec.attempt.job, ())

@@ -95,8 +95,8 @@ _HEAD = re.compile(
     re.MULTILINE,
 )
 
-NOBODY = "root"
-"""Whose jobs may use it: a reservation needs somebody, and root runs none."""
+NO_USER = "root"
+"""Whose jobs may use it: a reservation needs a user, and root runs no jobs."""
 
 _GONE = "ESLURM_RESERVATION_INVALID"
 _SLURM_TIME = "%Y-%m-%dT%H:%M:%S"
@@ -157,7 +157,7 @@ class CliScheduler(SlurmCommandReader):
     """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as
     Reader does.
 
-    Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
+    Slurm itself gives up on a dead or silent slurmctld after 10 s (MessageTimeout): a runner
     with a longer timeout gets Slurm's own message.
     """
 
@@ -207,7 +207,7 @@ class CliScheduler(SlurmCommandReader):
     ) -> Outcome:
         """`scontrol update ExcNodeList=... StartTime=now`, by the same rules.
 
-        Where one of a heterogeneous job's components refuses, the others may have been told.
+        Where one of a heterogeneous job's components refuses, others may have the order already.
         """
         record = self._look(job)
         if isinstance(record, Outcome):
@@ -273,7 +273,7 @@ class CliScheduler(SlurmCommandReader):
             return held
         written = self._write_comment(record, why)
         noted = written.kind is OutcomeKind.ACCEPTED
-        return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
+        return held if noted else Outcome.accepted(f"held, reason not written: {written.detail}")
 
     def give_up(self, attempt: Attempt, why: str) -> Outcome:
         """Write the Comment, as that of an ended job stays, then `scancel`."""
@@ -329,7 +329,7 @@ class CliScheduler(SlurmCommandReader):
                 this,
                 "StartTime=now",
                 "Duration=UNLIMITED",
-                f"Users={_find_own_user() if own else NOBODY}",
+                f"Users={_find_own_user() if own else NO_USER}",
             ]
             sent = self.order(
                 "scontrol", "create", "reservation", *args, f"Nodes={fold_hostlist(nodes)}"
@@ -353,7 +353,7 @@ class CliScheduler(SlurmCommandReader):
             f"ReservationName={name}",
             "StartTime=now" if past else f"StartTime={start:{_SLURM_TIME}}",
             f"EndTime={end:{_SLURM_TIME}}",
-            f"Users={NOBODY}",
+            f"Users={NO_USER}",
             "Flags=MAINT,IGNORE_JOBS",
             f"Nodes={fold_hostlist(nodes)}",
         ]

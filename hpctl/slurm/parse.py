@@ -5,8 +5,8 @@ by known keys in the order in which scontrol prints them, never by splitting. Wh
 writes its OS, and with a newline in it a line of another node's: see `nodes`.
 
 What a job's owner writes (its name, its Comment) may hold `=`, newlines, whole records of another
-job. So jobs are read by squeue, in fields that nobody can forge: each ends in a mark that is new
-for each read and that nobody can guess. squeue takes the format with the marks from its
+job. So jobs are read by squeue, in fields that no owner can forge: each ends in a mark that is new
+for each read and cannot be guessed. squeue takes the format with the marks from its
 environment, which no other user can read, and prints every value as it is, of whatever length. Seen
 on 22.05.8: a suffix that begins with a letter takes the width of 20 away, `exit_code` is wait(2)'s
 status (`code:signal` from 24.11 on), every job has an ArrayJobID, and a pending one its TRES in
@@ -191,7 +191,7 @@ def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
 def find_person(who: str, slurm_user: str) -> str:
     """The author of a Reason, where that is a person: neither root nor SlurmUser.
 
-    Where SlurmUser is not known nobody can tell, and it is taken to be Slurm.
+    Where SlurmUser is not known the author is unknown, and is taken to be Slurm.
     """
     return who if slurm_user and who not in ("root", slurm_user, "Unknown") else ""
 
@@ -278,7 +278,7 @@ def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted:
     "" for no end: a job that waits to be requeued has none, or with a time limit that of its next
     run, a minute or more from now (slurmctld's `_pack_job`).
 
-    slurmctld gives a run that failed by itself a Reason (`_job_complete`: NonZeroExitCode,
+    slurmctld gives a run that failed on its own a Reason (`_job_complete`: NonZeroExitCode,
     RaisedSignal, before 23.02 JobLaunchFailure), and a canceled or preempted one none, whatever its
     script returns on SIGTERM. COMPLETING where the end is not known before the flag is gone: the
     exit code of a canceled job is 0 until its script has ended, as that of a completed one is.
@@ -335,7 +335,7 @@ def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def make_squeue_environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
-    """What squeue reads its format from. `mark`: letters and digits that nobody can guess."""
+    """Return what squeue reads its format from. `mark`: letters and digits, not to be guessed."""
     ends = [f"{name}:m{mark};" for name in fields[:-1]]
     return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
 

@@ -1,6 +1,6 @@
 """The Scheduler by pyslurm (25.11): the fast path, where it imports and matches the Slurm.
 
-pyslurm runs in a child process of its own: an RPC holds the interpreter's lock until slurmctld
+pyslurm runs in a separate child process: an RPC holds the interpreter's lock until slurmctld
 answers, libslurm reads SLURM_CONF once for a whole process, and a crash inside it must not be
 the daemon's. The child is asked over a pipe, bounded in time, and killed when it is late.
 
@@ -123,7 +123,7 @@ class PySlurm(CliScheduler):
         return {job: known for job, known in self.view().jobs.items() if job in ids}
 
     def _by_name(self, nodes: Iterable[SlurmNode]) -> dict[NodeName, SlurmNode]:
-        """The child's nodes, which name the author of each Reason, whoever that is."""
+        """Return the child's nodes, with the author of each Reason, any user."""
         named = {node.name: node for node in nodes}
         for name, node in named.items():
             if node.reason_by:

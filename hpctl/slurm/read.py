@@ -72,7 +72,7 @@ class SlurmCommandReader:
     _whole: bool = False
     """The last reading of all nodes was not given up, so that the next one may be."""
     may_act: Callable[[], bool] = lambda: True
-    """Asked immediately before each order: a daemon that leads no more sends none."""
+    """Asked immediately before each order: a daemon that no longer leads sends none."""
     _version: tuple[int, int, int] | None = None
     _config: dict[str, str] | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
@@ -179,7 +179,7 @@ class SlurmCommandReader:
 
         "" where slurmctld keeps no accounting there, where slurmdbd does not answer within
         ACCOUNTING_S, and where it does not have the end of the job yet. slurmctld itself tells
-        nobody: it keeps the account for accounting alone (`requid` of its job record).
+        no one: it keeps the account for accounting only (`requid` of its job record).
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
@@ -204,7 +204,7 @@ class SlurmCommandReader:
     def _read_sinfo(
         self, names: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> dict[NodeName, SlurmNode] | None:
-        """These nodes, their state and Reason anew; None where that must be read another way.
+        """Read these nodes, their state and Reason again; None where that must be read another way.
 
         For one node sinfo has slurmctld send that one alone. `scontrol show node` has it send all,
         whatever is asked for: 80 ms for 10,000, against 12.
@@ -271,7 +271,7 @@ class SlurmCommandReader:
         return self._held_by_admin(self._add_expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
-        """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
+        """Return those of these jobs that slurmctld knows, one entry for each task of an array.
 
         squeue joins the waiting tasks of an array only where it lists the record of the whole array
         as well (seen on 22.05), so that record is left out.
@@ -341,7 +341,7 @@ class SlurmCommandReader:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
     def _known(self, found: set[NodeName]) -> set[NodeName]:
-        """Those that slurmctld has: a line may be forged for a node that nobody has.
+        """Return those that slurmctld has: a line may be forged for a node that does not exist.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
         for each node it compares each with all others, which takes 20 s for 10,000.

@@ -17,7 +17,7 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   The core waits for the next second, but not where all slurmds are of 25.11 or later: there each
   run has a SLUID, and what was revoked is remembered by it (slurmd/cred_context.c).
   StartTime=now+1 goes out at once. From 23.11 on slurmctld schedules as each second begins, and
-  that pass starts the job. Before, no pass comes with that second by itself: the order is sent
+  that pass starts the job. Before, no pass comes with that second: the order is sent
   again as it begins.
 - An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
   A list that leaves the job too few nodes gives it Reason BadConstraints and priority 0, which
@@ -30,7 +30,7 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   held when no Epilog failed: it then needs a release as well.
 - A heterogeneous job is requeued as a whole, by its leader's id and no other ("Job not
   heterogeneous job leader"); a node that is set DOWN under one component requeues all. Each
-  component has an ExcNodeList and a begin time of its own: an update of the leader's id (`12`)
+  component has its own ExcNodeList and begin time: an update of the leader's id (`12`)
   sets those of all, `12+1` those of one. Only slurmctld's backfill pass starts such a job, up to
   bf_interval (30 s) after it may begin (seen on 22.05.8; the same code in 25.11).
 - Where a component of it has ended before the others, a node that is set DOWN requeues only those
@@ -57,7 +57,7 @@ from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SPECIAL_EXIT,
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
 )
-NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any more)")
+NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any longer)")
 ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a job array")
 COMPONENT = Outcome.rejected("het_component", "this id is one component of a heterogeneous job")
 
@@ -188,7 +188,7 @@ def start_answer(sent: Outcome, record: JobRecord | None, known: Collection[Node
     if not gone:
         return sent
     names = ",".join(gone)
-    why = f"its ExcNodeList names {names}, which Slurm has no more, and slurmctld refuses every "
+    why = f"its ExcNodeList names {names}, which Slurm no longer has, and slurmctld refuses every "
     why += "change of such a job: it starts when its begin time has come"
     return replace(sent, detail=why)
 
@@ -362,9 +362,9 @@ NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this n
 
 
 def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
+    """Check a drain: a node that another closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
-    HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over,
+    HyperPod's health agent and slurmctld are not others: a node that either closed is taken over,
     and one whose Reason slurmctld has removed (see `restore_reason` in nodes/actors.py): scontrol
     demands a Reason of a person. DRAIN clears a FAIL.
     """

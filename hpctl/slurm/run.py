@@ -1,7 +1,7 @@
 """The one place that starts Slurm's commands: bounded in time and output, typed result.
 
 A command that outlives its timeout is killed with its whole process group. scontrol retries a
-missing slurm.conf for 60 s by itself, so the file is looked for first.
+missing slurm.conf for 60 s, so the file is looked for first.
 
 What Slurm's error texts mean for an order is here, too: the one table that turns them into
 Outcomes. The texts are those of `slurm_errtab` (src/common/slurm_errno.c), which 22.05 to 26.05
@@ -193,7 +193,7 @@ def _read_pipes(
 
 
 def _kill_group(proc: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to all that the command started; it leads a session of its own."""
+    """Send SIGKILL to all that the command started; it leads a separate session."""
     try:
         os.killpg(proc.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
 """How a view is shown as text, declared once beside the fields that are its JSON.
 
 A row class declares `columns`, a view declares `layout`: its parts from top to bottom. A field of
-either that no part shows, `as_of` aside, is named in `json_only`. `hpctl.toolkit.view_drawing`
+either that no part shows, except `as_of`, is named in `json_only`. `hpctl.toolkit.view_drawing`
 makes the text, so that `--json` never pays for rich.
 
 A cell is the name of a field or property (`"node"`, `"link.path"`), a template of them
@@ -115,7 +115,7 @@ class Line(Part, frozen=True):
 class Lines(Part, frozen=True):
     """One line for each item of the cell `items`: by `form`, a template or a function of it.
 
-    In a template `{}` is the item, and `{name}` a field of it. What rich draws by itself, such as
+    In a template `{}` is the item, and `{name}` a field of it. What rich itself draws, such as
     a text of several styles, is shown as it is.
     """
 

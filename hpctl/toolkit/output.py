@@ -131,7 +131,7 @@ def draw_declared(out: Console, view: DeclaredView) -> None:
 def _draw_view(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     with on.capture() as drawn:
         draw(on, value)
-    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
+    # rich fills table cells up with blanks, which are noise in a log or a mail.
     lines = [line.rstrip() for line in drawn.get().splitlines()]
     click.echo("\n".join(lines), err=on.stderr, color=on.is_terminal, nl=bool(lines))
 
@@ -150,7 +150,7 @@ def make_console(*, err: bool = False, width: int | None = None) -> Console:
 
 @functools.cache
 def _clean_console() -> type[Console]:
-    """A Console that writes its own escape sequences and nobody else's: whatever text is drawn on
+    """Return a Console that writes no escape sequences but its own: whatever text is drawn on
     it, users' words among it, passes through `make_printable` here."""
     from rich.console import Console
     from rich.segment import Segment
@@ -212,7 +212,7 @@ def fold_text(text: str, more: int = 0) -> str:
 
 
 def choose_worst_exit(verdicts: Iterable[str]) -> Exit:
-    """What failed outweighs what cannot be told; warnings and notes alone are fine."""
+    """Return the worst exit: a failure outweighs an unknown; warnings and notes only are fine."""
     found = set(verdicts)
     if "fail" in found:
         return Exit.PROBLEM

@@ -111,7 +111,7 @@ def format_moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def format_count(number: int | None) -> str:
-    """A number; `-` where nobody knows it."""
+    """Return a number; `-` where it is unknown."""
     return "-" if number is None else str(number)
 
 

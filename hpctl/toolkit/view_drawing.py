@@ -42,7 +42,7 @@ def draw_view(out: Console, view: DeclaredView) -> None:
 
 
 def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
-    """Print parts of a view, which may have no layout of its own."""
+    """Print parts of a view, which may have no layout."""
     for part in parts:
         if part.when is not None and not read_cell(part.when, view, view):
             continue

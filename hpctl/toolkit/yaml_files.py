@@ -1,8 +1,8 @@
 """Files that people write in YAML: read into structs, and all that is wrong with one, by its place.
 
-Every error is told at once, each in one line with a near miss. msgspec's errors are said in YAML's
-words. msgspec stops at the first error, so each key of a struct, and each entry of a list, is
-converted by itself. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`,
+Every error is reported at once, each in one line with a near miss. msgspec's errors are said in
+YAML's words. msgspec stops at the first error, so each key of a struct, and each list entry, is
+converted separately. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`,
 `2h`, `1d`). A type may be annotated with a `Check`. A struct's `normal()` and the functions in its
 `READS`, by field, bring what people write into the struct's shape; a ValueError of these, or of its
 `__post_init__`, is the problem's text.
@@ -28,7 +28,7 @@ Place = tuple[str | int, ...]
 """Keys and indices from the top of a file to what is meant."""
 
 LARGEST = 1 << 20
-"""Bytes that are read of such a file; what is larger, nobody wrote by hand."""
+"""Bytes that are read of such a file; a larger one was not written by hand."""
 
 
 def read_yaml_text(path: str | Path, error: type[FileProblems]) -> str:
@@ -76,11 +76,11 @@ def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
 
 
 def _find_duplicates(root: Any) -> Iterator[str]:
-    """Of a key that a mapping has twice YAML silently keeps the last: nobody means that."""
+    """Of a key that a mapping has twice YAML silently keeps the last, which is never meant."""
     left, visited = [root], set[int]()
     while left:
         node = left.pop()
-        # An alias is the very node that it names: without this, ten lines can take for ever.
+        # An alias is the very node that it names: without this, ten lines can take hours.
         if id(node) in visited or not isinstance(node, yaml.CollectionNode):
             continue
         visited.add(id(node))

@@ -156,7 +156,7 @@ class Change(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed change never opens again."""
         return self.phase in ENDS
 
     @property
@@ -174,7 +174,7 @@ class Change(Struct, frozen=True):
 
 
 def expects_instances(change: Change) -> bool:
-    """Whether instances may be coming: an order was taken, or nobody can say."""
+    """Return whether instances may be coming: an order was taken, or its outcome is unknown."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
 

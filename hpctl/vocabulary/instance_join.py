@@ -19,7 +19,7 @@ from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 
 _NODES = 20_000
-"""So many hosts are remembered: a cluster is joined anew each time the cloud was read."""
+"""So many hosts are remembered: a cluster is joined again each time the cloud was read."""
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 

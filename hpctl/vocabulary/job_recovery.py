@@ -3,7 +3,7 @@
 What moves it is in `hpctl.jobs.advance`. The order is the whole art (facts/recovery 2.1-2.4): node
 drained, then the job stopped, then COMPLETING waited out, then the requeue where the job ended by
 itself, then the excluded nodes and StartTime=now in one update. Nothing is held on the way, so a
-daemon that dies half-way leaves a job that still starts by itself.
+daemon that dies half-way leaves a job that Slurm still starts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
     **{(p, JobSignal.GONE): JobPhase.CANCELLED for p in _WAITING},
     # What `hangs` of the configuration had ended is its owner's.
     (JobPhase.HIT, JobSignal.ENDED): JobPhase.GAVE_UP,
-    # A job that nothing has stopped yet is left alone once nobody treats its node any more.
+    # A job that nothing has stopped yet is not touched once its node is no longer treated.
     **{(p, JobSignal.CALLED_OFF): JobPhase.CANCELLED for p in BEFORE_STOP},
     **{(p, JobSignal.REFUSED): JobPhase.GAVE_UP for p in _WAITING},
     **{(p, JobSignal.DEADLINE): JobPhase.GAVE_UP for p in _WAITING},
@@ -150,12 +150,12 @@ class JobRecovery(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed recovery never opens again."""
         return self.phase in ENDS
 
     @property
     def has_lost_node(self) -> bool:
-        """Its run has lost a node and goes on only if its own supervisor sees to that."""
+        """Return whether its run has lost a node and continues only under its own supervisor."""
         return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
     @property
@@ -182,7 +182,7 @@ class RequestedAction(StrEnum):
     """What a supervisor asks the daemon to do with its job."""
 
     NONE = ""
-    """Nothing: it goes on by itself."""
+    """Nothing: it continues without help."""
     REQUEUE = "requeue"
     """Start the job again, elsewhere where `exclude` says so, after `after_s` seconds."""
     HOLD = "hold"

@@ -103,7 +103,7 @@ TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
 TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
     (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
-    # The gate that held the remedy passes. The deadline of the phase starts anew.
+    # The gate that held the remedy passes. The deadline of the phase starts again.
     (NodePhase.VACATED, NodeSignal.REMEDY_ALLOWED): NodePhase.VACATED,
     (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
     (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
@@ -112,7 +112,7 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # A deletion: the instance leaves, and no other takes its place.
     (NodePhase.REMEDYING, NodeSignal.INSTANCE_GONE): NodePhase.REMOVED,
     (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
-    # A second new generation while we wait for the first: the provider tried again by itself.
+    # A second new generation while we wait for the first: the provider itself tried again.
     (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
     (NodePhase.VERIFYING, NodeSignal.FAULT_AGAIN): NodePhase.VACATED,
     # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
@@ -143,12 +143,12 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # A mass event, or an order that was taken back or refused, before any instance felt
     # anything: the node was given back.
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
-    # An admin's maintenance reservation holds the node. Its end starts the phase's deadline anew.
+    # An admin's maintenance reservation holds the node. Its end restarts the phase's deadline.
     **{(p, s): p for p in _WAITING for s in MAINTENANCE},
     # An admin rebooted or replaced the machine while it was in maintenance.
     (NodePhase.VACATED, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VACATED,
     (NodePhase.VERIFYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VERIFYING,
-    # A fault after a maintenance: it is treated by a recovery of its own, under the gates.
+    # A fault after a maintenance: it is treated by a separate recovery, under the gates.
     (NodePhase.VERIFYING, NodeSignal.FAULT_FOUND): NodePhase.CANCELLED,
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
@@ -243,7 +243,7 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed recovery never opens again."""
         return self.phase in ENDS
 
     @property

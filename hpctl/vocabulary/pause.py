@@ -1,7 +1,7 @@
 """What an operator has paused, by whom, why and until when. Pure.
 
 A pause is of the whole cluster, of a partition or of nodes. Several may be open at once, one for
-each scope. It ends at its end by itself, or when it is lifted.
+each scope. It ends at its end time without a command, or when it is lifted.
 """
 
 from __future__ import annotations

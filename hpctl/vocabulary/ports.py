@@ -37,11 +37,11 @@ class Scheduler(Protocol):
         """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
 
         A node that slurmctld does not know is absent. Of those in `known` only state, flags and
-        Reason need be read anew.
+        Reason need be read again.
         """
 
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
-        """Return those of these jobs that slurmctld knows, each by itself. Raises Unavailable.
+        """Return those of these jobs that slurmctld knows, one entry each. Raises Unavailable.
 
         `view` may list the waiting tasks of an array as one job, a task that was requeued among
         them: its own id is not there then.
@@ -60,7 +60,7 @@ class Scheduler(Protocol):
         """DRAIN each node with its Reason. Convergent.
 
         Looks at each node first: one that is drained with a Reason which is not hpctl's is
-        Rejected("foreign_drain") and left alone. One that slurmctld drained by itself, or that
+        Rejected("foreign_drain") and not touched. One that slurmctld itself drained, or that
         HyperPod's health agent marked, is taken over: its Reason becomes ours, and its FAIL is
         cleared. With `spare_marks` a marked one is Rejected("marked", transient) and left alone,
         and each node is looked at directly before its own update.
@@ -105,7 +105,7 @@ class Scheduler(Protocol):
         One update, which also marks in the AdminComment what hpctl added (`exclusion_mark`). Of
         `forgive` only marked nodes leave the list: a user's own exclusion stays.
         With `after_s` the job starts so many seconds from now, rounded up, and not before; nothing
-        holds it meanwhile, so it does so though nobody should ask again. An `elastic` job,
+        holds it meanwhile, so it does so even if no request follows. An `elastic` job,
         submitted with a range of nodes, gets its whole range again: Slurm has fixed it to the size
         of its last run where it has --ntasks-per-node.
         Names that slurmctld does not know are left out. Rejected("completing", transient) while
@@ -156,7 +156,7 @@ class Scheduler(Protocol):
         Unavailable."""
 
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
-        """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
+        """Have a reservation hold exactly these nodes, for no user's jobs. Convergent.
 
         With `own` it is for those of the daemon's own user.
 
@@ -210,11 +210,11 @@ class Provider(Protocol):
 
 
 class Agents(Protocol):
-    """The agents on the nodes, as far as they are told anything."""
+    """The agents on the nodes, as far as orders reach them."""
 
     def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
         """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
-        came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
+        came of it is a finding. Rejected("unavailable", transient): not offered to an agent."""
 
 
 class Service(Protocol):
@@ -242,7 +242,7 @@ class Service(Protocol):
 
 
 class Aws(Protocol):
-    """An account in a region, with somebody's credentials."""
+    """An account in a region, with a user's credentials."""
 
     @property
     def region(self) -> str:

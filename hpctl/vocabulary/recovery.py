@@ -89,7 +89,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def in_doubt(self) -> bool:
-        """Nobody can say from the journal alone whether it took effect."""
+        """Return whether the journal does not say if it took effect."""
         return self.outcome is None or self.outcome.kind is OutcomeKind.AMBIGUOUS
 
     @property
@@ -153,7 +153,7 @@ class Do(Struct, frozen=True):
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     order: ResetOrder | None = None
-    """For RESET: what the node's agent is told."""
+    """For RESET: the order that the node's agent gets."""
 
 
 class RequeueInterval(StrEnum):
@@ -206,8 +206,8 @@ class Repeat(Struct, frozen=True):
 def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
     """A deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
-    What ended while nobody looked shows itself only then, and what a pause has kept from being
-    done is not late by its own fault.
+    What ended while the daemon did not run shows itself only then, and what a pause has kept from
+    being done is not late because of its own deadline.
     """
     return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
 
@@ -340,19 +340,19 @@ class Case(Struct, Generic[R, F], frozen=True):
 
 
 def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
-    """How somebody took a node over that `owner` has drained: who resumes it, or gives it another
-    Reason, wins. Empty where nobody did: a node that is FAIL or DOWN was not resumed."""
+    """Return how a node that `owner` drained was taken over: who resumes it, or gives it another
+    Reason, wins. Empty where it was not: a node that is FAIL or DOWN was not resumed."""
     if node is None:
         return ""
     if node.in_service:
-        return "somebody resumed the node"
+        return "another user or tool resumed the node"
     if reason_owner(node.reason) != owner:
-        return f"somebody changed the Reason to {node.reason!r}"
-    return "" if node.closed else "somebody lifted the drain of the node, which is DOWN"
+        return f"another user or tool changed the Reason to {node.reason!r}"
+    return "" if node.closed else "another user or tool lifted the drain of the node, which is DOWN"
 
 
 def answer_text(outcome: Outcome) -> str:
-    """What came back, in the words of whoever answered."""
+    """Return what came back, in the words of the system that answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 
 
@@ -360,7 +360,7 @@ def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) ->
     """A short id derived from what it is for: the same decision has the same id.
 
     Never one of those that are `known`: eight digits meet again within some ten thousand ids, and
-    a journal with two openings of one id is corrupt for ever.
+    a journal with two openings of one id stays corrupt.
     """
     import hashlib  # a reader of recoveries does not pay for it
 

@@ -113,7 +113,7 @@ slurmctld alone writes them; a hold of a person's clears them."""
 
 REQUEUED_AND_HELD = "job_requeued_in_held_state"
 """The Reason of a job that was held as it was requeued: its program failed and it was submitted
-with --requeue=expedite (25.11 and later), or somebody asked for it by `scontrol requeuehold`."""
+with --requeue=expedite (25.11 and later), or a user gave `scontrol requeuehold`."""
 
 
 SPECIAL_EXIT = "SPECIAL_EXIT"
@@ -209,7 +209,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def completing_since(self) -> datetime | None:
-        """Since when it is COMPLETING: its end, or the requeue, which sets its submit time anew."""
+        """Return since when it is COMPLETING: its end or its requeue, which sets its submit time."""
         if not self.completing:
             return None
         return self.submit if self.state == "PENDING" else self.end
@@ -251,7 +251,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def recoverable(self) -> bool:
-        """Slurm would run it again if told to: a batch job with Requeue=1."""
+        """Return whether Slurm would run it again on request: a batch job with Requeue=1."""
         return self.batch and self.requeue
 
     @property
@@ -294,7 +294,7 @@ def reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[N
 
 class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
-    read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
+    read; what they are about is there, in an unknown state. `booted`: when slurmctld
     started, where that was asked. `confirmed`: until when slurmctld's log shows no change of a
     node since. `reservations`: by name; None where they were not asked for."""
 

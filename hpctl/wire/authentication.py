@@ -8,7 +8,7 @@
 | 401 | invalid_, expired_, rewound_, unauthorized_credential | munged vouches for nothing |
 | 409 | replayed_credential | used before |
 | 403 | forbidden_uid | encoded by a user who may not report |
-| 401 | unknown_session, expired_session | not open (any more): after 5 min, or a daemon's restart |
+| 401 | unknown_session, expired_session | no longer open: after 5 min, or a daemon's restart |
 | 401 | bad_mac | signed with another key than the session's |
 | 401 | moved_session | from another address than it was opened from, or Slurm has another now |
 | 400, 422 | malformed, unsupported_version, invalid_report | not a report, or outside the limits |
@@ -74,7 +74,7 @@ class Refusal(HpctlError):
 
 
 class BodyBounds(Struct, frozen=True):
-    """How large a body may be, in bytes, how long it may take, and what a larger one is told."""
+    """How large a body may be, in bytes, how long it may take, and the answer to a larger one."""
 
     most: int
     within_s: float
@@ -267,7 +267,7 @@ class Authenticator:
         self._reports = RateLimiter(REPORTS, REPORTS_A_SECOND)
 
     def verified(self, authorization: str, body: bytes) -> munge.Credential:
-        """The credential of somebody who may report. Raises Refusal."""
+        """Return the credential of a user who may report. Raises Refusal."""
         credential = verify_body(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
@@ -300,7 +300,7 @@ class Authenticator:
 
     def open_session(self, proved: Proved, peer: str) -> wire.SessionGrant | None:
         """A session for who sent that, or None where munged cannot wrap its key: the agent
-        goes on with credentials then."""
+        continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
         try:
             wrapped = munge.encode_credential(
@@ -328,8 +328,8 @@ class Authenticator:
     def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
         """Slurm's address of the node, which munged's and TCP's must be.
 
-        Whoever has the MUNGE key, as root of any node does, makes munged say any origin: by the
-        TCP peer a node is told from another that has the key as well.
+        A user with the MUNGE key, as root of any node has, makes munged say any origin: by the
+        TCP peer a node is distinguished from another that has the key as well.
         """
         address = self._slurm_address(node)
         known = _resolve_addresses(address)
@@ -358,7 +358,7 @@ class Authenticator:
 
 
 def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
-    """The credential of a body, whoever sent it, once it is proved and used up. Raises Refusal."""
+    """Return the credential of a body from any sender, proved and used up. Raises Refusal."""
     scheme, _, text = authorization.partition(" ")
     if scheme != wire.AUTH_SCHEME or not text:
         hint = "Send `Authorization: MUNGE <credential>`."

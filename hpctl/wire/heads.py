@@ -37,8 +37,8 @@ NOT_LEADER = http.client.MISDIRECTED_REQUEST
 REACH_S, TRY_S = 1.0, 2.0
 """How long one of several head nodes may take to accept a connection, and to answer."""
 ROUND_S = (0.1, 0.5)
-"""The pause before head nodes that did not take it are asked again, drawn at random: whoever waits
-for a new leader does not come with all others at once."""
+"""The pause before head nodes that did not take it are asked again, drawn at random: clients that
+wait for a new leader do not come all at once."""
 
 
 class Head(Struct, frozen=True):
@@ -214,7 +214,7 @@ _HINT = "Is it the daemon that listens there, and of this release? Look with: ss
 
 
 def trusted_uids() -> set[int]:
-    """The users a daemon may run as: root, SlurmUser, and whoever asks."""
+    """Return the users a daemon may run as: root, SlurmUser, and the calling user."""
     try:
         return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
     except KeyError:

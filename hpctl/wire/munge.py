@@ -3,7 +3,7 @@
 A credential proves the effective uid of the process that encoded it and the address of its host,
 and is good once: munged rejects a second decode on the same host. Every call makes its own
 context, so all functions here may be called from any thread. Calls block while munged is slow;
-libmunge gives up by itself after a few seconds. Numbers are those of munge.h (0.5.15).
+libmunge itself gives up after a few seconds. Numbers are those of munge.h (0.5.15).
 
 An order to a node's agent is a credential of the daemon's in the answer to a report, whose payload
 is the order itself: it proves whose it is, is used up by the one munged that decodes it, and is

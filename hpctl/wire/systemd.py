@@ -15,7 +15,7 @@ def notify_systemd(state: str) -> None:
         try:
             sock.sendto(state.encode(), address)
         except OSError:
-            # systemd notices a missing message by itself; the agent must not die of it.
+            # systemd itself notices a missing message; the agent must not die of it.
             return
 
 

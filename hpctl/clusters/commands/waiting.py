@@ -110,8 +110,8 @@ def looking_options(command: F) -> F:
             return command(waiting=WaitOptions(wait, timeout_s, patience_s, every_s), **others)
         except KeyboardInterrupt:
             text = (
-                "hpctl: interrupted. What was ordered continues: follow it with the same command or "
-                "`hpctl cluster wait`."
+                "hpctl: interrupted. What was ordered continues: follow it with the same command or"
+                " `hpctl cluster wait`."
             )
             output.echo(output.fold_text(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

@@ -37,7 +37,7 @@ class Capacity(Struct):
     groups: dict[str, int] = field(default_factory=dict)
     quotas: dict[str, int] = field(default_factory=dict)
     places: int | None = None
-    """How many instances of all kinds whoever runs them has room for."""
+    """How many instances of all kinds the process that runs them has room for."""
     plans: dict[str, Body] = field(default_factory=dict)
     """Training plans by ARN, as DescribeTrainingPlan answers without its counts in use."""
 

@@ -60,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `nodes` holds instance ids, node names or logical ids. `calls` counts calls; for NO_CAPACITY
     and STUCK it counts replacements, for FAIL_NODES the nodes failed. After `for_s` seconds the
-    fault ends by itself.
+    fault ends.
     """
 
     kind: FaultKind
@@ -203,12 +203,12 @@ def access_denied(action: str) -> ApiError:
 def internal_error(
     message: str = "We encountered an internal error. Please try again.",
 ) -> ApiError:
-    """The service failed: nobody can say from this whether the call took effect."""
+    """Return the error of a failed service: whether the call took effect is unknown."""
     return ApiError("InternalFailure", message, status=500)
 
 
 def limit_exceeded(kind: str, quota: int, used: int, more: int) -> ApiError:
-    """Service Quotas grants no more instances of this type."""
+    """Return the error of Service Quotas, which grants no further instances of this type."""
     return ApiError(
         "ResourceLimitExceeded",
         f"The account-level service limit '{kind} for cluster usage' is {quota} Instances, with "

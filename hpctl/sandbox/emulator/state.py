@@ -153,7 +153,7 @@ class EmulatedNode(Struct, eq=False):
 
     @property
     def state(self) -> NodeState:
-        """The state now. A node that was deleted has none, and is not reached any more."""
+        """Return the state now. A deleted node has none, and is no longer reached."""
         state = self.states[-1][1]
         if state is None:
             raise KeyError(self.name)
@@ -336,7 +336,7 @@ class EmulatedCloud:
         return node
 
     def set(self, node: EmulatedNode, state: NodeState | None) -> None:
-        """Change a node and wake whoever waits for it."""
+        """Change a node and wake each thread that waits for it."""
         with self.changed:
             node.states.append((time.monotonic(), state))
             self.changed.notify_all()
@@ -366,14 +366,14 @@ def loopback_addresses() -> Allocate:
 
 
 class Threads(Struct):
-    """Whoever waits in one looks at `stopping`, or is woken by the world's condition."""
+    """A thread that waits looks at `stopping`, or is woken by the world's condition."""
 
     world: EmulatedCloud
     stopping: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 
     def spawn(self, work: Callable[[], object], name: str) -> None:
-        """Run `work` in a thread of its own, which `stop` waits for."""
+        """Run `work` in a separate thread, which `stop` waits for."""
         thread = threading.Thread(target=work, name=f"emulator-{name}", daemon=True)
         with self.world.lock:
             self._running = [t for t in self._running if t.is_alive()]

@@ -81,7 +81,7 @@ class ProcessGroup:
     def all_reduce(self, vector: Floats, not_before: float = 0.0) -> Floats:
         """The sum of every rank's vector, added in rank order, the same bits on all of them.
 
-        Nobody gets it before the monotonic time `not_before`: rank 0 paces the group.
+        No rank gets it before the monotonic time `not_before`: rank 0 paces the group.
         """
         if self.place.rank:
             _send_message(self._peers[0], vector.tobytes())
@@ -161,7 +161,7 @@ def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
 
 
 def _try_connect(place: RankPlace, meeting: Path) -> ProcessGroup | None:
-    """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
+    """Try once to reach rank 0; None where the file is missing or stale, or rank 0 is silent."""
     try:
         there = json.loads(meeting.read_text())
         address = (there["host"], there["port"])

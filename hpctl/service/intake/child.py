@@ -1,9 +1,9 @@
 """The intake's own process (docs/adr/0042), started by `process`.
 
 Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
-this process spend, and not the one that heals. It accepts or refuses by itself; what it accepts
+this process spend, and not the one that heals. It accepts or refuses on its own; what it accepts
 goes to the daemon over the channel, and is acknowledged when the daemon has stored it. It holds
-sessions and digests, all of which agents make anew, and ends with the daemon.
+sessions and digests, all of which agents make again, and ends with the daemon.
 """
 
 import logging
@@ -56,7 +56,7 @@ SHARE: Final = 20.0
 
 
 class Copies:
-    """Copies of a SQLite journal, made when somebody asks (`POST /v1/copy`). For all threads.
+    """Copies of a SQLite journal, made on request (`POST /v1/copy`). For all threads.
 
     SQLite's readers lock what they read, and a lock that any user may take on the journal itself
     keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everybody
@@ -85,7 +85,7 @@ class Copies:
 
 
 def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegistry) -> Route:
-    """The route for the intake's application: whoever MUNGE knows may have a copy made.
+    """Return the route for the intake's application: each user known to MUNGE may request a copy.
 
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
     """
@@ -304,7 +304,7 @@ def serve_intake(
     server.start(listener=listener)
     threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
     daemon.listen()
-    # Nothing of what is under way can be acknowledged any more.
+    # Nothing of what is under way can be acknowledged any longer.
     os._exit(0)
 
 

@@ -47,7 +47,7 @@ START_S = 30.0
 SILENT_S = 60.0
 """After how long without a word the intake, which says one every two seconds, is hung."""
 AGAIN_S = (0.1, 5.0)
-"""How soon an intake that ended is started again: at first, and where it goes on ending."""
+"""How soon an intake that ended is started again: at first, and where it keeps ending."""
 LIVED_S = 60.0
 """An intake that ran for so long was well."""
 
@@ -191,7 +191,7 @@ class IntakeProcess:
 
     def stop(self, *, wait: bool = True) -> None:
         """End it; without `wait`, and leave what is being answered to itself. What was not
-        acknowledged is sent again by whoever sent it."""
+        acknowledged is sent again by its sender."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -240,7 +240,7 @@ class IntakeProcess:
 
     def _leads(self) -> channel.Leads:
         leadership = self._backend.leadership
-        # A journal of its own leaves nobody else to lead, however long this process is busy.
+        # With a local journal no other daemon can lead, however long this process is busy.
         lasts_s = LEADS_S if self._setup.journal is None else math.inf
         until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
@@ -250,7 +250,7 @@ class IntakeProcess:
         self._changed.set()
 
     def _say_who_leads(self) -> None:
-        """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
+        """On a separate thread: neither the loop nor a journal that hangs may keep it waiting."""
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)
             self._changed.clear()

@@ -1,4 +1,4 @@
-"""`hpctl notify`: who is told what, what waits for each sink, and a test message."""
+"""`hpctl notify`: who is notified of what, what waits for each sink, and a test message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message to one sink, by Apprise's command in a process of its own.
+"""Send a message to one sink, by Apprise's command in a separate process.
 
 A sink's URL holds secrets: it is read from a file or the environment each time, reaches the process
 by its environment, and is never logged or shown. Apprise has a hundred and more services behind it
@@ -59,7 +59,7 @@ def url_of(name: str, source: str) -> str:
 
 def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
-    a service's tokens, somebody answers there."""
+    a service's tokens, a server answers there."""
     url = url_of(name, source)
     why = _send_with_apprise(url, ["--dry-run", "--body=x"])
     if why:
@@ -72,7 +72,7 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
             fix = "is that service up, and may this host connect to it?"
-            raise Unusable(f"sink {name}: nobody answers on port {port}: {error}", fix) from error
+            raise Unusable(f"sink {name}: no answer on port {port}: {error}", fix) from error
 
 
 def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:

@@ -1,4 +1,4 @@
-"""Who may look: whoever opens the socket's file, or whoever shows what was signed with the token.
+"""Who may look: who can open the socket's file, or shows what was signed with the token.
 
 A one-time link and a session are signed and dated words: the page stores neither, and another token
 ends all of them. The token itself is good in an Authorization header.
@@ -28,7 +28,7 @@ class PageAccess:
     def __init__(self, token: Callable[[], bytes] | None, hosts: Iterable[str] = ()) -> None:
         """`token` None: everybody who reaches the socket may look."""
         self._token = token
-        # Links of before this process began may be spent: nobody remembers.
+        # Links of before this process began may be spent: there is no record of them.
         self._began = datetime.now(UTC).replace(microsecond=0)
         self._spent: set[str] = set()
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
@@ -44,7 +44,7 @@ class PageAccess:
         return cls(lambda: read_token(file, "page.token_file"), page.hosts)
 
     def named(self, host: str) -> bool:
-        """Whether a Host header is this server's. A name that somebody else's DNS leads here, as in
+        """Return whether a Host header is this server's. A name that other DNS leads here, as in
         DNS rebinding, is not; an address cannot be led elsewhere."""
         try:
             name = urlsplit(f"//{host}").hostname or ""

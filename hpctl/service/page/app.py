@@ -1,10 +1,10 @@
 """The page over HTTP: pages, and streams of what changed.
 
-It answers GET alone, from whoever `PageAccess` allows.
+It answers GET only, from clients that `PageAccess` allows.
 
-One thread reads and renders, for all who look; it rests while nobody does. Each answer, a stream
+One thread reads and renders, for all readers; it rests while there is none. Each answer, a stream
 too, ends within the time that the server gives an answer, so that who reads too slowly is dropped;
-a browser opens its next stream by itself and names the last change that it has.
+a browser opens its next stream automatically and names the last change that it has.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ BOUNDS = Bounds(
 stream for each of its tabs: a new request takes the place of the oldest stream, which its browser
 opens again."""
 EVERY_S = 1.0
-"""How often the journal is looked at while somebody looks at the page."""
+"""How often the journal is read while the page has a reader."""
 STREAM_S, IDLE_S = REQUEST_S - 5, REQUEST_S + 5
-"""How long a stream lasts, and after how long without another one nobody looks any more."""
+"""How long a stream lasts, and after how long without another one its reader counts as gone."""
 FEEDS = 64
 """Paths that are kept ready."""
 COOKIE = "hpctl_page"

@@ -2,7 +2,7 @@
 
 Where a daemon answers, a look takes its world and costs nothing while that is the same. Where none
 does, journal, Slurm and cloud are read no sooner than a share of one processor allows. Reading has
-a thread of its own: nobody who looks waits for what is slow.
+a separate thread: no reader waits for what is slow.
 """
 
 import logging
@@ -58,7 +58,7 @@ class PageFollower:
         self._reading: Future[World] | None = None
         self._scheduler = make_scheduler(config)
         self.leaves: Mapping[NodeName, str] = {}
-        """The leaf switch or block of each node, as far as Slurm has told."""
+        """The leaf switch or block of each node, as far as Slurm has reported it."""
         self._reader = WorldReader(config)
         self._afresh = self._next = self._due = self._leaves_due = self._spent = 0.0
         self._begun = 0.0
@@ -124,5 +124,5 @@ class PageFollower:
         self._due, self._spent = time.monotonic() + pause, spent
 
     def close(self) -> None:
-        """Begin no more reads."""
+        """Begin no further reads."""
         self._pool.shutdown(wait=False, cancel_futures=True)

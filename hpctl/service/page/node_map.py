@@ -17,7 +17,7 @@ from hpctl.vocabulary.identity import NodeName
 
 KINDS = {
     "person": ("!", "waiting for a person"),
-    "held": ("=", "held back by a gate that passes by itself"),
+    "held": ("=", "held back by a gate that opens when its cause passes"),
     "healing": ("\u21bb", "in treatment"),
     "faulty": ("\u00d7", "faulty"),
     "suspect": ("~", "suspect"),

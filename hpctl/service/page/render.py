@@ -1,6 +1,6 @@
 """Pages as parts: each part is one element with an id, so that only what changed is sent again.
 
-Every text in a part has come through `_clean_value` and Jinja's escaping, whoever wrote it.
+Every text in a part has come through `_clean_value` and Jinja's escaping, whatever its source.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Renderer:
             drawn = {cell.name: self._cell(cell) for cell in here}
             by_leaf = groupby(here, attrgetter("leaf"))
             leaves = [(leaf, [drawn[cell.name] for cell in some]) for leaf, some in by_leaf]
-            # A group is drawn anew where nodes came or went, else its cells one by one.
+            # A group is drawn again where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
             parts[f"c-{group}"] = _make_part(to_html.counts(group, here))
