@@ -299,7 +299,7 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
     reported = find_median(saves.reported_s)
     if reported is not None:
         count = len(saves.reported_s)
-        return max(reported, 0.01), f"median of {count} as the program told hpctl run"
+        return max(reported, 0.01), f"median of {count} as the program reported to hpctl run"
     measured = saves.save_s
     if measured is None:
         why = "each is a single file" if saves.saves else "there is no complete checkpoint"

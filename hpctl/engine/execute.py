@@ -33,7 +33,7 @@ from hpctl.wire import munge
 log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 25
-"""BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
+"""BatchReplaceClusterNodes and BatchRebootClusterNodes take at most this many (AWS's API)."""
 
 UNAVAILABLE = "unavailable"
 """The code of an order that was not sent, because its check before sending failed."""

@@ -100,7 +100,7 @@ class RuleView(Struct, frozen=True):
 
 
 class GateView(Struct, frozen=True):
-    """One gate, in order. `result`: passed, waved, held or not_reached."""
+    """One gate, in order. `result`: `passed`, `waved` (a waiver), `held` or `not_reached`."""
 
     name: str
     asks: str

@@ -486,7 +486,7 @@ def write_title(subject: Subject) -> str:
 def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
     """Return T+0 s of a timeline: when the first finding was made, such as a line of the kernel.
 
-    For a job it is the time of its node's fault, or of its own trouble; when the recovery was
+    For a job it is the time of its node's fault, or of the job's trouble; when the recovery was
     opened, where nothing was found before.
     """
     if isinstance(rec, NodeRecovery):

@@ -143,7 +143,7 @@ def resume(
         return
     if from_step is None:
         raise click.UsageError(
-            "Say where it goes on: --from-step N. (To lift a pause of the daemon: hpctl unpause.)"
+            "Say from which step to resume: --from-step N. (To lift a pause: hpctl unpause.)"
         )
     scheduler, found = _read_job(config, job)
     registered = _refuse_others(found, job)
@@ -248,7 +248,7 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
         )
     if not registered.ckpt:
         raise HpctlError(
-            f"job {text} was submitted without --checkpoint-dir: each run begins anew",
+            f"job {text} was submitted without --checkpoint-dir: each run starts at step 0",
             "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
         )
     if not (job.requeue and job.batch) and _action_for(job) == "requeue":

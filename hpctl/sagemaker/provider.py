@@ -163,7 +163,7 @@ class Details:
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
     def _read_address(self, instance: InstanceId) -> tuple[str, str]:
-        """Return address and DNS name; nothing where it has none yet, is gone, or is not readable."""
+        """Return address and DNS name; nothing where it has none yet, is gone, or is unreadable."""
         if self._refused:
             return "", ""
         try:

@@ -23,8 +23,8 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.slurm.records import (
+    DEFAULT_DEALT,
     JOB_BASE,
-    UNASKED,
     Dealt,
     Hostlists,
     JobRecord,
@@ -77,7 +77,7 @@ def node_lines(text: str) -> list[str]:
 
 
 def parse_nodes(
-    lines: Iterable[str], by: Dealt = UNASKED, slurm_user: str = ""
+    lines: Iterable[str], by: Dealt = DEFAULT_DEALT, slurm_user: str = ""
 ) -> tuple[list[SlurmNode], list[InconsistentState]]:
     """The nodes of these lines, and the lines that cannot be read."""
     return isolate_each("parse", lines, _parse_name, lambda line: _parse_node(line, by, slurm_user))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpctl.slurm import parse
 from hpctl.slurm.records import (
-    UNASKED,
+    DEFAULT_DEALT,
     Dealt,
     Hostlists,
     JobRecord,
@@ -98,7 +98,7 @@ class SlurmCommandReader:
         """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
         config = self._fixed_config()
-        return parse_dealt(config) if config else UNASKED
+        return parse_dealt(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
         """The name of SlurmUser, asked until it was answered once; empty where it was not."""

@@ -228,7 +228,7 @@ class Dealt(Struct, frozen=True):
     memory: bool = True
 
 
-UNASKED: Final = Dealt()
+DEFAULT_DEALT: Final = Dealt()
 
 
 def parse_dealt(config: Mapping[str, str]) -> Dealt:

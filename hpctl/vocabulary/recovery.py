@@ -207,7 +207,7 @@ def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> 
     """A deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
     What ended while the daemon did not run shows itself only then, and what a pause has kept from
-    being done is not late because of its own deadline.
+    being done is not late because of a deadline that passed meanwhile.
     """
     return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
 

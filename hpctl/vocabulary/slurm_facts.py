@@ -209,7 +209,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def completing_since(self) -> datetime | None:
-        """Return since when it is COMPLETING: its end or its requeue, which sets its submit time."""
+        """Return since when it is COMPLETING: its end or its requeue, by its new submit time."""
         if not self.completing:
             return None
         return self.submit if self.state == "PENDING" else self.end

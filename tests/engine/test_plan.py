@@ -71,7 +71,7 @@ def test_a_drain_that_slurmctld_restored_is_lifted_again():
     (event,) = node_opens(given_back())
     assert (event.rule, event.ladder, event.by) == ("drain-restored", (Remedy.NONE,), "hpctl")
     assert event.urgency is Urgency.AFTER_JOBS
-    assert "drain_budget (waved by hpctl)" in event.passed
+    assert "drain_budget (waived by hpctl)" in event.passed
     watching = plan(given_back(), replace(OWN, mode=Mode.OBSERVE), RULES, {}, at(0))
     assert (watching.opens, watching.holds[0].why) == ((), "mode observe: would give n1 back")
 
@@ -331,7 +331,7 @@ def test_an_order_opens_a_recovery_past_the_counting_gates(verb, remedy, urgency
     order = ordered(verb, view_of(log=[opened(f"n-{i}", node_name(i)) for i in (2, 3)]))
     assert (order.by, order.ladder, order.urgency) == ("eve", (remedy,), urgency)
     assert order.rule == f"operator-{remedy}"
-    assert "drain_budget (waved by eve)" in order.passed
+    assert "drain_budget (waived by eve)" in order.passed
 
 
 @pytest.mark.parametrize("verb", ["replace", "reboot-now"])

@@ -22,7 +22,7 @@ from tests.fakes.values import OWN, at, faulty, finding, opened, slurm_node, vie
 RESUMED = [
     opened(),
     SignalSeen(at(1), "n-1", "cordon_seen", ""),
-    SignalSeen(at(2), "n-1", "operator_took_over", "somebody resumed the node"),
+    SignalSeen(at(2), "n-1", "operator_took_over", "another user or tool resumed the node"),
 ]
 CANCELED = [*RESUMED[:2], SignalSeen(at(2), "n-1", "operator_cancelled", "cancelled by eve")]
 DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-1", "Xid 79"))
@@ -90,7 +90,7 @@ def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
 def test_explain_says_by_whose_act_since_when_and_what_ends_it():
     view = explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
     assert view.headline.startswith("n1 is in service with a fault known since 2026-03-01 11:59:50")
-    assert "somebody resumed the node" in view.headline
+    assert "another user or tool resumed the node" in view.headline
     assert "`hpctl replace n1`" in view.next.what
     assert "`hpctl undrain n1`, which accepts the fault" in view.next.what
     assert "new evidence" in view.next.what

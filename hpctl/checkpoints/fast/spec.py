@@ -154,7 +154,7 @@ def write_spec(spec: FastSaveSpec, path: Path) -> None:
         path.parent.mkdir(mode=0o700)
     if not is_private(path.parent):
         raise HpctlError(
-            f"{path.parent} is not this user's alone", "Remove it; hpctl makes it anew."
+            f"{path.parent} is not private to this user", "Remove it; hpctl makes it again."
         )
     _replace_file(path, msgspec.json.encode(spec))
 

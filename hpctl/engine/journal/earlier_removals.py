@@ -1,6 +1,6 @@
 """Removals that an earlier version wrote as changes of capacity, read as node recoveries.
 
-A removal was a change (`ChangeOpened` of kind `remove`) with phases and signals of its own, and so
+A removal was a change (`ChangeOpened` of kind `remove`) with its own phases and signals, and so
 was the return of a node that a removal had left closed. Such events are no longer written; those
 that journals hold are read as follows.
 

@@ -167,7 +167,7 @@ class _Draft:
             self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
         elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
             self.notes.append(
-                "nobody asks for a save before the time limit: if your program saves at a signal,"
+                "no save is requested before the time limit: if your program saves at a signal,"
                 f" say --save-signal USR1@{SAVE_BEFORE_S}"
             )
 
@@ -684,8 +684,8 @@ def unread_ends(script: BatchScript) -> list[str]:
         where = f"{script.name}:{number}"
         if _STEP_OUTPUT.search(_strip_quoted(text)):
             found.append(
-                f"{where}: this step writes to files of its own, which are not read: of a program"
-                " that fails, rank, node and exit code are told, and no exception"
+                f"{where}: this step writes to separate files, which are not read: of a program"
+                " that fails, rank, node and exit code are reported, and no exception"
             )
         if _EXEC.match(text) and _split_words(text):
             found.append(
@@ -769,7 +769,7 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
     if _find_exported("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
-        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
+        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it starts over too,"
         " whatever it has saved by then; give an empty --checkpoint-dir instead"
     ]
 

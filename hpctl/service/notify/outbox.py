@@ -96,9 +96,7 @@ class Outbox(Struct, frozen=True):
     def mark(self, group: Sequence[Posted], sent: datetime) -> Outbox:
         """With a group sent, as one message."""
         rows = {p.row for p in group}
-        posted = (
-            replace(p, sent=sent) if p.row in rows and not p.sent else p for p in self.posted
-        )
+        posted = (replace(p, sent=sent) if p.row in rows and not p.sent else p for p in self.posted)
         return Outbox(self.position, tuple(posted))
 
 

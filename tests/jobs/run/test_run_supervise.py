@@ -94,7 +94,7 @@ def test_the_allocation_is_given_up_for_another_one(text, most):
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
     last = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
     assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
-    assert last.why == f"Slurm creates no step in this allocation any more: {text}"
+    assert last.why == f"Slurm no longer creates steps in this allocation: {text}"
 
 
 def test_a_step_that_ran_starts_the_count_afresh():
