@@ -66,11 +66,17 @@ def grant_access(path: Path, user: str) -> None:
     """Have a user's group, and no other, read a file of root's. Raises HpctlError, OSError."""
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
-        raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
+        raise HpctlError(
+            f"the daemon cannot read {path}: the file belongs to another group",
+            f"chgrp {group} {path}; chmod 0640 {path}",
+        )
     os.chown(path, -1, group)
     path.chmod(found.st_mode & 0o700 | 0o040)
     if list_unreadable(user, [path]):
-        raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
+        raise HpctlError(
+            f"user {user} cannot reach {path}: no access to its directory",
+            f"chmod o+x {path.parent}",
+        )
 
 
 def slurms_user(config: Config | None) -> str:

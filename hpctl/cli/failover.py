@@ -106,7 +106,8 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
     loaded = config_loading.load_config(config)
     if loaded.database_url is None:
         raise click.UsageError(
-            "the journal is a file, and has one head: database_url (docs/head-nodes.md)"
+            "no failover: the journal is a local file, so this cluster has one head node. "
+            "Several need a database: set database_url (docs/head-nodes.md)"
         )
     before, standbys = _read_heads(loaded)
     view = (

@@ -136,7 +136,10 @@ def _make_link_step(machine: Machine) -> Step:
 
     def run() -> None:
         if link.exists() or link.is_symlink():
-            raise HpctlError("another hpctl is there", f"look at it, and remove it: {link}")
+            raise HpctlError(
+                f"{link} exists and is not this installation",
+                "inspect the file, then remove it and install again",
+            )
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PROGRAM)
 
@@ -182,8 +185,8 @@ def _agent_env(machine: Machine, head: str) -> str:
         if "HPCTL_AGENT_HEAD=" in text:
             return text
         raise HpctlError(
-            "the agent must know where its daemon listens",
-            "name the head node: --head HOST (`scontrol ping` shows it)",
+            "no head node is given, and the agent needs its address to send reports",
+            "give the head node: --head HOST (`scontrol ping` shows its name)",
         )
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 

@@ -525,12 +525,17 @@ def _send_request(asked: str, row: TopRow | None, paused: bool, config: str) -> 
             context.invoke(getattr(orders_command, verb), **options)
         elif asked == "approve" and row is not None:
             if not row.held:
-                raise HpctlError(f"{row.target} waits for no approval")
+                raise HpctlError(
+                    f"{row.target} is not waiting for an approval: there is nothing to approve"
+                )
             chosen = {"targets": (row.target,), "rule": None, "dry_run": False, "yes": False}
             context.invoke(decisions_command.approve, **chosen, **options)
         elif row is not None:
             if not row.node:
-                raise HpctlError(f"{row.target} is no node", "go to the node that it is about")
+                raise HpctlError(
+                    f"{row.target} is not a node: only nodes can be replaced",
+                    "select the node's row",
+                )
             order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
             context.invoke(orders_command.replace, follow=False, **order, **options)
     except (click.exceptions.Exit, click.Abort):

@@ -179,7 +179,7 @@ def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Creat
     if differences:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
-            f"cluster {name} is there already, and is not as this spec says: {places}",
+            f"cluster {name} exists already and differs from the cluster file: {places}",
             "`hpctl cluster update --dry-run` shows the differences, `hpctl cluster update` "
             "applies them",
         )
@@ -323,7 +323,7 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} has got {row.shown} meanwhile, and was not deleted", _AGAIN
+                f"group {row.group} was not deleted: node {row.shown} was added meanwhile", _AGAIN
             )
     going = [
         g["InstanceGroupName"]

@@ -136,7 +136,7 @@ def read_bundle(directory: Path) -> Bundle:
         signed = (directory / MANIFEST).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise HpctlError(
-            f"{directory} is no bundle: it has no {MANIFEST}",
+            f"{directory} is not a lifecycle bundle: {MANIFEST} is missing",
             "make one: hpctl cluster lifecycle bundle",
         ) from error
     bundle = Bundle(directory, tuple(_list_files(directory)))
@@ -145,7 +145,7 @@ def read_bundle(directory: Path) -> Bundle:
         now = {file.path: file.sha256 for file in bundle.files}
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
-            f"{directory} is not as its {MANIFEST} says: {', '.join(changed[:10]) or 'its order'}",
+            f"{directory} differs from its {MANIFEST}: {', '.join(changed[:10]) or 'its order'}",
             "make it again: hpctl cluster lifecycle bundle",
         )
     return bundle
@@ -156,7 +156,9 @@ def require_replaceable(target: Path) -> None:
     if target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir())):
         return
     if target.exists():
-        raise HpctlError(f"{target} is there and is no bundle", "name another place in --output")
+        raise HpctlError(
+            f"{target} exists and is not a bundle", "give another directory with --output"
+        )
 
 
 def replace_bundle(made: Path, target: Path) -> None:

@@ -294,7 +294,9 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise HpctlError(f"{script} took more than {LIMIT_S:.0f} s", "see its site.d") from error
+        raise HpctlError(
+            f"the trial of {script} did not end in {LIMIT_S:.0f} s", "check its site.d scripts"
+        ) from error
     lines = done.stdout.strip().splitlines()
     return Trial(role, done.returncode, lines[-1] if lines else "", state_of(root))
 

@@ -237,7 +237,9 @@ def _run_pip(args: list[str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise HpctlError(f"pip took more than {DOWNLOAD_S:.0f} s", "see --wheelhouse") from error
+        raise HpctlError(
+            f"pip did not end in {DOWNLOAD_S:.0f} s", "use wheels on disk: --wheelhouse DIR"
+        ) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise HpctlError(

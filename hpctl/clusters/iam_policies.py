@@ -209,9 +209,11 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
         partition, region, account, cluster_id = found.groups()
         cluster = ""
     elif cluster and not _CLUSTER_NAME.fullmatch(cluster):
-        raise HpctlError(f"{cluster!r} is no cluster's name or ARN", "see `hpctl cluster list`")
+        raise HpctlError(
+            f"{cluster!r} is not a cluster name or ARN", "list them: hpctl cluster list"
+        )
     if account and not re.fullmatch(r"\d{12}", account):
-        raise HpctlError(f"{account!r} is no account", "an account's id has 12 digits")
+        raise HpctlError(f"{account!r} is not an AWS account id", "give the 12 digits")
     return Scope(
         region or "*",
         account or "*",

@@ -171,7 +171,7 @@ def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:
     """
     if strategy in ("", "Merge") or running == []:
         return
-    who = f"{len(running)} job(s) run" if running else "what runs is unknown, Slurm is not at hand"
+    who = f"{len(running)} job(s) run" if running else "jobs may run: Slurm is not available here"
     raise HpctlError(
         f"{who}, and slurm_config_strategy {strategy} rewrites slurm.conf under them",
         "migrate with Merge and change the strategy later, or drain the partitions, wait for the "

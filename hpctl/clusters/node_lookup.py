@@ -39,7 +39,7 @@ def resolve_node(
     if found:
         every = ", ".join(row.instance_id or row.logical_id for row in found)
         raise NoSuchNode(
-            f"{name!r} is the name of {len(found)} nodes: {every}", "call it by its instance id"
+            f"{name!r} names {len(found)} nodes: {every}", "give the instance id of one of them"
         )
     in_group = [row.shown for row in rows if row.group.casefold() == wanted]
     if in_group:

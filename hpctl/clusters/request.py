@@ -196,7 +196,7 @@ def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
     roles = {group.role: group.name for group in spec.groups}
     if "controller" not in roles:
         raise HpctlError(
-            f"{spec.name} names no controller group", "give each instance group its role"
+            f"cluster {spec.name} has no group with role controller", "set the role of each group"
         )
     more = spec.provisioning_parameters or ProvisioningParameters()
     answer: dict[str, Any] = {
@@ -311,7 +311,8 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
         answer["roles"] = {**roles, **answer.get("roles", {})}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise HpctlError(
-            f"{CONFIG} cannot be given the groups' roles: {error}", "fix it"
+            f"cannot add the groups' roles to {CONFIG}: {error}",
+            "correct that file, then run it again",
         ) from error
     path.write_text(json.dumps(answer, indent=2) + "\n")
     return CONFIG

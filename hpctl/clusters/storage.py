@@ -64,7 +64,7 @@ class WantedLink(Struct, frozen=True):
             raise HpctlError(f"{s3!r} names no bucket", "write s3://BUCKET/PREFIX")
         if not path.startswith("/") or path.rstrip("/") == "" or ".." in path.split("/"):
             raise HpctlError(
-                f"--path {path!r} is no directory below the file system's root",
+                f"--path {path!r} does not name a directory in the file system",
                 "write /data: it appears as MOUNT/data on the nodes",
             )
         return cls(file_system, path.rstrip("/"), s3.rstrip("/") + "/", auto_import, auto_export)

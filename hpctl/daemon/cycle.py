@@ -78,7 +78,7 @@ class Cycle:
         self.readiness.keep_alive()
         self.leadership.progress()
         if not self.leadership.leads:
-            away = Unavailable("the lease ran out while the database was away")
+            away = Unavailable("the lease expired while the database was unreachable")
             self.journal.wait(away)
             return
         begun = time.monotonic()

@@ -38,7 +38,8 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         holder = handle.read().strip() or "another process"
         handle.close()
         raise AlreadyRunning(
-            f"{state_dir} is in use by {holder}", "one daemon per state directory; stop the other"
+            f"{state_dir} is in use by {holder}",
+            "only one daemon can use a state directory: stop the other one",
         ) from None
     _write_holder(descriptor)
     return handle

@@ -229,7 +229,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
             "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
         )
     if jobs[1:] or (jobs[0].array_job and not jobs[0].array_task.isdigit()):
-        raise HpctlError(f"{text} names several jobs", f"Name one task: {asked.number}_0.")
+        raise HpctlError(f"job {text} has several tasks", f"Name a single task: {asked.number}_0.")
     return scheduler, jobs[0]
 
 
@@ -238,7 +238,8 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
     not."""
     if os.geteuid() not in (0, job.uid):
         raise HpctlError(
-            f"job {text} is of {job.user or f'user {job.uid}'}", "Ask its owner, or do it as root."
+            f"job {text} belongs to {job.user or f'user {job.uid}'}: only its owner can resume it",
+            "Ask its owner, or run the command as root.",
         )
     registered = read_comment(job.comment)
     if registered is None:
@@ -373,7 +374,9 @@ def acting_as(uid: int | None) -> Iterator[None]:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        raise HpctlError(f"this machine knows no user {uid}", "Do it as the job's owner.") from None
+        raise HpctlError(
+            f"no user with uid {uid} on this host", "Run it as the job's owner."
+        ) from None
     groups = os.getgroups()
     gid = os.getegid()
     os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))

@@ -221,7 +221,7 @@ def up(
     settings = config_loading.load_config(config)
     program = shutil.which("prometheus")
     if program is None:
-        raise HpctlError("prometheus is not on the PATH", f"{APT} installs it.")
+        raise HpctlError("the program prometheus is not on PATH", f"Install it: {APT}")
     place = directory or settings.state_dir / "prometheus"
     scraped = _list_heads(settings, heads)
     _write_files(

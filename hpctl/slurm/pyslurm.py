@@ -137,7 +137,7 @@ class PySlurm(CliScheduler):
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
             answer = self._child.ask(question)  # the child had died: a new one may do
         if answer is None:
-            raise Unavailable("pyslurm does not answer", "look at `scontrol ping`")
+            raise Unavailable("pyslurm does not answer", "check slurmctld: scontrol ping")
         if answer.error:
             raise Unavailable(f"pyslurm: {answer.error}", "look at `scontrol ping`")
         return answer

@@ -91,7 +91,10 @@ class SlurmCommandReader:
         if self._version is None:
             self._version = parse.parse_version(self._read("--version").text)
         if self._version is None:
-            raise Unavailable("scontrol --version names no release", "is this Slurm?")
+            raise Unavailable(
+                "cannot parse the Slurm version from `scontrol --version`",
+                "check that it is Slurm's",
+            )
         return self._version
 
     def dealt(self) -> Dealt:
@@ -329,7 +332,10 @@ class SlurmCommandReader:
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
-                raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
+                raise Unavailable(
+                    f"squeue: {ran.err.strip()}",
+                    "check the release: hpctl needs Slurm 22.05 or later",
+                )
             return ran.out
 
         out = ask(parse.make_squeue_environ(mark, fields))
@@ -439,5 +445,5 @@ def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None)
         yield node
         if number % POLITE_EVERY == 0:
             if give_up is not None and give_up():
-                raise Interrupted(f"given up after {number} nodes")
+                raise Interrupted(f"stopped after {number} nodes")
             time.sleep(POLITE_S)

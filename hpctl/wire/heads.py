@@ -207,7 +207,9 @@ def check_proof(
     except munge.CredentialError as error:
         raise Unproved(f"cannot authenticate the daemon's answer: {error}", _HINT) from error
     if credential.payload != signed or credential.uid not in trusted_uids():
-        raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
+        raise Unproved(
+            f"the answer came from uid {credential.uid}, which is not the daemon's user", _HINT
+        )
 
 
 _HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"

@@ -231,9 +231,11 @@ def open_order(
     """
     found = decode_credential(credential, socket)
     if found.uid not in believed:
-        raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
+        raise OrderRefused(
+            f"uid {found.uid} may not give orders to the agent", "Only the daemon's user may."
+        )
     if not found.payload.startswith(_PREFIX):
-        raise OrderRefused("the credential was made for something else")
+        raise OrderRefused("the credential was made for another purpose: it holds no order")
     try:
         order = _decoder.decode(found.payload[len(_PREFIX) :])
     except msgspec.MsgspecError as error:
@@ -241,5 +243,5 @@ def open_order(
     if order.generation != mine:
         raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
     if time.time() > order.until:
-        raise OrderRefused("the order has run out", "Compare the clocks of both hosts.")
+        raise OrderRefused("the order has expired", "Compare the clocks of both hosts.")
     return order

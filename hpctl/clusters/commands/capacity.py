@@ -41,7 +41,9 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
         if given or as_json:
-            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, not before it")
+            raise click.UsageError(
+                f"write the options after {ctx.invoked_subcommand}, not before it"
+            )
         return
     here = resolve_place(**where)
     fleet = fleet_of(here, details=True)

@@ -180,7 +180,7 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
         flags = {"instance_types": "--instance-type"}
         names = [flags.get(question.option, f"--{question.option}") for question in missing]
         raise click.UsageError(
-            f"this is no terminal, so nothing can be asked: {', '.join(names)} must be given"
+            f"cannot ask for answers without a terminal: give {', '.join(names)}"
         )
     if missing:
         for question in ASKED:

@@ -196,7 +196,7 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
     inside = bundle_wheels.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
-        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
+        raise click.UsageError(f"--python-version: {wanted!r} is not a version such as 3.10")
     return bundle_wheels.WheelTarget(wanted, machine)
 
 
@@ -314,7 +314,9 @@ def push(
     from hpctl.clusters.commands.waiting import confirm_or_exit
 
     if prune and not target.prefix:
-        raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")
+        raise click.UsageError(
+            f"--prune would delete all other objects in {target}: give a prefix in that bucket"
+        )
     read = bundles.read_bundle(directory)
     found = bundle_checks.find_bundle_problems(directory)
     if found:

@@ -229,7 +229,7 @@ def health_check(
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
     heads = [row.shown for row in rows if row.role in ("controller", "login")]
     if heads:
-        raise HpctlError(f"deep health checks are for workers: not {', '.join(heads)}")
+        raise HpctlError(f"deep health checks run on workers only; leave out {', '.join(heads)}")
     chosen = checks or CHECKS[:2]
     request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
     view = _make_view(here, "StartClusterHealthCheck", request, rows)
@@ -332,7 +332,9 @@ def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> 
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
     output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
     if view.jobs is None:
-        output.echo("  what runs there is unknown: Slurm is not at hand", err=True)
+        output.echo(
+            "  which jobs run there is unknown: Slurm is not available on this host", err=True
+        )
     else:
         running = ", ".join(map(str, view.jobs)) or "none"
         output.echo(f"  jobs there: {running}", err=True)

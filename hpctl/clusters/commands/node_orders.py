@@ -110,8 +110,8 @@ def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
         )
     if not now:
         raise HpctlError(
-            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
-            "run this on the cluster's head node; --now removes them whatever runs there",
+            "cannot see jobs or drain the nodes: Slurm is not available on this host",
+            "run this on the cluster's head node; --now removes them even if jobs run there",
         )
 
 
@@ -633,8 +633,8 @@ def _plan_order(
         )
     if answer.slurm is None and not now:
         raise HpctlError(
-            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
-            "run this on the cluster's head node; --now does it whatever runs there",
+            "cannot see jobs or drain the nodes: Slurm is not available on this host",
+            "run this on the cluster's head node; --now does it even if jobs run there",
         )
     rows = resolve_all(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive

@@ -454,7 +454,7 @@ def _parse_released(batch: Sequence[str], text: str) -> set[str]:
         found = _STATE.search(rest[name].removeprefix(name))
         if found is None:
             raise HpctlError(
-                f"lfs hsm_state says nothing of {name}",
+                f"lfs hsm_state returned no line for {name}",
                 "is it on a Lustre file system that is linked to S3? See: hpctl cluster storage ls",
             )
         if "released" in found[2].split(",")[0].split():

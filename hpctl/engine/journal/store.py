@@ -104,8 +104,8 @@ class Store(JournalReader):
     def _refuse_empty(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
             raise JournalCorrupt(
-                f"the journal {self._file} is an empty file: what was in it is lost",
-                "restore the newest good copy; remove it only where no daemon has ever run",
+                f"the journal {self._file} is empty: its content was lost",
+                "restore the newest good backup; remove the file only if no daemon ever ran here",
             )
 
     def _create(self) -> None:

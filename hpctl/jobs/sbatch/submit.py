@@ -125,8 +125,8 @@ class _Draft:
         tasks = self.options.value("ntasks")
         if tasks is not None and tasks.isdigit() and int(tasks) < least:
             raise HpctlError(
-                f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
-                "Say --ntasks-per-node instead of --ntasks.",
+                f"--ntasks={tasks} on {least} nodes leaves no spares: sbatch counts tasks",
+                "Give --ntasks-per-node instead of --ntasks.",
             )
         totals = [name for name in ("ntasks", "gpus") if self.options.has(name)]
         if totals:
@@ -154,7 +154,7 @@ class _Draft:
         if self.options.has("signal"):
             if save is not None:
                 raise HpctlError(
-                    "--save-signal and --signal both ask for a signal before the time limit",
+                    "--save-signal and --signal conflict: both send a signal before the time limit",
                     "Leave --signal out.",
                 )
             return
@@ -411,9 +411,11 @@ def refuse_non_shell(script: BatchScript) -> None:
     if script.shell in SHELLS:
         return
     if not script.shell:
-        raise HpctlError(f"{script.name} has no #! line, which sbatch refuses", "Add #!/bin/sh.")
+        raise HpctlError(
+            f"{script.name} has no #! line: sbatch rejects it", "Begin it with #!/bin/sh."
+        )
     raise HpctlError(
-        f"{script.name} is a {script.shell} script: the lines that find the checkpoint are sh",
+        f"{script.name} is a {script.shell} script, but hpctl adds lines in sh",
         f"Submit a #!/bin/sh script whose last line runs {script.name}.",
     )
 
@@ -436,7 +438,7 @@ def check_placeholders(option: str, directory: str, *, array: bool) -> None:
         )
     if not array and "array_task_id" in used:
         raise HpctlError(
-            f"{{array_task_id}} in {directory}, but this is no job array",
+            f"{directory} contains {{array_task_id}}, but the job is not a job array",
             "Submit with --array, or leave the placeholder out.",
         )
 

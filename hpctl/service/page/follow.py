@@ -51,7 +51,7 @@ class PageFollower:
         here = not config.database_url and journal.exists()
         if here and not any(os.access(path, os.W_OK) for path in mine):
             raise HpctlError(
-                f"{journal} is another user's: the daemon would copy it for each look",
+                f"this user cannot read {journal}: the daemon would copy it for each refresh",
                 "run this as root or the daemon's user, or set page.listen in hpctl.yaml",
             )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="page-read")
