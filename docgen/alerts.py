@@ -34,12 +34,12 @@ class Alert(Struct, frozen=True, kw_only=True):
 
     @property
     def anchor(self) -> str:
-        """The name of its section on the page."""
+        """Return the name of its section on the page."""
         return self.name.lower()
 
 
 def _select_leaders(series: str, *labels: str) -> str:
-    """A gauge of the daemon that leads: each cluster's, whichever head node that is."""
+    """Return a gauge of the daemon that leads: each cluster's, whichever head node that is."""
     return f"max by ({', '.join(['cluster', *labels])}) ({series})"
 
 
@@ -630,7 +630,7 @@ ALERTS = (
 
 
 def make_rules() -> str:
-    """The file."""
+    """Return the file."""
     records = [{"record": name, "expr": expr} for name, expr in RECORDS.items()]
     alerts = [_make_rule(alert) for alert in ALERTS]
     groups = [{"name": "hpctl-records", "rules": records}, {"name": "hpctl", "rules": alerts}]
@@ -681,7 +681,8 @@ def page() -> str:
 
 
 def shipped_page() -> str:
-    """The page as `render` writes it beside the rules: without links to pages that are not there."""
+    """Return the page as `render` writes it beside the rules: without links to pages that are not
+    there."""
     return re.sub(r"\[([^\]]+)\]\((?!#)[^)]*\)", r"\1", page())
 
 
@@ -697,7 +698,7 @@ def _make_section(alert: Alert) -> str:
 
 
 def _to_prose(template: str) -> str:
-    """A template of Prometheus' as prose: what it fills in becomes a word in capitals."""
+    """Return a template of Prometheus' as prose: what it fills in becomes a word in capitals."""
     text = re.sub(r"\{\{ if eq .*\{\{ end \}\}", "see below", template)
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", " NODES", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda m: m[1].upper(), text)

@@ -38,7 +38,7 @@ it is shown as Suspect. Empty: counted only.
 
 
 def page() -> str:
-    """The page: the sections of the table in order of precedence."""
+    """Return the page: the sections of the table in order of precedence."""
     lines = [HEAD]
     for title, rows in SECTIONS:
         if all(row.reason for row in rows):
@@ -67,7 +67,7 @@ that writes a text stands in `hpctl/faults/outside.md`.
 
 
 def _describe_reasons(title: str, rows: Iterable[FaultRow]) -> list[str]:
-    """The section of what Slurm closes nodes for, with its texts and what a person does."""
+    """Return the section of what Slurm closes nodes for, with its texts and what a person does."""
     head = "| rule | Reason begins with | by | meaning | remedy | what to do |"
     lines = [f"## {title}", "", REASONS, head, "|---|---|---|---|---|---|"]
     for row in rows:

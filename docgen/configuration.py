@@ -170,7 +170,7 @@ MEANINGS = {
 
 
 def page() -> str:
-    """The page. Raises ValueError where keys and meanings are not the same."""
+    """Return the page. Raises ValueError where keys and meanings are not the same."""
     rows = dict(_list_keys(Config(), ""))
     if rows.keys() != MEANINGS.keys():
         raise ValueError(f"keys and MEANINGS differ: {sorted(rows.keys() ^ MEANINGS.keys())}")
@@ -185,7 +185,7 @@ def page() -> str:
 
 
 def _list_keys(section: Struct, place: str) -> Iterator[tuple[str, str]]:
-    """Every key with its default: those of the file itself before those of its sections."""
+    """Yield every key with its default: those of the file itself before those of its sections."""
     plain = {name: getattr(section, name) for name in section.__struct_fields__}
     inner = {k: v for k, v in plain.items() if isinstance(v, Struct) and k != "run_policy"}
     for name, default in plain.items():

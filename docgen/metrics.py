@@ -56,7 +56,7 @@ GUIDE = """
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     found = sorted(_list_series())
     assert len(found) > 10, "where have the daemon's metrics gone?"
     found = [row for row in found if not row[0].startswith("hyperpod")]

@@ -77,7 +77,7 @@ may be a program that waits for something on purpose.
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
     parts = [HEAD, _list_kinds(), LADDERS.format(actions=actions), _list_keys(), COMPLETING, HANGS]
     return "\n".join(parts)

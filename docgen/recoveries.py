@@ -150,7 +150,7 @@ _RUN_GATES: Sequence[str] = [*(gate.name for gate in RUN_GATES)]
 
 
 def page() -> str:
-    """The whole file, without the note that it is generated."""
+    """Return the whole file, without the note that it is generated."""
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
     parts += _make_section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)

@@ -65,7 +65,7 @@ class AuditVerifyView(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Whether the trail is whole, and where it is not."""
+        """Return whether the trail is whole, and where it is not."""
         if self.broken_at is not None:
             return (
                 f"Row {self.broken_at} does not follow from the rows before it: the trail was"

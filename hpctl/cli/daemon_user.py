@@ -29,7 +29,7 @@ _CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
 
 
 def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
-    """Those paths that are there and that a user cannot read.
+    """Return those paths that are there and that a user cannot read.
 
     Raises HpctlError where there is no such user, PermissionError where only root may tell.
     """
@@ -46,7 +46,7 @@ def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
 
 
 def _list_secret_files(config: Config) -> set[Path]:
-    """The files that the daemon reads and others must not."""
+    """Return the files that the daemon reads and others must not."""
     files = (config.alerts.token_file, config.page.token_file)
     found = {file for file in files if file}
     found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
@@ -56,7 +56,7 @@ def _list_secret_files(config: Config) -> set[Path]:
 
 
 def list_grants(config: Config, user: str) -> list[Path]:
-    """The files whose group or mode must change: a closed one, and a secret that is open."""
+    """Return the files whose group or mode must change: a closed one, and a secret that is open."""
     hidden = _list_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
     return sorted(loud.union(list_unreadable(user, {Path(DEFAULT_PATH), *hidden})))

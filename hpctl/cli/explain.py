@@ -132,7 +132,7 @@ def find_node(w: World, target: str) -> str:
 
 
 def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
-    """What Slurm lets preempt what, where only that tells whether a job was preempted."""
+    """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = preemption_of(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
     if not uncertain and not is_suspended(w, target):
@@ -162,7 +162,7 @@ def _read_end(loaded: Config, w: World, target: str) -> World:
 
 
 def _find_canceler(loaded: Config, job: SlurmJob) -> str:
-    """The account that canceled a job; "" where Slurm does not tell it."""
+    """Return the account that canceled a job; "" where Slurm does not tell it."""
     from hpctl.engine.adapters import make_scheduler
 
     return make_scheduler(loaded).find_canceler(job)

@@ -59,7 +59,7 @@ def _complete_hosts(ctx: click.Context, _param: click.Parameter, start: str) -> 
 def preview_failover(
     before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str
 ) -> FailoverView:
-    """What would become of it now."""
+    """Return what would become of it now."""
     ready = [one for one in standbys if not one.is_lost]
     chosen = [one for one in ready if to in ("", one.host, one.address)]
     leader = before.host if before else ""

@@ -108,7 +108,8 @@ def head(
 
 
 def _wants_delay(machine: Machine, agreed: bool) -> bool:
-    """Whether batch_sched_delay=0 is to be added to what a site has set; a person is asked."""
+    """Return whether batch_sched_delay=0 is to be added to what a site has set; a person is
+    asked."""
     parameters = site_parameters(machine)
     if not parameters or agreed:
         return bool(parameters)
@@ -216,7 +217,7 @@ def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:
 
 
 def _check_daemon_reachable(url: str) -> CheckView:
-    """Whether a daemon listens there."""
+    """Return whether a daemon listens there."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=5).close()

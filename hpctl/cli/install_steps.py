@@ -63,7 +63,7 @@ class InstallOptions(Struct, frozen=True):
 
 
 def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
-    """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
+    """Yield the steps of a role. Raises HpctlError, before the first, where a word is missing."""
     environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
     yield _make_program_step(machine, changed)
@@ -147,7 +147,8 @@ def _make_link_step(machine: Machine) -> Step:
 
 
 def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
-    """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
+    """Return every key with its default; the cluster's name from the words, else from HyperPod's
+    file."""
     path = machine.path(DEFAULT_PATH)
     cluster, region = wish.cluster, wish.region
     if not cluster:
@@ -176,7 +177,7 @@ def _on_hyperpod(machine: Machine) -> tuple[str, str]:
 
 
 def _agent_env(machine: Machine, head: str) -> str:
-    """The file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
+    """Return the file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
     from lifecycle.slurm_files import set_line
 
     path = machine.path(AGENT_ENV)
@@ -223,7 +224,7 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
 
 
 def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
-    """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
+    """Check that the unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
     with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = load(DEFAULT_PATH) if machine.real else None
@@ -239,7 +240,8 @@ def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
 
 
 def site_parameters(machine: Machine) -> str:
-    """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
+    """Return the SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else
+    ""."""
     from lifecycle.slurm_files import value
 
     found = (
@@ -305,7 +307,7 @@ def _make_slurm_step(machine: Machine, role: str) -> Step:
 
 
 def describe_node(machine: Machine, role: str) -> Node:
-    """As much of a node as the steps look at that know nothing of HyperPod."""
+    """Return as much of a node as the steps look at that know nothing of HyperPod."""
     from lifecycle import config, node
 
     scripts = bundle.lifecycle_scripts()

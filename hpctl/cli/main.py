@@ -278,7 +278,7 @@ def _complete_quietly() -> None:
 
 
 def _help_width() -> int:
-    """As click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
+    """Return as click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
     try:
         columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
     except (OSError, ValueError):

@@ -163,8 +163,8 @@ class Checkpoints:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint that is not marked, from which a job resumes; None where
-        there is none.
+        """Return the newest complete checkpoint that is not marked, from which a job resumes; None
+        where there is none.
         """
         return next((each for each in self.all if each.complete and not each.marked), None)
 
@@ -199,5 +199,5 @@ class JobEnd:
 
     @property
     def ok(self) -> bool:
-        """Whether the job has completed with exit code 0."""
+        """Return whether the job has completed with exit code 0."""
         return self.state == "COMPLETED" and self.exit_code == 0

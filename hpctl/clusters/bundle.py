@@ -30,12 +30,12 @@ _HERE = Path(__file__).resolve().parent.parent
 
 
 def lifecycle_scripts() -> Path:
-    """The directory of what HyperPod runs on a node at birth. Raises HpctlError."""
+    """Return the directory of what HyperPod runs on a node at birth. Raises HpctlError."""
     return _find_resource("lifecycle_scripts")
 
 
 def slurm_plugins() -> Path:
-    """The directory of hpctl's plugins for Slurm. Raises HpctlError."""
+    """Return the directory of hpctl's plugins for Slurm. Raises HpctlError."""
     return _find_resource("slurm_plugins")
 
 
@@ -71,22 +71,22 @@ class Bundle(Struct, frozen=True):
 
     @property
     def manifest(self) -> str:
-        """The text of MANIFEST."""
+        """Return the text of MANIFEST."""
         return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
 
     @property
     def digest(self) -> str:
-        """Which bundle this is."""
+        """Return which bundle this is."""
         return hashlib.sha256(self.manifest.encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def wheels(self) -> tuple[str, ...]:
-        """The names of the wheels in it."""
+        """Return the names of the wheels in it."""
         inside = (file.path for file in self.files if file.path.startswith(f"{WHEELS}/"))
         return tuple(path.removeprefix(f"{WHEELS}/") for path in inside)
 
@@ -131,7 +131,8 @@ def write_manifest(directory: Path) -> Bundle:
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """A bundle that is as its MANIFEST says. Raises HpctlError with every file that is not."""
+    """Return a bundle that is as its MANIFEST says. Raises HpctlError with every file that is
+    not."""
     try:
         signed = (directory / MANIFEST).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -227,7 +228,7 @@ class S3Prefix(Struct, frozen=True):
         return cls(match[1], (match[2] or "").strip("/"))
 
     def key(self, path: str) -> str:
-        """The key of a bundle's file."""
+        """Return the key of a bundle's file."""
         return f"{self.prefix}/{path}" if self.prefix else path
 
     def __str__(self) -> str:
@@ -284,7 +285,8 @@ def prune_prefix(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
 
 
 def _compute_etag(bundle: Bundle, path: str) -> str:
-    """What S3 calls the ETag of an object that was put whole; with KMS keys it is another."""
+    """Return what S3 calls the ETag of an object that was put whole; with KMS keys it is
+    another."""
     content = (bundle.directory / path).read_bytes()
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 

@@ -71,7 +71,7 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a person may call it by, the shown one first."""
+        """Return everything that a person may call it by, the shown one first."""
         every = (
             self.node, self.instance_id, self.logical_id, self.ip, self.instance_name, self.dns,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The one name by which to speak of it."""
+        """Return the one name by which to speak of it."""
         return self.names[0] if self.names else f"(a new node of {self.group})"
 
 

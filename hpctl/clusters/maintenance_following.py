@@ -88,7 +88,7 @@ class Following(Struct):
         return Work(str(description["ClusterStatus"]), tuple(groups))
 
     def _is_lagging(self) -> bool:
-        """Whether what is shown may be from before the order."""
+        """Return whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
     def _judge_software(self, description: Mapping[str, Any], work: Work) -> Work:
@@ -115,7 +115,7 @@ class Following(Struct):
 
 
 def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What a software update changes of each group."""
+    """Return what a software update changes of each group."""
     keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
     return [
         tuple(str(group.get(key, "")) for key in ("InstanceGroupName", *keys))

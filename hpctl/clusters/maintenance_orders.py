@@ -126,7 +126,8 @@ def is_updating(aws: Aws, cluster: str) -> bool:
 
 
 def is_checking(aws: Aws, cluster: str) -> bool:
-    """Whether deep health checks on demand are under way. Raises nothing but Absent, Refused."""
+    """Return whether deep health checks on demand are under way. Raises nothing but Absent,
+    Refused."""
     try:
         return find_running_checks(aws.service("sagemaker"), cluster)
     except Unavailable:

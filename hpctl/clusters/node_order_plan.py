@@ -72,12 +72,13 @@ class NodeOrderPlan(Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Whether anything speaks against it: an order is given for all of its nodes or none."""
+        """Return whether anything speaks against it: an order is given for all of its nodes or
+        none."""
         return bool(self.refusal) or any(target.refusal for target in self.targets)
 
 
 def make_reason(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
-    """The Reason of a drain: what was ordered, for which instance, by whom.
+    """Return the Reason of a drain: what was ordered, for which instance, by whom.
 
     The instance makes it durable: a later reader of the node knows whether the order is done. Which
     slurmd was there then tells later whether the machine has come back or is only about to go.
@@ -86,7 +87,7 @@ def make_reason(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
 
 
 def format_start(node: SlurmNode) -> str:
-    """When its slurmd began, as a Reason has it; "" for unknown."""
+    """Return when its slurmd began, as a Reason has it; "" for unknown."""
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
@@ -163,7 +164,7 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
 
 
 def _is_order_pending(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
-    """Whether the order that a Reason speaks of was taken, and is still to be waited for.
+    """Return whether the order that a Reason speaks of was taken, and is still to be waited for.
 
     A replacement that failed is over: its instance is replaced in its turn.
     A reboot leaves no trace but its Reason, and is ordered only where no job is left: to give the
@@ -208,7 +209,7 @@ class Pick(Struct, frozen=True):
 
 
 def rank_node(row: NodeRow) -> Pick:
-    """How readily a node is given up."""
+    """Return how readily a node is given up."""
     if not row.instance_id:
         return Pick(row, 0, "no instance yet")
     if row.status != "Running":

@@ -152,7 +152,7 @@ class OrderRun:
         ]
 
     def _find_under_way(self) -> list[Event]:
-        """What an earlier command has done, as the events that its journal had."""
+        """Return what an earlier command has done, as the events that its journal had."""
         fault = ORDERS.get(self._plan.verb, _DELETION).fault
         found: list[Event] = []
         for name, target in self._targets.items():
@@ -207,7 +207,7 @@ class OrderRun:
             self.progress[target.instance] = one
 
     def _answer_to(self, name: NodeName) -> str:
-        """Why nothing was requested for a node, or why the loop refused the request."""
+        """Return why nothing was requested for a node, or why the loop refused the request."""
         if name in self._replaced:
             return f"{self._replaced[name]} is in its place by now: look at it, and order again"
         answers = [
@@ -236,7 +236,8 @@ class OrderRun:
         )
 
     def _find_trouble(self, name: NodeName) -> str:
-        """Why a node does not go on: Slurm or the service was not read, or hpctl itself failed."""
+        """Return why a node does not go on: Slurm or the service was not read, or hpctl itself
+        failed."""
         for flaw in self._loop.flaws:
             if flaw.target == name:
                 return f"internal error: {flaw.error}"
@@ -270,7 +271,7 @@ def order_policy(options: OrderOptions) -> Policy:
 def _earlier_events(
     rid: RecoveryId, generation: Generation, fault: FaultClass, now: datetime, by: str
 ) -> list[Event]:
-    """A recovery whose order was accepted at a time that is not known."""
+    """Return a recovery whose order was accepted at a time that is not known."""
     step, target = STEPS[fault.ladder[0]], generation.instance
     why = "an earlier command did it"
     return [

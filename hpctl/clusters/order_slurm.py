@@ -74,7 +74,7 @@ class OrderScheduler(NoSlurm):
         return replace(node, state=state, flags=plain, reason="")
 
     def _is_held(self, node: SlurmNode) -> bool:
-        """Whether a node is closed for this order, by its own drain or under another's."""
+        """Return whether a node is closed for this order, by its own drain or under another's."""
         name = node.name
         if not self.tracks(name):
             return name in self._closed

@@ -25,7 +25,7 @@ from hpctl.vocabulary.ports import Aws
 
 
 def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]) -> Where:
-    """Where a described group of a described cluster looks for its instances."""
+    """Return where a described group of a described cluster looks for its instances."""
     vpc = group.get("OverrideVpcConfig") or description.get("VpcConfig") or {}
     zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
@@ -104,17 +104,18 @@ class NodeProgress(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What it is known by from one look to the next."""
+        """Return what it is known by from one look to the next."""
         return self.logical_id or self.instance_id
 
     @property
     def name(self) -> str:
-        """What to call it: the Slurm name, else an id."""
+        """Return what to call it: the Slurm name, else an id."""
         return self.node or self.instance_id or self.logical_id
 
     @property
     def failed(self) -> bool:
-        """Whether the service gave up on it for now: it failed, or nothing could be launched.
+        """Return whether the service gave up on it for now: it failed, or nothing could be
+        launched.
 
         With Continuous provisioning what finds no capacity stays Pending without an instance. On
         a node that has one a message means nothing: the last failure's stays there.
@@ -176,17 +177,17 @@ class ClusterProgress(Struct, frozen=True):
 
     @property
     def targets(self) -> Mapping[str, int]:
-        """The TargetCount of every group."""
+        """Return the TargetCount of every group."""
         return {g.name: g.target for g in self.groups}
 
     @property
     def failed_nodes(self) -> tuple[NodeProgress, ...]:
-        """The nodes that are failed now."""
+        """Return the nodes that are failed now."""
         return tuple(n for n in self.nodes if n.failed)
 
     @property
     def ended(self) -> bool:
-        """Whether this is the last look."""
+        """Return whether this is the last look."""
         return self.verdict is not WaitState.WAITING
 
 

@@ -86,7 +86,7 @@ class WantedLink(Struct, frozen=True):
 
 
 def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
-    """The links of one file system, or of all. Raises as `ports.Service.read` does.
+    """Return the links of one file system, or of all. Raises as `ports.Service.read` does.
 
     Absent where a file system has none because it is not there itself.
     """
@@ -102,7 +102,7 @@ def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
 
 
 def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
-    """The link, and whether it was made now. One that is there already is recognised.
+    """Return the link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
     Unavailable; InDoubt where it was ordered and is not to be seen.
@@ -121,7 +121,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
 
 
 def looked_up(aws: Aws, wanted: WantedLink) -> Link | None:
-    """The link where it is there already. Raises where it cannot be made, as `link` does."""
+    """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
     _check_file_system(aws, wanted.file_system)
     return _find_same_link(aws, wanted)
 
@@ -134,7 +134,7 @@ def wait_for_link(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Link]:
-    """The link each time that it was looked at, until it is settled or the time is up."""
+    """Yield the link each time that it was looked at, until it is settled or the time is up."""
     until = clock() + timeout_s
     yield known
     while not known.settled and clock() < until:
@@ -150,7 +150,7 @@ def wait_for_link(
 
 
 def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
-    """The link that is wanted, if it is there. Raises Refused where its path is taken."""
+    """Return the link that is wanted, if it is there. Raises Refused where its path is taken."""
     for there in list_links(aws, wanted.file_system):
         if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
             continue
@@ -186,7 +186,7 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
 
 
 def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
-    """A file system in FSx's words. Raises Absent with the nearest that there are."""
+    """Return a file system in FSx's words. Raises Absent with the nearest that there are."""
     fsx = aws.service("fsx")
     try:
         found = fsx.read("describe_file_systems", FileSystemIds=[file_system]).get("FileSystems")

@@ -12,7 +12,7 @@ class Controllers(Protocol):
     """Slurm, as far as this watch asks it."""
 
     def active_controller(self) -> str:
-        """The host of the slurmctld that answers; empty where that is not known."""
+        """Return the host of the slurmctld that answers; empty where that is not known."""
 
 
 class ControllerListener(Protocol):

@@ -99,7 +99,7 @@ class Cycle:
             self._quiet = self.pause.rest(pace, spent_s)
 
     def _run_once(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
-        """The round itself; how long it took, in seconds."""
+        """Run the cycle; return how long it took, in seconds."""
         self.journal.reread_if_stale()
         self.audit.write_if_due()
         pace = self.loop.cycle(self.live.policy, self.live.rules, quiet=quiet)

@@ -19,7 +19,7 @@ class Troubled(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What an operator should know; empty while nothing is wrong."""
+        """Return what an operator should know; empty while nothing is wrong."""
 
 
 class Housekeeping:

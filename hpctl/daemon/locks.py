@@ -72,7 +72,7 @@ class ClusterLock:
 
     @property
     def trouble(self) -> str:
-        """What to tell the operator; empty while no other daemon is known of."""
+        """Return what to tell the operator; empty while no other daemon is known of."""
         self._conf = self._conf or find_slurm_conf()
         if self._conf is None or self._is_held(self._conf):
             return ""
@@ -94,7 +94,8 @@ class ClusterLock:
         return ""
 
     def _is_held(self, conf: Path) -> bool:
-        """Whether the file is the one that was locked: slurmd and editors replace it by another."""
+        """Return whether the file is the one that was locked: slurmd and editors replace it by
+        another."""
         with contextlib.suppress(OSError):
             return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), conf.stat())
         return self._fd >= 0
@@ -107,7 +108,8 @@ class ClusterLock:
 
 
 def _daemon_that_locks(conf: Path) -> str:
-    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
+    """Return the process id of the hpctl daemon that has locked a file on this host; empty for
+    none.
 
     Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
     The pid is 0 for a process of another namespace. Devices are not compared: overlayfs

@@ -31,7 +31,7 @@ class LeaseState(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon may act, now."""
+        """Return whether this daemon may act, now."""
 
 
 class Reloads(Protocol):

@@ -128,7 +128,7 @@ class PageSection(Struct, frozen=True):
 
     @property
     def unix(self) -> str:
-        """The path of the socket to listen on; empty where it is a TCP port."""
+        """Return the path of the socket to listen on; empty where it is a TCP port."""
         return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
 
 
@@ -180,7 +180,8 @@ class NotifySection(Struct, frozen=True):
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
     def quiet_at(self, now: datetime) -> bool:
-        """Whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time zone."""
+        """Return whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time
+        zone."""
         begin, _, end = self.quiet.partition("-")
         local = f"{now.astimezone():%H:%M}"
         return begin <= local < end if begin <= end else local >= begin or local < end
@@ -232,7 +233,7 @@ class Config(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """The journal's SQLAlchemy URL."""
+        """Return the journal's SQLAlchemy URL."""
         return self.database_url or f"sqlite:///{quote(str(self.state_dir / 'journal.db'))}"
 
     @property
@@ -244,7 +245,7 @@ class Config(Struct, frozen=True):
 
     @property
     def upkeep_s(self) -> float:
-        """How often at least the loop stores what it has in memory alone, in seconds."""
+        """Return how often at least the loop stores what it has in memory alone, in seconds."""
         return (self.lease_s if self.database_url is None else ALONE_LEASE_S) / 4
 
     @property
@@ -255,16 +256,18 @@ class Config(Struct, frozen=True):
 
     @property
     def sizes_capacity(self) -> bool:
-        """Whether anything here sets nodes apart, changes how many there are or tests idle ones."""
+        """Return whether anything here sets nodes apart, changes how many there are or tests idle
+        ones."""
         return self.autoscale.enabled or self.idle.every_s > 0 or any(self.spares.values())
 
     def run_policy_layers(self, partition: str) -> tuple[PolicyFile, ...]:
-        """The recovery policies that come before a job's own: the cluster's, its partition's."""
+        """Return the recovery policies that come before a job's own: the cluster's, its
+        partition's."""
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
     def changed(self) -> dict[str, str]:
-        """What differs from the defaults, by dotted name, as the audit trail keeps it."""
+        """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
             url = hide_password(read_database_url(self.database_url))
@@ -272,7 +275,7 @@ class Config(Struct, frozen=True):
         return {k: v for k, v in found.items() if v != plain.get(k)}
 
     def policy(self) -> Policy:
-        """The numbers, as the core takes them."""
+        """Return the numbers, as the core takes them."""
         of_file = [name for name in Policy.__struct_fields__ if name != "attended"]
         return Policy(**{name: getattr(self, name) for name in of_file})
 
@@ -288,7 +291,8 @@ def parse_config(text: str, path: str = "<text>") -> Config:
 
 
 def format_example(config: Config | None = None) -> str:
-    """A file with every key of a configuration, by default of the defaults, under its meaning."""
+    """Return a file with every key of a configuration, by default of the defaults, under its
+    meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
     for name, value in to_plain(config).items():

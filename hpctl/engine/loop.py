@@ -44,11 +44,11 @@ class WorldObserver(Protocol):
 
     @property
     def slurm_trouble(self) -> str:
-        """Why Slurm could not be read; empty where it was."""
+        """Return why Slurm could not be read; empty where it was."""
 
     @property
     def cloud_trouble(self) -> str:
-        """Why the cloud could not be read; empty where it was."""
+        """Return why the cloud could not be read; empty where it was."""
 
     def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """Return the world now. `acts`: the mode lets hpctl act on what is seen. `quiet`: nothing
@@ -111,7 +111,7 @@ class Loop:
 
     @property
     def state(self) -> State:
-        """The state in memory."""
+        """Return the state in memory."""
         return self._memory.state
 
     @property

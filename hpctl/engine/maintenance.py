@@ -34,14 +34,15 @@ _OWN: Final = (test_reservation.PREFIX, spares_reservation.RESERVATION)
 
 
 def is_in_maintenance(node: SlurmNode) -> bool:
-    """Whether slurmctld shows that a maintenance reservation holds a node."""
+    """Return whether slurmctld shows that a maintenance reservation holds a node."""
     return not _FLAGS.isdisjoint(node.flags)
 
 
 def find_maintenance(
     slurm: SchedulerView, lead_s: float, now: datetime
 ) -> dict[NodeName, Reservation]:
-    """The maintenance reservation of each node that one holds now or within `lead_s` seconds.
+    """Return the maintenance reservation of each node that one holds now or within `lead_s`
+    seconds.
 
     Of several, the one that ends last. hpctl's own reservations are none. Where the reservations
     were not asked for, a node with the flag has one without a name; else the flag, which may be
@@ -62,7 +63,7 @@ def find_maintenance(
 
 
 def is_own(one: Reservation) -> bool:
-    """Whether hpctl made it for a test or for spares, in which it acts itself."""
+    """Return whether hpctl made it for a test or for spares, in which it acts itself."""
     return one.name.startswith(_OWN)
 
 
@@ -89,7 +90,7 @@ def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
 
 
 def maintenance_text(one: Reservation, now: datetime) -> str:
-    """Which maintenance reservation holds a node, from when and until when."""
+    """Return which maintenance reservation holds a node, from when and until when."""
     name = f"the maintenance reservation {one.name}" if one.name else "a maintenance reservation"
     until = f" until {one.end:%Y-%m-%d %H:%M:%S} UTC" if one.end is not None else ""
     if one.start is not None and now < one.start:

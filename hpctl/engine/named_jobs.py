@@ -34,7 +34,7 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
 
 
 def names_job(asked: UserJobId, job: SlurmJob) -> bool:
-    """Whether an id names this job, or a task that waits in its record."""
+    """Return whether an id names this job, or a task that waits in its record."""
     if asked.task is not None:
         ranges = find_task_ranges(job.array_task)
         return job.array_job == asked.number and any(asked.task in tasks for tasks in ranges)
@@ -51,7 +51,7 @@ def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
 
 
 def _find_journaled_jobs(asked: UserJobId, state: State) -> Iterator[JobId]:
-    """The jobs of that id that hpctl has treated."""
+    """Yield the jobs of that id that hpctl has treated."""
     for rec in state.jobs.values():
         own = parse_job_id(rec.shown)
         if own is None:

@@ -126,12 +126,12 @@ class NodeHealthStore:
         return True
 
     def generation_of(self, node: NodeName) -> Generation | None:
-        """Which generation of a node spoke last. From any thread."""
+        """Return which generation of a node spoke last. From any thread."""
         known = self._known(node)
         return known.generation if known else None
 
     def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
-        """What a node's agent reported. From any thread."""
+        """Return what a node's agent reported. From any thread."""
         known = self._known(node)
         return known.findings if known else ()
 
@@ -180,7 +180,7 @@ class NodeHealthStore:
 def drop_checks(
     health: Mapping[NodeName, Health], checks: tuple[str, ...]
 ) -> dict[NodeName, Health]:
-    """The same without the findings of checks that begin so."""
+    """Return the same without the findings of checks that begin so."""
     return {
         node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))
         if any(f.check.startswith(checks) for f in h.findings)

@@ -157,13 +157,13 @@ def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: dateti
 
 
 def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
-    """The nodes that are treated or about to be."""
+    """Return the nodes that are treated or about to be."""
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
 def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
-    """Nodes under treatment for which nothing is done now: an admin keeps them in a maintenance
-    reservation, or a gate holds their remedy, which a person may approve."""
+    """Return nodes under treatment for which nothing is done now: an admin keeps them in a
+    maintenance reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
         held_by = find_hold(view.state.nodes[rid], view)
@@ -185,7 +185,7 @@ def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
 def decide_candidate(
     c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
 ) -> NodeRecoveryOpened | HoldNoted:
-    """One candidate against all gates in order."""
+    """Check one candidate against all gates in order."""
     passed: list[str] = []
     is_waived = is_approved(c.node.name, view, policy, now)
     leaves = goes_anyway(c.fault.ladder)
@@ -270,7 +270,7 @@ def node_candidates(
 def _find_restored_nodes(
     view: View, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
-    """Nodes that are drained in the name of a recovery that has seen them back in service.
+    """Return nodes that are drained in the name of a recovery that has seen them back in service.
 
     Only hpctl writes such a Reason. They are given back as by an operator's order: no budget is
     spent on it, and all of them at once are one slurmctld's doing, and no mass event.
@@ -295,7 +295,7 @@ def _find_restored_nodes(
 
 
 def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
-    """The nodes whose very instance is gone by our own order, or may be about to go.
+    """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
     """
@@ -346,7 +346,7 @@ def _says_lost(node: SlurmNode, view: View) -> str:
 
 
 def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
-    """Whether the last recovery of this very generation ended after the newest evidence.
+    """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by
     the old lines, nor by a condition that merely lasts; what is new opens a new recovery.
@@ -382,7 +382,8 @@ def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
 
 
 def _looked_until(last: NodeRecovery) -> datetime:
-    """The time up to which a recovery took evidence into account; what is newer may open another.
+    """Return the time up to which a recovery took evidence into account; what is newer may open
+    another.
 
     For a node given back that is when its RETURN, or its acceptance test, began, not when the
     recovery ended: nothing was observed in between.

@@ -38,7 +38,7 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
 
 
 def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
-    """When slurmctld had answered the orders of which one ended the run, the last one counts.
+    """Yield when slurmctld had answered the orders of which one ended the run, the last one counts.
 
     A run that may outlive its node has ended whenever its supervisor ended it.
     """

@@ -35,7 +35,8 @@ from hpctl.vocabulary.policy import Policy
 
 
 def window_s(policy: Policy, rules: Rules) -> float:
-    """How many seconds decisions look back: longer than RECENT_S where the configuration says."""
+    """Return how many seconds decisions look back: longer than RECENT_S where the configuration
+    says."""
     budgets = policy.budgets
     return max(
         RECENT_S,
@@ -66,7 +67,7 @@ class Retired(Struct, frozen=True):
     jobs: frozenset[JobId]
 
     def over(self, event: Event) -> datetime | None:
-        """When that was over which an event belongs to; None for an event that stays."""
+        """Return when that was over which an event belongs to; None for an event that stays."""
         match event:
             case HoldNoted():
                 stays = self.state.holds.get(event.target) == event
@@ -129,7 +130,7 @@ def _list_all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobReco
 def _find_needed(
     state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
 ) -> Iterator[RecoveryId]:
-    """What stays for its own sake."""
+    """Yield what stays for its own sake."""
     for rid, rec in _list_all(state):
         if not rec.ended or rec.since >= before:
             yield rid

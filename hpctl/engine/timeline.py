@@ -220,7 +220,7 @@ def format_sentence(start: str, why: str = "") -> str:
 
 
 def outcome_text(outcome: Outcome | None) -> str:
-    """What a port answered to a step, or that it did not."""
+    """Return what a port answered to a step, or that it did not."""
     if outcome is None:
         return "no answer on record, checked before it is retried"
     answer = " ".join(part for part in (outcome.code, outcome.detail) if part)
@@ -234,7 +234,7 @@ def outcome_text(outcome: Outcome | None) -> str:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding in one line: what was seen, where, how often; not the raw evidence."""
+    """Return a finding in one line: what was seen, where, how often; not the raw evidence."""
     where = f" on {finding.device}" if finding.device else ""
     code = f" {finding.code}" if finding.code else ""
     detail = f" ({finding.detail})" if finding.detail else ""
@@ -248,7 +248,7 @@ def ladder_text(ladder: tuple[Remedy, ...]) -> str:
 
 
 def build_timeline(subject: Subject, state: State) -> tuple[TimelineLine, ...]:
-    """The whole timeline, oldest first; on equal times, steps before what they caused."""
+    """Return the whole timeline, oldest first; on equal times, steps before what they caused."""
     steps = [_step_line(step, subject) for step in subject.steps]
     moves = [_move_line(subject, move, state) for move in subject.trail]
     rest = [*moves, *steps] if isinstance(subject, Change) else [*steps, *moves]
@@ -283,12 +283,12 @@ def _opened_line(subject: Subject) -> TimelineLine:
 
 
 def _at_limit(rec: JobRecovery) -> bool:
-    """Whether its run reached its time limit, which is no failure."""
+    """Return whether its run reached its time limit, which is no failure."""
     return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
 def _move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
-    """A move into another phase."""
+    """Return a move into another phase."""
     if isinstance(subject, Change):
         about = subject.opened
         what = about.node or f"group {about.group}"
@@ -335,14 +335,14 @@ def _step_text(kind: StepKind, target: str, attempt: int) -> str:
 
 
 def _target(step: StepRecord | StepStarted, subject: Subject) -> str:
-    """What a step is done to, as people write it."""
+    """Return what a step is done to, as people write it."""
     if isinstance(subject, JobRecovery) and step.target == str(subject.attempt.job):
         return subject.shown
     return step.target
 
 
 def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
-    """A step and its outcome."""
+    """Return a step and its outcome."""
     after = ""
     if step.resolved is not None:
         after = f" after {(step.resolved - step.started).total_seconds():.2f} s"
@@ -354,7 +354,8 @@ def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
 
 
 def report_line(event: JobReported, shown: str = "") -> TimelineLine:
-    """A report of a job's supervisor or script. `shown`: the job's id as its owner writes it."""
+    """Return a report of a job's supervisor or script. `shown`: the job's id as its owner writes
+    it."""
     report = event.report
     job = f"Job {shown or report.job}"
     who = f"Supervisor of job {shown or report.job}"
@@ -374,7 +375,7 @@ def report_line(event: JobReported, shown: str = "") -> TimelineLine:
 
 
 def change_text(event: ChangeOpened) -> str:
-    """What a change of capacity was decided to be."""
+    """Return what a change of capacity was decided to be."""
     match event.kind:
         case vocabulary_change.ChangeKind.ADD:
             return f"Growing group {event.group} by {event.count} to {event.size}"
@@ -394,7 +395,7 @@ def _window_text(event: ChangeOpened) -> str:
 
 
 def removal_text(rec: NodeRecovery) -> str:
-    """What a recovery changes of the size of its node's group."""
+    """Return what a recovery changes of the size of its node's group."""
     if rec.rule == SCALE_DOWN:
         return f"Removing {rec.node} from group {rec.group}"
     return f"Resuming {rec.node}, which was drained for a removal"
@@ -403,7 +404,7 @@ def removal_text(rec: NodeRecovery) -> str:
 def event_line(  # noqa: C901, PLR0912 -- one case for each event
     event: Event, state: State
 ) -> TimelineLine | None:
-    """One journal event as a line, for a live narration; `state` has the event folded in.
+    """Return one journal event as a line, for a live narration; `state` has the event folded in.
 
     A step is shown when it starts and again only where its outcome is not a plain acceptance.
     """
@@ -451,14 +452,14 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
 
 
 def subject_of(recovery: RecoveryId, state: State) -> Subject:
-    """The recovery or change of an id that the state has."""
+    """Return the recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
     return state.changes.get(recovery) or state.jobs[recovery]
 
 
 def write_headline(subject: Subject) -> str:
-    """The subject in one sentence: what is treated or changed, why, and its state."""
+    """Return the subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, Change):
         what = format_sentence(write_title(subject), subject.opened.why)
         return _change_headline(subject, what, subject.phase, subject.opened.at)
@@ -532,7 +533,7 @@ def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
 
 
 def _describe_resume(rec: NodeRecovery | JobRecovery) -> str:
-    """How long until it ran again; the time in which it proved itself is not waiting."""
+    """Return how long until it ran again; the time in which it proved itself is not waiting."""
     for move in rec.trail:
         if move.signal == JobSignal.WENT_ON:
             return format_sentence("Recovered by its supervisor", move.why)
@@ -579,7 +580,7 @@ _CHANGE_WAITS: Final = {
 
 
 def find_awaited(subject: Subject, policy: Policy) -> Awaited:
-    """What happens next. Where it is closed: what, if anything, a person should do."""
+    """Return what happens next. Where it is closed: what, if anything, a person should do."""
     if isinstance(subject, Change):
         return _change_awaited(subject, policy)
     if isinstance(subject, NodeRecovery):
@@ -667,7 +668,7 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
 
 
 def _after_end(rec: JobRecovery) -> str:
-    """What a person does, where a person must, once a recovery has ended."""
+    """Return what a person does, where a person must, once a recovery has ended."""
     last = rec.steps[-1].outcome if rec.steps else None
     kind = rec.trouble.kind if rec.trouble is not None else None
     back = f", or `{go_back(rec.shown)}`" if kind in POISONS else ""
@@ -691,7 +692,7 @@ def go_back(job: str) -> str:
 
 
 def released_by(rec: JobRecovery) -> str:
-    """Who lets a job go on that an owner or an administrator holds."""
+    """Return who lets a job go on that an owner or an administrator holds."""
     return f"`scontrol release {rec.shown}`, by its owner or by the administrator who holds it"
 
 
@@ -731,7 +732,7 @@ LIFTED_BY: Final[dict[str, str]] = {
 
 
 def lifted_by(hold: HoldNoted, *, many: bool = False) -> Awaited:
-    """What a hold waits for. `many`: it stands for all that are held for the same."""
+    """Return what a hold waits for. `many`: it stands for all that are held for the same."""
     event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl continues automatically")
     if hold.approvable and many:
         event += f". `hpctl approve --rule {hold.rule}` lets all of them go ahead now"

@@ -30,12 +30,12 @@ class UntreatedNode(Struct, frozen=True):
 
     @property
     def name(self) -> NodeName:
-        """The Slurm name of the node."""
+        """Return the Slurm name of the node."""
         return self.node.name
 
     @property
     def in_service(self) -> bool:
-        """Whether slurmctld gives it work."""
+        """Return whether slurmctld gives it work."""
         return self.node.in_service
 
     @property
@@ -61,7 +61,7 @@ def find_untreated(w: World) -> list[UntreatedNode]:
 
 
 def _find_fault(w: World, name: NodeName) -> Assessment | None:
-    """The fault of a node, unless an operator has accepted it with `hpctl undrain`."""
+    """Return the fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
     if judged is None or judged.condition is not Condition.FAULTY or judged.fault is None:
         return None

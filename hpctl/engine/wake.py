@@ -65,7 +65,7 @@ class Waker:
         return self._job_ends.take(time.monotonic())
 
     def poked(self) -> bool:
-        """Whether the next `wait` returns at once."""
+        """Return whether the next `wait` returns at once."""
         return self._ready(0.0)
 
     def _ready(self, timeout_s: float) -> bool:

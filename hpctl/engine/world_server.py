@@ -96,7 +96,7 @@ class _Encoded(Struct):
 
     @property
     def listed(self) -> tuple[tuple[str, int], ...]:
-        """The kind and the length of each frame."""
+        """Return the kind and the length of each frame."""
         return tuple((kind, len(data)) for kind, data in self.frames or ())
 
 
@@ -318,8 +318,8 @@ class WorldServer:
             self._read(client)
 
     def _make_room(self, uid: int) -> bool:
-        """Whether one more of a user's has a place, if need be that of one which has not asked, or
-        which does not read its answer."""
+        """Return whether one more of a user's has a place, if need be that of one which has not
+        asked, or which does not read its answer."""
         others = list(self._clients.values())
         own = [client for client in others if client.uid == uid]
         if not is_trusted(uid) and len(own) >= MOST_OF_USER:
@@ -409,7 +409,7 @@ class WorldServer:
         self._write(client)
 
     def _content(self, offered: _Offered, part: WorldPart) -> _Encoded:
-        """A part of a world, under the token of before where it is what it was."""
+        """Return a part of a world, under the token of before where it is what it was."""
         known, key = self._parts.get(part), self._key(offered, part)
         if known is None or known.key != key:
             self._token += 1
@@ -487,7 +487,7 @@ def _cloud_trouble(cycle: CycleResult) -> str:
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether a user may have every connection: root and the daemon's own."""
+    """Return whether a user may have every connection: root and the daemon's own."""
     return uid in (0, os.geteuid())
 
 

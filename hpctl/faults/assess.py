@@ -98,12 +98,13 @@ class _FaultCase(Struct, frozen=True):
     note: str = ""
 
     def settled(self, now: datetime) -> bool:
-        """Whether the row may be believed. One that waits for nothing needs no clock either."""
+        """Return whether the row may be believed. One that waits for nothing needs no clock
+        either."""
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
 def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
-    """What the facts about one generation amount to at `now`.
+    """Return what the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
     over; SUSPECT while a companion line may still change the verdict (`until` says when to look
@@ -146,7 +147,8 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
 
 
 def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
-    """The rows that speak for these findings, the gravest first; none where they mean nothing.
+    """Return the rows that speak for these findings, the gravest first; none where they mean
+    nothing.
 
     What `assess` goes by, without its waits: for code that asks what a single line means.
     """
@@ -160,7 +162,7 @@ def _all_ok(health: Health) -> bool:
 
 
 def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]:
-    """The rows that stand after companions and the driver's word have been heard."""
+    """Return the rows that stand after companions and the driver's word have been heard."""
     drivers = _driver_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
     xids = {(i.code, i.device): i for i in incidents if i.check == XID}
@@ -203,7 +205,8 @@ def _is_sign(case: _FaultCase, rules: Rules) -> bool:
 
 
 def _confirms_hardware(sign: Incident, lines: Incident, fold: timedelta) -> bool:
-    """Whether a sign is about the hardware of unknown driver lines, within `fold` of them."""
+    """Return whether a sign is about the hardware of unknown driver lines, within `fold` of
+    them."""
     if not are_one_event(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
@@ -219,7 +222,7 @@ def _covering(faults: Sequence[FaultClass]) -> str:
 
 
 def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
-    """The newest Xid 154 of each device, cut to the finding that counts, with its rule."""
+    """Return the newest Xid 154 of each device, cut to the finding that counts, with its rule."""
     found = []
     for incident in incidents:
         if incident.check == XID and incident.code == _DRIVER:
@@ -256,7 +259,7 @@ _Xids = Mapping[tuple[str, str], Incident]
 
 
 def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
-    """The catalogue row for an incident, or None where a companion has absorbed it."""
+    """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
         return _sxid_rule(incident, rules)
     if incident.check != XID:
@@ -284,7 +287,7 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
 
 
 def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
-    """Whether an Xid of that code belongs to the same event."""
+    """Return whether an Xid of that code belongs to the same event."""
     if incident.device:
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
     else:
@@ -306,7 +309,7 @@ def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
 
 
 def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
-    """A check that is no kernel line: its own row, else watched if it failed."""
+    """Return the rule of a check that is no kernel line: its own row, else watched if it failed."""
     stem = incident.check.replace(".", "-")
     for name in (f"{stem}-{incident.code}", stem):
         if name in rules.classes:

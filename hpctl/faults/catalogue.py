@@ -114,7 +114,8 @@ def _apply_override(default: FaultClass, change: Override) -> FaultClass:
 
 
 def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
-    """What an override starts from: the shipped row, or a site's own that does nothing yet."""
+    """Return what an override starts from: the shipped row, or a site's own that does nothing
+    yet."""
     if rule in SHIPPED:
         return SHIPPED[rule]
     missing: tuple[str, ...] = ()
@@ -130,7 +131,7 @@ def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClas
 def build_rules(
     overrides: Mapping[RuleId, Override] | None = None, *, silent_after_s: float = 20.0
 ) -> Rules:
-    """The shipped table with a site's overrides and its own rules, which come last.
+    """Return the shipped table with a site's overrides and its own rules, which come last.
 
     Raises UnknownRuleError for a rule id that is neither in the table nor a whole rule of the
     site's own, and ValueError for an override that makes no sense. A rule whose urgency or ladder

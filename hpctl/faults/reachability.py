@@ -63,7 +63,8 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
 
 
 def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
-    """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
+    """Return what Slurm or the cloud holds against a node that should be in service; "":
+    nothing."""
     if left_alone(node, instance):
         return ""
     closed = find_closed(node)
@@ -80,7 +81,7 @@ def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
 
 
 def is_reachable(node: SlurmNode | None, instance: Instance | None) -> bool:
-    """Whether Slurm and the cloud reach a node, closed or not."""
+    """Return whether Slurm and the cloud reach a node, closed or not."""
     running = instance is None or instance.status is InstanceStatus.RUNNING
     return node is not None and node.responding and not node.down and running
 
@@ -93,7 +94,7 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
     now: datetime,
     before: Signs | None = None,
 ) -> tuple[dict[NodeName, Health], Signs]:
-    """What is known of the nodes, HMA's marks and these signs included; and the signs' ages.
+    """Return what is known of the nodes, HMA's marks and these signs included; and the signs' ages.
 
     `before` is the memory of the last look: a sign counts from when it was first seen, for a node
     that boots is DOWN and silent for a while. Without it (a command that looks once) a sign is as

@@ -58,7 +58,7 @@ def find_row(node: SlurmNode) -> FaultRow | None:
 
 
 def closed_by_slurm(node: SlurmNode) -> bool:
-    """Whether a program of Slurm's drained the node, for which no person has to answer."""
+    """Return whether a program of Slurm's drained the node, for which no person has to answer."""
     return node.drained and find_row(node) is not None
 
 

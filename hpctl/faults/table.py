@@ -89,24 +89,24 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def rules(self) -> tuple[RuleId, ...]:
-        """The ids of its rules: one, or one for each number."""
+        """Return the ids of its rules: one, or one for each number."""
         if not self.code:
             return (RuleId(make_rule_prefix(self.check)),)
         return tuple(rule_id(self.check, code) for code in self.codes)
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Its codes one by one."""
+        """Return its codes one by one."""
         return tuple(expand_numbers(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
 
     @property
     def suspect(self) -> bool:
-        """Whether a node with it is shown as Suspect."""
+        """Return whether a node with it is shown as Suspect."""
         return self.watch or self.treatment in ("W", "H")
 
     @property
     def acts(self) -> bool:
-        """Whether anything is done to the node, unless a site overrides it."""
+        """Return whether anything is done to the node, unless a site overrides it."""
         return self.treatment not in ("I", "W", "J", "H")
 
     @property
@@ -177,17 +177,17 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_rule_prefix(check: str) -> str:
-    """What the rule ids of a check begin with."""
+    """Return what the rule ids of a check begin with."""
     return _STEMS.get(check) or check.replace(".", "-")
 
 
 def rule_id(check: str, code: str) -> RuleId:
-    """The id of the rule for a code of a check."""
+    """Return the id of the rule for a code of a check."""
     return RuleId(f"{make_rule_prefix(check)}-{code}")
 
 
 def expand_numbers(numbers: str) -> Iterator[str]:
-    """The numbers in `11 25 39-41`."""
+    """Yield the numbers in `11 25 39-41`."""
     for low, high in _RANGE.findall(numbers):
         yield from map(str, range(int(low), int(high or low) + 1))
 
@@ -202,7 +202,8 @@ _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
 def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each row of a file's tables: the heading that it stands under, and its cells by column."""
+    """Yield each row of a file's tables: the heading that it stands under, and its cells by
+    column."""
     title, columns = "", list[str]()
     for line in (pkgutil.get_data(__package__, f"{name}.md") or b"").decode().splitlines():
         if not line.startswith("|"):
@@ -315,5 +316,5 @@ ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_by_rule())
 
 
 def rows_of(check: str) -> tuple[FaultRow, ...]:
-    """The rows of one check, in order of precedence."""
+    """Return the rows of one check, in order of precedence."""
     return tuple(row for _, rows in SECTIONS for row in rows if row.check == check)

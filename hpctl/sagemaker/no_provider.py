@@ -21,7 +21,7 @@ class NoProvider:
         self._now = now
 
     def view(self) -> ProviderView:
-        """A view that says so."""
+        """Return a view that says so."""
         return ProviderView(as_of=self._now(), present=False)
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:

@@ -117,7 +117,7 @@ def _parse_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
 
 
 def _get_typed(answer: Any, key: str, kind: type[T]) -> T:
-    """A value of this kind; an empty one where there is none."""
+    """Return a value of this kind; an empty one where there is none."""
     value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, kind) else kind()
 
@@ -137,7 +137,8 @@ class Details:
         self._pool: ThreadPoolExecutor | None = None
 
     def complete(self, listed: Sequence[Instance]) -> list[Instance]:
-        """The instances with their addresses, as far as these may be asked for. Never raises."""
+        """Return the instances with their addresses, as far as these may be asked for. Never
+        raises."""
         ids = {i.id for i in listed}
         self._known = {key: text for key, text in self._known.items() if key in ids}
         self._asked = Counter({key: n for key, n in self._asked.items() if key in ids})
@@ -185,7 +186,7 @@ class Details:
 
 
 def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
-    """The outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
+    """Return the outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
     made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
     if made:
         ids = ",".join(str(n["NodeLogicalId"]) for n in made)
@@ -328,7 +329,8 @@ class SageMakerProvider:
         return self._check_answer("DescribeCluster", answer, "ClusterStatus")
 
     def _list_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
-        """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
+        """Yield every node summary. A cluster that refuses IncludeNodeLogicalIds is listed
+        without."""
         token = ""
         for _ in range(MAX_PAGES):
             page = self._read_page(token, continuous=continuous)
@@ -377,7 +379,8 @@ class SageMakerProvider:
     def _check_answer(
         self, operation: str, answer: Mapping[str, Any], key: str
     ) -> Mapping[str, Any]:
-        """The answer, which botocore leaves empty where a proxy's page came with status 200."""
+        """Return the answer, which botocore leaves empty where a proxy's page came with status
+        200."""
         if key in answer:
             return answer
         raise Unavailable(
@@ -454,7 +457,7 @@ class SageMakerProvider:
         return Outcome.rejected(outcome.code, detail, transient=True)
 
     def _list_unpatched_orders(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
-        """As `unpatched`; nodes are listed only where the cluster is old enough for it."""
+        """Return as `unpatched`; nodes are listed only where the cluster is old enough for it."""
         if not list_unpatched_orders(cluster, ()):
             return ()
         return list_unpatched_orders(
@@ -553,7 +556,8 @@ def _make_instance(
 
 
 def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
-    """The status and its message. Prose and older answers say Failed where the model says Failure.
+    """Return the status and its message. Prose and older answers say Failed where the model says
+    Failure.
 
     A word that the model does not have yet is taken for an update in progress: something is
     being done to the instance, so nothing is to be done by us.

@@ -154,7 +154,7 @@ def _parse_span(text: str) -> tuple[float, float]:
 
 
 def _read_yaml(file: str | None) -> dict[str, Any]:
-    """The agent's file, so that a mistake shows here and not in six agents' logs."""
+    """Return the agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
     import yaml
@@ -268,7 +268,7 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
 def _parse_fault(
     target: str, kind: str, rest: list[str], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The details of a fault, from its arguments and options. Raises UsageError."""
+    """Return the details of a fault, from its arguments and options. Raises UsageError."""
     how: dict[str, Any] = {}
     if kind in ("xid", "sxid"):
         if len(rest) != 1 or not rest[0].isdigit():

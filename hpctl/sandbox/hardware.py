@@ -97,7 +97,7 @@ class SysfsTree:
             self._write_files(place, ("total" if total else name,), {})
 
     def neuron_file(self, number: int, name: str) -> Path:
-        """Where a counter of a Neuron device is."""
+        """Return where a counter of a Neuron device is."""
         device = self.root / f"{_NEURON}/neuron{number}"
         found = next(device.rglob(name))
         return found / "total" if found.is_dir() else found
@@ -110,7 +110,8 @@ class SysfsTree:
         self._off_the_bus(pci)
 
     def file(self, device: str, name: str, port: int = 1) -> Path:
-        """A counter of an RDMA device: the port's, else the device's own, else its interface's."""
+        """Return a counter of an RDMA device: the port's, else the device's own, else its
+        interface's."""
         base = self.root / _RDMA / device
         places = (f"ports/{port}/hw_counters", f"ports/{port}/counters", "hw_counters")
         found = [base / place / name for place in places if (base / place / name).exists()]
@@ -189,7 +190,7 @@ class SysfsTree:
 
 
 def efa_name(number: int) -> str:
-    """What a p5 calls its EFA device `number`, from 0."""
+    """Return what a p5 calls its EFA device `number`, from 0."""
     return f"rdmap{79 + 17 * (number // 4)}s{number % 4}"
 
 

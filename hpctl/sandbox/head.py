@@ -48,7 +48,7 @@ class Database(Struct, frozen=True):
 
 
 def choose_database(spec: SandboxSpec) -> Database:
-    """The database that the sandbox names, or that is installed with Python's driver. Raises
+    """Return the database that the sandbox names, or that is installed with Python's driver. Raises
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
@@ -156,12 +156,12 @@ class HeadServices:
             process.wait(START_TIMEOUT_S)
 
     def pid(self, service: str) -> int:
-        """The pid of a service; 0 when it does not run."""
+        """Return the pid of a service; 0 when it does not run."""
         process = self._running.get(service)
         return process.pid if process is not None and process.poll() is None else 0
 
     def pids(self) -> dict[str, int]:
-        """Every service that was ever started, with its pid or 0."""
+        """Return every service that was ever started, with its pid or 0."""
         return {service: self.pid(service) for service in self._running}
 
     def _service(self, service: str) -> tuple[list[str], Callable[[], bool]]:
@@ -209,7 +209,7 @@ class HeadServices:
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
     def _clock(self, service: str) -> dict[str, str]:
-        """The environment in which the daemon goes by the head node's clock."""
+        """Return the environment in which the daemon goes by the head node's clock."""
         if not self._spec.clock_library or not service.startswith("daemon"):
             return {}
         return clocks.environment(self._spec.clock_library, self._spec.layout.of_clock(""))

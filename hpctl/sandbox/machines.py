@@ -67,10 +67,10 @@ class Machines(Protocol):
         """Destroy, new boot id, slurmd and agent again; the lifecycle script is not re-run."""
 
     def alive(self, machine: EmulatedMachine) -> bool:
-        """Whether the instance's slurmd runs."""
+        """Return whether the instance's slurmd runs."""
 
     def drifted(self) -> bool:
-        """Whether slurm.conf has other partitions than the instances that are there make."""
+        """Return whether slurm.conf has other partitions than the instances that are there make."""
 
     def write_partitions(self) -> None:
         """Write slurm.conf again, over any edit in it."""
@@ -114,12 +114,12 @@ class NullMachines:
             self.done.append(("reboot", machine.instance_id))
 
     def alive(self, machine: EmulatedMachine) -> bool:
-        """Whether it was booted and not destroyed since."""
+        """Return whether it was booted and not destroyed since."""
         with self._lock:
             return machine.instance_id in self._up
 
     def drifted(self) -> bool:
-        """Whether a test says so."""
+        """Return whether a test says so."""
         return self.edited
 
     def write_partitions(self) -> None:
@@ -134,7 +134,7 @@ ON_CREATE = "on_create.sh"
 
 
 def initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
-    """One controller and the workers, with fresh ids, for a sandbox without the emulator."""
+    """Return one controller and the workers, with fresh ids, for a sandbox without the emulator."""
     names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
     at = {"address": spec.head_address, "node": head_node(spec), "partition": ""}
     controller = _make_machine(role="controller", **names, **at)
@@ -153,7 +153,7 @@ def _make_machine(**own: Any) -> EmulatedMachine:
 
 
 def head_node(spec: SandboxSpec) -> NodeName:
-    """The head node's name, which is no Slurm node's."""
+    """Return the head node's name, which is no Slurm node's."""
     return NodeName(guess_node_name(spec.head_address, ""))
 
 

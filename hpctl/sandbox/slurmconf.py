@@ -73,7 +73,8 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
 
 
 def _controller_lines(spec: SandboxSpec) -> str:
-    """The lines that name slurmctld's hosts: this machine, or two that it plays (see head.py)."""
+    """Return the lines that name slurmctld's hosts: this machine, or two that it plays (see
+    head.py)."""
     if spec.heads == 1:
         return f"SlurmctldHost={socket.gethostname().partition('.')[0]}({spec.head_address})\n"
     hosts = enumerate(spec.head_addresses, 1)
@@ -95,12 +96,13 @@ def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
 
 
 def own_epilog(spec: SandboxSpec) -> Path:
-    """Where the sandbox's EpilogSlurmctld lies, if there is one."""
+    """Return where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
 
 def render_epilog(spec: SandboxSpec) -> str:
-    """The EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not wanted.
+    """Return the EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not
+    wanted.
 
     Without a daemon to wake Slurm is left as it comes.
     """
@@ -113,7 +115,7 @@ def render_epilog(spec: SandboxSpec) -> str:
 
 
 def _read_user() -> str:
-    """Who we are, not who the environment says: slurmctld refuses to run as anybody else."""
+    """Return who we are, not who the environment says: slurmctld refuses to run as anybody else."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -121,7 +123,7 @@ def _read_user() -> str:
 
 
 def initial_members(spec: SandboxSpec) -> dict[str, str]:
-    """The nodes that a sandbox starts with, and their partitions."""
+    """Return the nodes that a sandbox starts with, and their partitions."""
     if spec.empty:
         return {}
     return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
@@ -204,7 +206,7 @@ class NodeSlots:
         self._partitions = list(dict.fromkeys(self._members.values()))
 
     def text(self) -> str:
-        """The head node's slurm.conf as it should be now."""
+        """Return the head node's slurm.conf as it should be now."""
         return render_slurm_conf(
             self._spec,
             self._programs,

@@ -113,7 +113,7 @@ class AlertGauges:
                 self._trouble.labels(part).set(bool(text))
 
     def _cycle_age_s(self) -> float:
-        """Seconds since a cycle of the leader ended; 0 on a standby."""
+        """Return seconds since a cycle of the leader ended; 0 on a standby."""
         if self._leads is not None and not self._leads():
             return 0.0
         return max(0.0, time.monotonic() - self._cycle_ended)
@@ -164,7 +164,7 @@ class AlertGauges:
 def _name_oldest(
     kind: str, waiting: Sequence[tuple[str, datetime]]
 ) -> dict[tuple[str, str], float]:
-    """The series of those that have waited longest; the others share one."""
+    """Return the series of those that have waited longest; the others share one."""
     named = {(kind, name): since.timestamp() for name, since in waiting[:MOST_NAMED]}
     rest = [since.timestamp() for _, since in waiting[MOST_NAMED:]]
     if rest:

@@ -100,7 +100,7 @@ Recovery = NodeRecovery | JobRecovery | Change
 
 
 def family_of(rule: RuleId) -> str:
-    """The family of a rule, one of CLASSES."""
+    """Return the family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
         return "site" if SITE_RULE.match(rule) else OTHER
@@ -116,7 +116,7 @@ class _Series(Struct, frozen=True):
 
 
 def _list_series() -> dict[str, _Series]:
-    """Every series, by the table of metrics.md."""
+    """Return every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
     return {
@@ -211,8 +211,8 @@ class _MetricCounts:
         _create_series(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
-        """The label's value for a partition; OTHER for one too many, and for one that no node
-        belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
+        """Return the label's value for a partition; OTHER for one too many, and for one that no
+        node belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
         if name not in self.partitions and new:
             room = len(self.partitions) < MOST_PARTITIONS
             self.partitions[name] = make_printable(name)[:64] if room else OTHER
@@ -267,7 +267,8 @@ class Metrics:
         self._gauges.begin()
 
     def targets(self) -> list[dict[str, Any]]:
-        """The agents that were ever heard, for Prometheus' HTTP service discovery. Any thread."""
+        """Return the agents that were ever heard, for Prometheus' HTTP service discovery. Any
+        thread."""
         view = self._view
         if view is None:
             return []
@@ -456,14 +457,14 @@ class _Recoveries:
 def _list_recoveries(
     state: State,
 ) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
-    """The recoveries and changes, and the ids of those that are open."""
+    """Yield the recoveries and changes, and the ids of those that are open."""
     yield state.nodes, state.open_nodes.values()
     yield state.jobs, state.open_jobs.values()
     yield state.changes, state.open_changes.values()
 
 
 def _make_labels(rec: Recovery) -> tuple[str, str]:
-    """The kind and the phase of a recovery or change. A removal is a change of capacity."""
+    """Return the kind and the phase of a recovery or change. A removal is a change of capacity."""
     if isinstance(rec, Change):
         return "change", str(rec.phase)
     if isinstance(rec, JobRecovery):
@@ -551,7 +552,7 @@ class _Sampler:
         self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
     def _sample_nodes(self, view: View) -> dict[NodeName, int]:
-        """Nodes and GPUs by partition; answers the GPUs of each node."""
+        """Return nodes and GPUs by partition; answers the GPUs of each node."""
         found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
         for name, node in view.scheduler.nodes.items():
             each[name] = next((n for kind, n in node.has.gres if kind == "gpu"), 0)

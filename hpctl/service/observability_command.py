@@ -57,8 +57,9 @@ class RenderView(Struct, frozen=True):
 
 
 def _collect_files(directory: Path, docs: str | None) -> dict[str, str]:
-    """The shipped rules, their runbook and dashboards, by their names below the directory. `docs`:
-    the URL of a site's documentation; without one the rules point to the runbook beside them."""
+    """Return the shipped rules, their runbook and dashboards, by their names below the directory.
+    `docs`: the URL of a site's documentation; without one the rules point to the runbook beside
+    them."""
     from importlib import resources
 
     source = resources.files("hpctl") / "service" / "observability"

@@ -87,7 +87,7 @@ class SlurmCommandReader:
         return start_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
-        """The release of the commands, asked once."""
+        """Return the release of the commands, asked once."""
         if self._version is None:
             self._version = parse.parse_version(self._read("--version").text)
         if self._version is None:
@@ -98,17 +98,20 @@ class SlurmCommandReader:
         return self._version
 
     def dealt(self) -> Dealt:
-        """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
-        slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
+        """Return what slurmctld deals out of a node, asked until it was answered once: it is fixed
+        while slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared
+        node."""
         config = self._fixed_config()
         return parse_dealt(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
-        """The name of SlurmUser, asked until it was answered once; empty where it was not."""
+        """Return the name of SlurmUser, asked until it was answered once; empty where it was
+        not."""
         return parse.slurm_user(self._fixed_config())
 
     def _fixed_config(self) -> dict[str, str]:
-        """What slurmctld's configuration was when it first answered, for what is fixed in it."""
+        """Return what slurmctld's configuration was when it first answered, for what is fixed in
+        it."""
         if self._config is None:
             try:
                 self._config = self.show_config()
@@ -121,15 +124,15 @@ class SlurmCommandReader:
         return parse.parse_config(self._read("show", "config").text)
 
     def booted(self) -> datetime | None:
-        """When slurmctld started, to the second below."""
+        """Return when slurmctld started, to the second below."""
         return at_text(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
-        """What scontrol prints for these arguments."""
+        """Return what scontrol prints for these arguments."""
         return self._read(*args).text
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. `as_of` is before the first question, never after."""
+        """Return all nodes and jobs. `as_of` is before the first question, never after."""
         give_up, self._whole = self.event if self._whole else None, False
         seen = self._read_with_jobs(lambda: self._all_nodes(give_up))
         self._whole = True
@@ -138,7 +141,8 @@ class SlurmCommandReader:
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """All jobs, and these nodes; those of `known` as they were but for state and Reason."""
+        """Return all jobs, and these nodes; those of `known` as they were but for state and
+        Reason."""
 
         def read() -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
             if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
@@ -165,7 +169,7 @@ class SlurmCommandReader:
         return SchedulerView(as_of, nodes, jobs, (*bad_nodes, *bad_jobs))
 
     def preemption_order(self) -> PreemptionOrder:
-        """What Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
+        """Return what Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
         by = self.show_config().get("PreemptType")
         if by == "preempt/partition_prio":
             return PreemptionOrder(
@@ -189,18 +193,19 @@ class SlurmCommandReader:
         return _name_account(parse_count(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
-        """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
+        """Return the exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
         return parse.exit_codes(self.show_config().get("RequeueExit", ""))
 
     def leaves(self) -> dict[NodeName, str]:
-        """The leaf switch or the block of each node; empty where no topology is configured."""
+        """Return the leaf switch or the block of each node; empty where no topology is
+        configured."""
         hosts, found = Hostlists(), dict[NodeName, str]()
         for leaf in _LEAF.finditer(self._read("show", "topology", known=lambda _: True).text):
             found |= dict.fromkeys(hosts(leaf["nodes"]), leaf["name"])
         return found
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
-        """Those of these nodes that slurmctld knows, and whose records can be read."""
+        """Return those of these nodes that slurmctld knows, and whose records can be read."""
         found, _ = self._read_nodes(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
@@ -229,7 +234,7 @@ class SlurmCommandReader:
         return {node.name: node for node in seen} if len(seen) == len(names) else None
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
-        """As `nodes`, for who looks at nothing but state and Reason."""
+        """Return as `nodes`, for who looks at nothing but state and Reason."""
         seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 
@@ -260,7 +265,7 @@ class SlurmCommandReader:
         self._look_at(names[half:], found, flaws)
 
     def job(self, job: JobId) -> JobRecord | None:
-        """One job, None where slurmctld says that it does not know the id.
+        """Return one job, None where slurmctld says that it does not know the id.
 
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
@@ -287,7 +292,7 @@ class SlurmCommandReader:
         return whole_jobs(found)
 
     def _add_expedited(self, record: JobRecord) -> JobRecord:
-        """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
+        """Return a held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
         ran = self._read("show", "job", record.command_id, "-o", known=_no_job)
@@ -297,8 +302,8 @@ class SlurmCommandReader:
         return replace(record, job=replace(record.job, flags=flags))
 
     def _held_by_admin(self, record: JobRecord) -> JobRecord:
-        """A job whose launch failed, with the Reason JobHeldAdmin where an operator has held it
-        since: slurmctld keeps its own description then, which all text shows in its place.
+        """Return a job whose launch failed, with the Reason JobHeldAdmin where an operator has held
+        it since: slurmctld keeps its own description then, which all text shows in its place.
 
         Where squeue has no JSON it is taken to be as slurmctld left it.
         """
@@ -440,7 +445,7 @@ def _no_job(ran: Ran) -> bool:
 
 
 def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
-    """The same, with pauses for the other threads. Raises Interrupted."""
+    """Yield the same, with pauses for the other threads. Raises Interrupted."""
     for number, node in enumerate(nodes, 1):
         yield node
         if number % POLITE_EVERY == 0:

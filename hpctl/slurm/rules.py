@@ -88,7 +88,7 @@ class StartNow(Struct, frozen=True):
 
 
 def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
-    """The job's name for a requeue of this attempt, or what to answer without sending it."""
+    """Return the job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -132,7 +132,7 @@ def start_now(
     *,
     elastic: bool = False,
 ) -> StartNow | Outcome:
-    """What to send so that a requeued job starts at once and elsewhere.
+    """Return what to send so that a requeued job starts at once and elsewhere.
 
     `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
     that have healed: they leave the list where hpctl excluded them.
@@ -205,8 +205,8 @@ class Lift(Struct, frozen=True):
 def plan_lifts(
     record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
 ) -> tuple[Lift, ...] | Outcome:
-    """What to send so that a pending job may be given these nodes again, where hpctl excluded
-    them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
+    """Return what to send so that a pending job may be given these nodes again, where hpctl
+    excluded them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -236,7 +236,7 @@ def _plan_lift(
 
 
 def _find_num_tasks(record: JobRecord) -> int | None:
-    """The NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
+    """Return the NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
 
     Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
     --ntasks-per-node the first start sets NumTasks to nodes x tasks, and from then on fewer nodes
@@ -248,13 +248,14 @@ def _find_num_tasks(record: JobRecord) -> int | None:
 
 
 def start_time(after_s: float) -> str:
-    """The `StartTime=` of a job that may start at once, or in so many seconds, rounded up."""
+    """Return the `StartTime=` of a job that may start at once, or in so many seconds, rounded
+    up."""
     wait = math.ceil(after_s)
     return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
 
 
 def check_hold(record: JobRecord | None) -> Outcome | None:
-    """Why a job cannot be held, None where it can."""
+    """Return why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
     several = _reject_several(record)
@@ -266,7 +267,7 @@ def check_hold(record: JobRecord | None) -> Outcome | None:
 
 
 def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why an attempt, or the next one in the queue, is not cancelled; None where it is."""
+    """Return why an attempt, or the next one in the queue, is not cancelled; None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -286,7 +287,7 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
 
 
 def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why nothing is written into the Comment of a job, None where it is."""
+    """Return why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -296,7 +297,7 @@ def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
 
 
 def check_signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why an attempt cannot be signalled, None where it can."""
+    """Return why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
     other = other_attempt(record, attempt)
@@ -327,7 +328,7 @@ def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
 
 
 def format_comment(own: str, why: str) -> str:
-    """The `Comment=` of a held job: why, after what the user had written there.
+    """Return the `Comment=` of a held job: why, after what the user had written there.
 
     What an earlier hold wrote makes room for it.
     """
@@ -384,7 +385,8 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
 
 
 def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """As `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays so."""
+    """Return as `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays
+    so."""
     if node is not None and mark_of(node):
         text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)

@@ -66,7 +66,7 @@ class Ran(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """What to show a person: the error text, or how it ended."""
+        """Return what to show a person: the error text, or how it ended."""
         if self.end is End.EXITED:
             return self.err.strip() or self.text.strip() or f"exit status {self.code}"
         return {
@@ -124,7 +124,8 @@ class SlurmRunner(Struct, frozen=True):
             return _collect_output(command, proc, timeout or self.timeout, give_up)
 
     def env(self) -> dict[str, str]:
-        """The environment: the caller's own, less whatever would change what Slurm prints."""
+        """Return the environment: the caller's own, less whatever would change what Slurm
+        prints."""
         env = {
             name: value
             for name, value in self.environ.items()
@@ -257,7 +258,7 @@ _FOR_NOW = frozenset(
 
 
 def judge_outcome(ran: Ran) -> Outcome:
-    """What a mutating command's end says of its order.
+    """Return what a mutating command's end says of its order.
 
     Exit status 0 is Accepted. A command that could not be started or could not connect did
     nothing: Rejected, transient. One that had to be killed, or lost the controller after
@@ -277,7 +278,7 @@ def judge_outcome(ran: Ran) -> Outcome:
 
 
 def of_text(message: str) -> Outcome:
-    """What slurmctld's or libslurm's error text says of the order that it answers."""
+    """Return what slurmctld's or libslurm's error text says of the order that it answers."""
     for text, code in _NOT_SENT.items():
         if text in message:
             return Outcome.rejected(code, message, transient=True)

@@ -160,12 +160,12 @@ class DeclaredView(Protocol):
 def number_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(heading, cell, wide=wide, right=True, when=when)
 
 
 def state_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
-    """A column of states, each in the color of its meaning; `-` for an empty one."""
+    """Return a column of states, each in the color of its meaning; `-` for an empty one."""
     return Column(heading, cell, wide=wide, style=STYLES, empty="-", when=when)

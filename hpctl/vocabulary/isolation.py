@@ -34,8 +34,8 @@ class InconsistentState(Struct, frozen=True):
 def isolate_call(
     where: str, target: object, handle: Callable[[T], R], given: T, shown: object = None
 ) -> R | InconsistentState:
-    """What `handle` makes of one thing, or the InconsistentState that it is. `shown`: what the
-    digest is of, where that is less than what is given."""
+    """Return what `handle` makes of one thing, or the InconsistentState that it is. `shown`: what
+    the digest is of, where that is less than what is given."""
     try:
         return handle(given)
     # The one wall: a bug or an input that was not foreseen only costs this thing its turn.
@@ -50,7 +50,8 @@ def isolate_call(
 def isolate_each(
     where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
 ) -> tuple[list[R], list[InconsistentState]]:
-    """What `handle` makes of each thing, in order, and the flaws of those that it raised about."""
+    """Return what `handle` makes of each thing, in order, and the flaws of those that it raised
+    about."""
     made: list[R] = []
     flaws: list[InconsistentState] = []
     for thing in things:

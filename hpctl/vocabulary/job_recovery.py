@@ -140,12 +140,12 @@ class JobRecovery(Struct, frozen=True):
 
     @property
     def key(self) -> JobId:
-        """What at most one open recovery may be about."""
+        """Return what at most one open recovery may be about."""
         return self.attempt.job
 
     @property
     def shown(self) -> str:
-        """The job's id as its owner writes it: `12`, `12_3`."""
+        """Return the job's id as its owner writes it: `12`, `12_3`."""
         return self.known_as or str(self.attempt.job)
 
     @property
@@ -171,7 +171,7 @@ class JobRecovery(Struct, frozen=True):
         return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
-        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = JobSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
@@ -216,8 +216,8 @@ class JobReport(Struct, frozen=True):
 
     @property
     def tells_cause(self) -> bool:
-        """Whether it only tells of what a run ended, as the script of a job without a supervisor
-        does: nothing was done about it, and nothing is asked for."""
+        """Return whether it only tells of what a run ended, as the script of a job without a
+        supervisor does: nothing was done about it, and nothing is asked for."""
         return (
             self.trouble is not None
             and self.action is Action.NONE
@@ -226,7 +226,8 @@ class JobReport(Struct, frozen=True):
 
     @classmethod
     def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
-        """The report of a trouble that `decide` has answered: REQUEUE and HOLD become wishes."""
+        """Return the report of a trouble that `decide` has answered: REQUEUE and HOLD become
+        wishes."""
         return cls(
             job,
             restarts,

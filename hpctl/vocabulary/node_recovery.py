@@ -187,7 +187,7 @@ _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
 def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
-    """Whether hpctl only makes room before the provider takes the instance.
+    """Return whether hpctl only makes room before the provider takes the instance.
 
     No budget holds that back, and many at once are no broken check: a spot pool runs dry.
     """
@@ -230,12 +230,12 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def drains(self) -> int:
-        """How many drains we have ordered."""
+        """Return how many drains we have ordered."""
         return sum(s.kind is StepKind.DRAIN for s in self.steps)
 
     @property
     def node(self) -> NodeName:
-        """The Slurm name of the node; stays the same over a replacement."""
+        """Return the Slurm name of the node; stays the same over a replacement."""
         return self.opened_for.node
 
     key = node
@@ -248,17 +248,17 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def remedy(self) -> Remedy:
-        """The rung being tried."""
+        """Return the rung being tried."""
         return self.ladder[min(self.rung, len(self.ladder) - 1)]
 
     @property
     def test(self) -> str:
-        """The id of its newest acceptance test, which its job and its reservation bear."""
+        """Return the id of its newest acceptance test, which its job and its reservation bear."""
         return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
 
     @property
     def verdict(self) -> tuple[NodeSignal, str]:
-        """What ended its newest test, and why."""
+        """Return what ended its newest test, and why."""
         for move in reversed(self.trail):
             signal = NodeSignal(move.signal)
             if move.phase == NodePhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
@@ -267,7 +267,7 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def in_maintenance(self) -> bool:
-        """Whether a maintenance reservation was last seen to hold the node."""
+        """Return whether a maintenance reservation was last seen to hold the node."""
         seen = [move.signal for move in self.trail if move.signal in MAINTENANCE]
         return seen[-1:] == [NodeSignal.MAINTENANCE_BEGAN]
 
@@ -280,17 +280,18 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def of_maintenance(self) -> bool:
-        """Whether a maintenance window is why the node is closed, and no fault."""
+        """Return whether a maintenance window is why the node is closed, and no fault."""
         return self.rule in OF_MAINTENANCE
 
     @property
     def was_in_maintenance(self) -> bool:
-        """Whether a maintenance reservation has held the node since it opened."""
+        """Return whether a maintenance reservation has held the node since it opened."""
         return any(move.signal == NodeSignal.MAINTENANCE_BEGAN for move in self.trail)
 
     @property
     def of_capacity(self) -> bool:
-        """Whether the size of a group is why the node is treated: that is wanted, and no fault."""
+        """Return whether the size of a group is why the node is treated: that is wanted, and no
+        fault."""
         return self.rule in _OF_CAPACITY
 
     @property
@@ -301,7 +302,7 @@ class NodeRecovery(Struct, frozen=True):
     def on(
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None
     ) -> NodeRecovery:
-        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = NodeSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
@@ -319,7 +320,8 @@ class NodeRecovery(Struct, frozen=True):
 
 
 def _choose_next_rung(rec: NodeRecovery, signal: NodeSignal) -> int:
-    """The next rung for a signal that climbs, or the one further up that a failed test names.
+    """Return the next rung for a signal that climbs, or the one further up that a failed test
+    names.
 
     A replacement that fails its test may be replaced once more: it is another instance.
     """

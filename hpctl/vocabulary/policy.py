@@ -104,12 +104,12 @@ class AcceptancePolicy(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The level after each event."""
+        """Return the level after each event."""
         events = (self.replace, self.reboot, self.reset, self.add)
         return (*events, self.returned, self.software_update)
 
     def limit_s(self, level: str) -> float:
-        """How many seconds the job of a level may run."""
+        """Return how many seconds the job of a level may run."""
         return self.full_s if level == "full" else self.quick_s
 
 

@@ -25,7 +25,7 @@ class Scheduler(Protocol):
     """Slurm, as the daemon uses it."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable.
+        """Return all nodes and jobs. Raises Unavailable.
 
         Raises Interrupted where an event of the daemon's arrives while many nodes are read; never
         the first time, and never twice in a row.
@@ -34,7 +34,8 @@ class Scheduler(Protocol):
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
+        """Return all jobs, and these nodes at least: what `view` says, for less. Raises
+        Unavailable.
 
         A node that slurmctld does not know is absent. Of those in `known` only state, flags and
         Reason need be read again.
@@ -48,7 +49,7 @@ class Scheduler(Protocol):
         """
 
     def booted(self) -> datetime | None:
-        """When slurmctld started, to the second below; None where that is not known.
+        """Return when slurmctld started, to the second below; None where that is not known.
 
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises
         Unavailable.
@@ -140,19 +141,20 @@ class Scheduler(Protocol):
         """
 
     def preemption_order(self) -> PreemptionOrder:
-        """Which jobs Slurm lets preempt which others. Raises Unavailable."""
+        """Return which jobs Slurm lets preempt which others. Raises Unavailable."""
 
     def find_canceler(self, job: SlurmJob) -> str:
-        """The account that canceled a job's last run; "" where nothing tells it."""
+        """Return the account that canceled a job's last run; "" where nothing tells it."""
 
     def requeue_exit_codes(self) -> frozenset[int]:
-        """The exit codes after which Slurm itself requeues a batch job. Raises Unavailable."""
+        """Return the exit codes after which Slurm itself requeues a batch job. Raises
+        Unavailable."""
 
     def reservations(self) -> Mapping[str, Reservation]:
-        """All reservations, those to come included, by name. Raises Unavailable."""
+        """Return all reservations, those to come included, by name. Raises Unavailable."""
 
     def leaves(self) -> Mapping[NodeName, str]:
-        """The leaf switch or block of each node, empty where Slurm knows no topology. Raises
+        """Return the leaf switch or block of each node, empty where Slurm knows no topology. Raises
         Unavailable."""
 
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
@@ -187,8 +189,8 @@ class Provider(Protocol):
 
     @property
     def calls(self) -> Mapping[tuple[str, str], int]:
-        """How often each operation of its API was called, by result (`ok`, `throttled`, `error`).
-        Any thread."""
+        """Return how often each operation of its API was called, by result (`ok`, `throttled`,
+        `error`). Any thread."""
 
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable."""
@@ -225,16 +227,17 @@ class Service(Protocol):
     """
 
     def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        """The answer to a call that changes nothing: `read("describe_cluster", ClusterName=...)`.
+        """Return the answer to a call that changes nothing: `read("describe_cluster",
+        ClusterName=...)`.
 
         Retried, bounded and jittered. Raises Absent, Refused, Unavailable.
         """
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
-        """Every entry of `key` in every page of a list. Raises as `read` does."""
+        """Return every entry of `key` in every page of a list. Raises as `read` does."""
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        """The answer to a call that changes something.
+        """Return the answer to a call that changes something.
 
         Sent again only where it certainly was not taken (throttled, no connection). Raises
         Absent, Refused, InDoubt.
@@ -246,17 +249,17 @@ class Aws(Protocol):
 
     @property
     def region(self) -> str:
-        """Its name. Raises HpctlError where nothing names one."""
+        """Return its name. Raises HpctlError where nothing names one."""
 
     def service(self, name: str) -> Service:
-        """A service by boto3's name. Raises HpctlError where no client can be made."""
+        """Return a service by boto3's name. Raises HpctlError where no client can be made."""
 
 
 class Clock(Protocol):
     """Time, so that tests own it."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, UTC."""
+        """Return the wall clock, aware, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""

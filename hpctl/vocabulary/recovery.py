@@ -94,7 +94,7 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def accepted(self) -> bool:
-        """The order was taken; its effect may still be to come."""
+        """Return whether the order was taken; its effect may still be to come."""
         return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
@@ -188,7 +188,7 @@ P = TypeVar("P")
 
 
 def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
-    """Where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
+    """Return where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
     phase = table.get(at)
     if phase is None:
         raise IllegalSignal(f"{rid}: {at[-1]} in phase {at[-2]}")
@@ -204,7 +204,7 @@ class Repeat(Struct, frozen=True):
 
 
 def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
-    """A deadline, or `grace_s` after hpctl could look and act again, whichever is later.
+    """Return a deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
     What ended while the daemon did not run shows itself only then, and what a pause has kept from
     being done is not late because of a deadline that passed meanwhile.
@@ -213,7 +213,7 @@ def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> 
 
 
 def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
-    """The newest attempt at one kind of step."""
+    """Return the newest attempt at one kind of step."""
     for record in reversed(steps):
         if record.kind is kind:
             return record
@@ -223,7 +223,8 @@ def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | Non
 def resolve_step(
     steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
 ) -> tuple[StepRecord, ...]:
-    """The steps with what came back of one. Raises IllegalSignal where it is not outstanding."""
+    """Return the steps with what came back of one. Raises IllegalSignal where it is not
+    outstanding."""
     for i in range(len(steps) - 1, -1, -1):
         s = steps[i]
         if s.kind is kind and s.attempt == attempt:
@@ -281,11 +282,11 @@ class Stepped(Protocol):
 
     @property
     def phase(self) -> StrEnum:
-        """Where it stands."""
+        """Return where it stands."""
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """What it has begun, oldest first."""
+        """Return what it has begun, oldest first."""
 
 
 R = TypeVar("R", bound=Stepped)
@@ -303,7 +304,7 @@ class Case(Struct, Generic[R, F], frozen=True):
     repeat: Repeat
 
     def last(self, kind: StepKind) -> StepRecord | None:
-        """The newest attempt at one kind of step."""
+        """Return the newest attempt at one kind of step."""
         return last_step(self.rec.steps, kind)
 
     def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> Wait:
@@ -331,7 +332,8 @@ class Case(Struct, Generic[R, F], frozen=True):
         return replace(answer, **details) if isinstance(answer, Do) else answer
 
     def timed(self, answer: Next, too_late: StrEnum) -> Next:
-        """The answer, or a move by `too_late` where it waits and the phase has lasted too long."""
+        """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
+        long."""
         if not isinstance(answer, Wait):
             return answer
         if self.now >= self.deadline:
@@ -357,7 +359,7 @@ def answer_text(outcome: Outcome) -> str:
 
 
 def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) -> RecoveryId:
-    """A short id derived from what it is for: the same decision has the same id.
+    """Return a short id derived from what it is for: the same decision has the same id.
 
     Never one of those that are `known`: eight digits meet again within some ten thousand ids, and
     a journal with two openings of one id stays corrupt.

@@ -234,7 +234,7 @@ class RunPolicy(Struct, frozen=True):
     notify: tuple[str, ...] = ()
 
     def treatment(self, kind: TroubleKind) -> Treatment:
-        """What this policy, or the default, says of a kind."""
+        """Return what this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
 
     def last_resort(self, kind: TroubleKind) -> Action:

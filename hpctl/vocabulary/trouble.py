@@ -97,7 +97,7 @@ class Trouble(Struct, frozen=True):
 
 
 def classify_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:
-    """What it amounts to that a program could not even be started (`UNSTARTED`).
+    """Return what it amounts to that a program could not even be started (`UNSTARTED`).
 
     A name that is wrong once is wrong every time: FINAL. `again`: another run or rank of the same
     job could start it, which means that what it needs is missing here and now, as a mount may be.

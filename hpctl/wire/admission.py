@@ -115,7 +115,7 @@ class AdmissionPool:
         return True
 
     def _take_name(self, number: bytes, seal: bytes) -> bool:
-        """Whether the name is a peer's, and is heard for the first time."""
+        """Return whether the name is a peer's, and is heard for the first time."""
         if number in self._names:
             return False
         if not hmac.compare_digest(seal, _seal(self._secret, number.decode()).encode()):

@@ -64,7 +64,7 @@ class Refusal(HpctlError):
 
     @property
     def body(self) -> dict[str, object]:
-        """The answer's JSON."""
+        """Return the answer's JSON."""
         return {"error": self.code, "message": str(self), "hint": self.hint, **self.more}
 
     @property
@@ -125,7 +125,7 @@ class Session(Struct, frozen=True):
     until: float
 
     def proof(self, answer: bytes) -> str:
-        """The head node's own proof of an answer within the session."""
+        """Return the head node's own proof of an answer within the session."""
         return f"{wire.SESSION_SCHEME} {wire.sign_body(self.secret, answer)}"
 
 
@@ -147,7 +147,7 @@ class Sessions:
         self._of_node: dict[NodeName, str] = {}
 
     def open(self, node: NodeName, address: str, peer: str) -> tuple[str, bytes]:
-        """A new session's id and key; the node's former session ends."""
+        """Return a new session's id and key; the node's former session ends."""
         name, secret = secrets.token_hex(16), secrets.token_bytes(wire.KEY_BYTES)
         self._open[name] = Session(node, address, peer, secret, self._monotonic() + self.lasts_s)
         former = self._of_node.get(node)
@@ -157,7 +157,7 @@ class Sessions:
         return name, secret
 
     def verified(self, authorization: str, body: bytes, peer: str) -> Session:
-        """The session within which a body was sent. Raises Refusal.
+        """Return the session within which a body was sent. Raises Refusal.
 
         `authorization` is the whole header, of wire.SESSION_SCHEME.
         """
@@ -198,7 +198,7 @@ class Leading(Struct):
 
     @property
     def now(self) -> bool:
-        """Whether it leads."""
+        """Return whether it leads."""
         return time.monotonic() < self.until
 
     def renew(self, until: float, leader: str) -> None:
@@ -251,7 +251,7 @@ class Proved(Struct, frozen=True):
 
     @property
     def node(self) -> NodeName:
-        """The node that it is about, and that says it."""
+        """Return the node that it is about, and that says it."""
         return NodeName(self.message.content.node)
 
 
@@ -275,7 +275,8 @@ class Authenticator:
         return credential
 
     def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
-        """What was sent from a TCP address with an authenticated credential. Raises Refusal."""
+        """Return what was sent from a TCP address with an authenticated credential. Raises
+        Refusal."""
         message = self._read_message(body)
         node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)
@@ -283,11 +284,11 @@ class Authenticator:
         return Proved(message, credential.uid, address)
 
     def session(self, authorization: str, body: bytes, peer: str) -> Session:
-        """The session within which a body was sent from a TCP address. Raises Refusal."""
+        """Return the session within which a body was sent from a TCP address. Raises Refusal."""
         return self._sessions.verified(authorization, body, peer)
 
     def within_session(self, session: Session, body: bytes) -> wire.Message:
-        """What was sent within a session. Raises Refusal."""
+        """Return what was sent within a session. Raises Refusal."""
         message = self._read_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
@@ -299,7 +300,7 @@ class Authenticator:
         return message
 
     def open_session(self, proved: Proved, peer: str) -> wire.SessionGrant | None:
-        """A session for who sent that, or None where munged cannot wrap its key: the agent
+        """Return a session for who sent that, or None where munged cannot wrap its key: the agent
         continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
         try:
@@ -378,7 +379,7 @@ def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> m
 def decode_body(
     read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
 ) -> _T:
-    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
+    """Return what `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
     (`invalid`: the code)."""
     try:
         return read(body)
@@ -389,7 +390,7 @@ def decode_body(
 
 
 def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
-    """The IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
+    """Return the IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
     try:
         return resolve_ipv4(address)
     except OSError as error:

@@ -62,7 +62,7 @@ class Head(Struct, frozen=True):
 
     @classmethod
     def here(cls, listen: str) -> Head:
-        """The daemon of this host, from its `intake.listen`."""
+        """Return the daemon of this host, from its `intake.listen`."""
         host, _, port = listen.rpartition(":")
         return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
 
@@ -158,8 +158,8 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
 
 
 def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
-    """The leader that a standby's answer names, where it is one of these: no answer, which may be
-    old or a stranger's, has a credential sent anywhere else."""
+    """Return the leader that a standby's answer names, where it is one of these: no answer, which
+    may be old or a stranger's, has a credential sent anywhere else."""
     try:
         named = Head.parse(json.loads(text)["leader"])
     except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
@@ -168,13 +168,14 @@ def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
 
 
 def is_transient(status: int) -> bool:
-    """Whether the same body may be taken later: nothing rests on such an answer."""
+    """Return whether the same body may be taken later: nothing rests on such an answer."""
     later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
     return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
 
 
 def explain_refusal(text: bytes) -> str:
-    """What the body of a refusal says: its code, message and hint; as it is where it has none."""
+    """Return what the body of a refusal says: its code, message and hint; as it is where it has
+    none."""
     try:
         answer = json.loads(text)
         return f"{answer['error']}: {answer['message']} {answer.get('hint', '')}".strip()
@@ -238,7 +239,7 @@ def slurm_user(root: Path = Path("/")) -> str:
 
 
 def slurm_confs(root: Path = Path("/")) -> list[Path]:
-    """Where a slurm.conf may be: the environment's, a controller's, a configless node's."""
+    """Return where a slurm.conf may be: the environment's, a controller's, a configless node's."""
     own = os.environ.get("SLURM_CONF", "")
     return [root / place.lstrip("/") for place in (own, *_CONFS) if place]
 

@@ -112,12 +112,12 @@ def report_start(environment: Mapping[str, str], *, step: int | None, place: str
 
 
 def restarts_of(environment: Mapping[str, str]) -> int:
-    """How often a job was started before this run."""
+    """Return how often a job was started before this run."""
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
 
 def former_run_text(restarts: int, why: str, place: str) -> str:
-    """Why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
+    """Return why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
     begins = f"; {place}" if place else ""
     return f"run {restarts + 1}: run {restarts} ended: {why}{begins}"
 
@@ -170,7 +170,7 @@ class HeadSettings(Struct, frozen=True):
 
 
 def head_settings(environment: Mapping[str, str]) -> HeadSettings:
-    """What environment and files say. What cannot be read says nothing."""
+    """Return what environment and files say. What cannot be read says nothing."""
     agent = _agent_env(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
     heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
     socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
@@ -189,7 +189,8 @@ def _read_text(path: Path) -> str:
 
 
 def _agent_env(path: Path) -> dict[str, str]:
-    """The assignments of a systemd environment file, as far as a shell would read them too."""
+    """Return the assignments of a systemd environment file, as far as a shell would read them
+    too."""
     found: dict[str, str] = {}
     for line in _read_text(path).splitlines():
         name, is_pair, value = line.strip().partition("=")

@@ -122,7 +122,7 @@ class _MungeContext:
         self._lib.munge_ctx_destroy(self.ctx)
 
     def get(self, option: int, value: ctypes.c_int | ctypes.c_uint32 | ctypes.c_long) -> int:
-        """One number that the last call left in the context."""
+        """Return one number that the last call left in the context."""
         self.check(self._lib.munge_ctx_get(self.ctx, option, ctypes.byref(value)))
         return int(value.value)
 
@@ -217,7 +217,7 @@ class OrderRefused(HpctlError):
 
 
 def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
-    """The credential of an order. Raises MungeUnavailable."""
+    """Return the credential of an order. Raises MungeUnavailable."""
     payload = _PREFIX + msgspec.json.encode(order)
     return encode_credential(payload, socket, ttl_s=int(ORDER_S))
 
@@ -225,7 +225,7 @@ def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
 def open_order(
     credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
 ) -> ResetOrder:
-    """The order of a credential, which is used up by that. `believed`: the uids of daemons.
+    """Return the order of a credential, which is used up by that. `believed`: the uids of daemons.
 
     Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
     """

@@ -20,7 +20,8 @@ def notify_systemd(state: str) -> None:
 
 
 def watchdog_interval() -> float | None:
-    """Seconds between signs of life, half of what systemd allows; None where it asks for none."""
+    """Return seconds between signs of life, half of what systemd allows; None where it asks for
+    none."""
     usec = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or int(usec) == 0 or (pid and pid != str(os.getpid())):
@@ -33,7 +34,8 @@ _FIRST_PASSED = 3
 
 
 def passed_sockets() -> list[socket.socket]:
-    """The listening sockets that a .socket unit passes to this process; no child inherits them."""
+    """Return the listening sockets that a .socket unit passes to this process; no child inherits
+    them."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return []

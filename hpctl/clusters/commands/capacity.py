@@ -136,7 +136,7 @@ class TrainingPlansView(Struct, frozen=True):
 
 
 def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The training plans of the account that the options before name."""
+    """Return the training plans of the account that the options before name."""
     try:
         aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
         names = [str(one["TrainingPlanName"]) for one in training_plans.list_plans(aws)]

@@ -112,7 +112,8 @@ class Screenful:
 def render_screen(
     progress: ClusterProgress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
-    """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
+    """Return the live screen as it stands, with so many ways to fail; the other nodes are
+    counted."""
     parts: list[RenderableType] = [_render_head(progress), _render_bars(progress)]
     parts += describe_failures(progress.failures, in_full)
     parts += [_render_event(event) for event in events]
@@ -151,13 +152,13 @@ def _render_bars(progress: ClusterProgress) -> Table:
 
 
 def _format_moving_nodes(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
-    """How many nodes are in each status that is not Running."""
+    """Return how many nodes are in each status that is not Running."""
     own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
     return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
 
 
 def describe_failed_node(node: NodeProgress) -> list[Text]:
-    """A failed node: what the service says, what it means, the log's line, what to do."""
+    """Return a failed node: what the service says, what it means, the log's line, what to do."""
     ids = f" ({node.instance_id})" if node.instance_id not in ("", node.name) else ""
     lines = [style_text(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
     trouble = node.trouble
@@ -197,7 +198,8 @@ def describe_failures(
 
 
 def _group_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
-    """Nodes by how they failed. One whose log was not read goes by the service's words alone."""
+    """Return nodes by how they failed. One whose log was not read goes by the service's words
+    alone."""
     alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
     for node in nodes:
         lines = (node.group, node.status, node.message)
@@ -218,7 +220,7 @@ def _render_event(event: EventLine) -> Text:
 
 
 def indent_wrapped(line: Text) -> Padding:
-    """A line whose own indent holds for its wrapped parts as well."""
+    """Return a line whose own indent holds for its wrapped parts as well."""
     depth = len(line.plain) - len(line.plain.lstrip())
     return indent_block(line[depth:], depth)
 
@@ -382,7 +384,7 @@ class CallView(Struct, frozen=True):
 
     @property
     def request_text(self) -> str:
-        """The request as JSON."""
+        """Return the request as JSON."""
         return json.dumps(self.request, indent=2, default=str)
 
 
@@ -420,7 +422,7 @@ class RemovalView(Struct, frozen=True):
 
     @property
     def jobs_text(self) -> str:
-        """The jobs on it, in parentheses."""
+        """Return the jobs on it, in parentheses."""
         return _in_brackets(", ".join(map(str, self.jobs)))
 
     @property
@@ -430,12 +432,12 @@ class RemovalView(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The best of its names."""
+        """Return the best of its names."""
         return self.node or self.instance_id or self.logical_id
 
     @property
     def problem(self) -> str:
-        """Why it does not go; empty where it does."""
+        """Return why it does not go; empty where it does."""
         if not self.is_bad:
             return ""
         code = f" ({self.code})" if self.code and self.code not in self.text else ""
@@ -524,7 +526,7 @@ class ClusterChangeView(Struct, frozen=True):
 
 
 def select_followed_fields(p: ClusterProgress | None) -> dict[str, Any]:
-    """The fields of a view that a wait has the last word on."""
+    """Return the fields of a view that a wait has the last word on."""
     if p is None:
         return {"outcome": "ordered"}
     return {

@@ -121,7 +121,7 @@ def create(
 
 
 def _list_purchases(request: Mapping[str, Any]) -> str:
-    """What is bought, group by group."""
+    """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
     return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
@@ -201,7 +201,7 @@ class _ClusterUpdate(Struct):
     fleet: Fleet | None = None
 
     def picks(self, plan: UpdatePlan) -> tuple[Pick, ...]:
-        """The nodes that go: chosen in groups that shrink, all of groups that leave."""
+        """Return the nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.fleet_reading import read_fleet
 
         if not plan.shrink and not plan.leaving:
@@ -230,7 +230,7 @@ class _ClusterUpdate(Struct):
             migration.jobs_in_the_way(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
-        """The order for the nodes that go. Raises HpctlError where one may not."""
+        """Return the order for the nodes that go. Raises HpctlError where one may not."""
         assert self.known_now is not None
         assert self.fleet is not None
         need_slurm(self.here, self.known_now, self.now)
@@ -309,7 +309,7 @@ class _ClusterUpdate(Struct):
         return "provisioning_parameters.json is back in S3"
 
     def _explain_legacy_files(self, last: ClusterProgress) -> dict[str, str]:
-        """What becomes of the legacy files where a migration did not reach its end."""
+        """Return what becomes of the legacy files where a migration did not reach its end."""
         if self.migration is None:
             return {}
         if last.verdict.value == "failed":

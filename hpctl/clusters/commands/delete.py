@@ -117,7 +117,7 @@ def delete(
 
 
 def list_losses(first: ClusterProgress, here: ClusterPlace) -> list[str]:
-    """What a deletion takes with it, and what it leaves."""
+    """Return what a deletion takes with it, and what it leaves."""
     lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
     for g in first.groups:
         there = sum(node.group == g.name for node in first.nodes)

@@ -93,7 +93,7 @@ class ClusterEventsView(Struct, frozen=True):
 
     @property
     def texts(self) -> list[EventText]:
-        """Each event; one that failed as the event before it says so."""
+        """Return each event; one that failed as the event before it says so."""
         found = []
         last = ""
         for line in self.events:
@@ -181,7 +181,7 @@ def events(
 def make_lines(
     found: Iterable[ClusterEvent], rows: Iterable[NodeRow]
 ) -> tuple[ClusterEventLine, ...]:
-    """The events with the names of the nodes that they are of."""
+    """Return the events with the names of the nodes that they are of."""
     names = {row.instance_id: row.node for row in rows if row.instance_id}
     places = {row.logical_id: row.node for row in rows if row.logical_id}
     return tuple(

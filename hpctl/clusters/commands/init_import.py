@@ -172,7 +172,7 @@ def _format_head(path: Path) -> str:
 
 
 def _collect_answers(given: dict[str, Any]) -> Answers:
-    """The options, and on a terminal what was asked beside them. Raises UsageError."""
+    """Return the options, and on a terminal what was asked beside them. Raises UsageError."""
     from hpctl.clusters.cluster_file import Answers
 
     missing = [question for question in NEEDED if given[question.option] in (None, ())]
@@ -190,7 +190,7 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
 
 
 def _ask_question(question: InitQuestion) -> Any:
-    """The answer of a person, asked again until it is one."""
+    """Return the answer of a person, asked again until it is one."""
 
     def parse_answer(text: str) -> Any:
         if not text.strip() and question.default == "":

@@ -76,7 +76,7 @@ class BundleView(Struct, frozen=True):
 
     @property
     def is_made(self) -> bool:
-        """Whether there is a bundle."""
+        """Return whether there is a bundle."""
         return not self.problems
 
     @property
@@ -273,12 +273,12 @@ class PushView(Struct, frozen=True):
 
     @property
     def counts(self) -> str:
-        """How many files are sent, and how many need not be."""
+        """Return how many files are sent, and how many need not be."""
         return f"{len(self.sent)} files; {self.unchanged} lie there already"
 
     @property
     def left_over_text(self) -> str:
-        """What lies there that no bundle has, and whether it was deleted."""
+        """Return what lies there that no bundle has, and whether it was deleted."""
         names = ", ".join(self.left_over)
         if not names:
             return ""
@@ -354,7 +354,7 @@ def _steps_taken(trial: Trial) -> list[StepState]:
 
 
 def _not_tried(trial: Trial) -> str:
-    """The steps that need what a directory lacks and a node has."""
+    """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
     return f"not tried below a directory: {', '.join(left)}" if left else ""

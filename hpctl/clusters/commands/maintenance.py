@@ -118,7 +118,7 @@ class MaintenanceView(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """How it ended, and what failed."""
+        """Return how it ended, and what failed."""
         text = OUTCOMES[self.outcome][0]
         return f"{text}: {self.failed}" if self.failed else text
 
@@ -259,7 +259,7 @@ def health_check(
 
 
 def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
-    """What became of each node, by comparison: no call of the API tells a result."""
+    """Return what became of each node, by comparison: no call of the API tells a result."""
     results = []
     for old in before:
         now = next(
@@ -283,7 +283,7 @@ def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[
 
 
 def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
-    """The node with what its own log says."""
+    """Return the node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
     needs, line = health_verdict.health_verdict(aws, arn, name, node.instance_id, since)
@@ -304,7 +304,7 @@ def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterP
 
 
 def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
-    """The groups named, or all. Raises Absent for one that is not there."""
+    """Return the groups named, or all. Raises Absent for one that is not there."""
     every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
         find_group(fleet.description, group)
@@ -365,7 +365,7 @@ def _show_view(view: MaintenanceView, as_json: bool) -> None:
 
 
 def work_lines(work: Work) -> list[str]:
-    """One line a group, of one look."""
+    """Return one line a group, of one look."""
     lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
     lines += [_group_line(group) for group in work.groups]
     return [*lines, f"cannot look: {work.unread}"] if work.unread else lines

@@ -57,7 +57,7 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
 
 
 def make_ssm_target(arn: str, row: NodeRow) -> str:
-    """What Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
+    """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(
             f"no session: {row.shown} has no instance yet", "wait for it: hpctl cluster wait"

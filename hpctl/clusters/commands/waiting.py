@@ -54,7 +54,7 @@ class WaitOptions(Struct, frozen=True):
 
     @property
     def patience(self) -> Patience:
-        """How an order in doubt is looked for."""
+        """Return how an order in doubt is looked for."""
         from hpctl.clusters.apply import Patience
 
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
@@ -69,7 +69,7 @@ dry_run_option = click.option(
 
 
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """These options, in this order."""
+    """Return these options, in this order."""
 
     def with_options(command: F) -> F:
         for option in reversed(options):

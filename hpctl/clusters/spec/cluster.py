@@ -377,5 +377,5 @@ class ClusterSpec(SpecSection, frozen=True):
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
-        """The instance groups, in the file's order."""
+        """Return the instance groups, in the file's order."""
         return self.instance_groups

@@ -30,7 +30,7 @@ class AuditRow(Struct, frozen=True):
 
     @property
     def event(self) -> Event:
-        """What it records. Raises JournalCorrupt."""
+        """Return what it records. Raises JournalCorrupt."""
         return decode_event(self.seq, self.kind, self.payload)
 
 

@@ -98,7 +98,7 @@ that comes later than the lease lasts is of no use."""
 
 
 def make_engine(url: str, *, leader: bool = False) -> Engine:
-    """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
+    """Return an engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
         parsed = read_database_url(url)
     except ValueError as error:
@@ -139,7 +139,7 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
 
 
 def message_of(error: SQLAlchemyError) -> str:
-    """The database's own words, without the statement and all its values."""
+    """Return the database's own words, without the statement and all its values."""
     return str(getattr(error, "orig", None) or error).strip()
 
 
@@ -170,7 +170,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def is_transient(error: SQLAlchemyError) -> bool:
-    """Whether the trouble is with reaching the data, not with the data."""
+    """Return whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
     # PostgreSQL's classes: of state, of rollback, of resources, of an operator, of the system. A

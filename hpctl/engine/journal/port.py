@@ -18,7 +18,7 @@ class Journal(Protocol):
         """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
 
     def events(self) -> Iterable[Event]:
-        """Every event that is not retired, in order.
+        """Return every event that is not retired, in order.
 
         Raises JournalCorrupt at the first that cannot be read.
         """
@@ -27,4 +27,4 @@ class Journal(Protocol):
         """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, Health]:
-        """What the agents reported last, folded by node."""
+        """Return what the agents reported last, folded by node."""

@@ -86,7 +86,7 @@ class JournalReader:
 
     @property
     def name(self) -> str:
-        """The URL of the database without its password."""
+        """Return the URL of the database without its password."""
         return self._source.name
 
     def close(self) -> None:

@@ -111,14 +111,15 @@ class Faults:
                 self._released = threading.Event()
 
     def active(self) -> tuple[dict[str, Any], ...]:
-        """The faults in force, with the calls each has left."""
+        """Return the faults in force, with the calls each has left."""
         with self._lock:
             return tuple({**msgspec.to_builtins(a.fault), "left": a.left} for a in self._armed)
 
     def take(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
     ) -> Fault | None:
-        """The fault of this kind that befalls this call or node, spending one of its calls."""
+        """Return the fault of this kind that befalls this call or node, spending one of its
+        calls."""
         with self._lock:
             armed = self._find(kind, operation, frozenset(names))
             if armed is None:
@@ -131,7 +132,7 @@ class Faults:
     def holds(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
     ) -> Fault | None:
-        """The fault of this kind in force here, spending nothing."""
+        """Return the fault of this kind in force here, spending nothing."""
         with self._lock:
             armed = self._find(kind, operation, frozenset(names))
             return armed.fault if armed else None
@@ -177,7 +178,7 @@ def not_found(message: str) -> ApiError:
 
 
 def in_use(message: str) -> ApiError:
-    """A cluster of that name exists."""
+    """Return a cluster of that name exists."""
     return ApiError("ResourceInUse", message)
 
 

@@ -94,7 +94,7 @@ class NodeOperations(Struct):
         }
 
     def _seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
-        """The nodes as a list shows them now: perhaps late, perhaps with some left out."""
+        """Return the nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
         seen = []

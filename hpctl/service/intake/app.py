@@ -192,7 +192,7 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     scrape: Callable[[], bytes] = bytes,
     order_for: Callable[[NodeName], str] = lambda _: "",
 ) -> ASGIApp:
-    """The ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
+    """Return the ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
 
     `address_of` is called from the app's own threads and from the event loop, where it must not
     block. `registry` is what /metrics prints, the intake's counters among it, and

@@ -144,12 +144,12 @@ class IntakeChannel:
 
     @classmethod
     def of_daemon(cls, end: socket.socket) -> IntakeChannel:
-        """The daemon's end, which hears FromIntake."""
+        """Return the daemon's end, which hears FromIntake."""
         return cls(end, _from_intake)
 
     @classmethod
     def of_intake(cls, end: socket.socket) -> IntakeChannel:
-        """The intake's end, which hears ToIntake."""
+        """Return the intake's end, which hears ToIntake."""
         return cls(end, _to_intake)
 
     def send(self, message: FromIntake | ToIntake) -> None:
@@ -159,7 +159,7 @@ class IntakeChannel:
             self._pipe.send_bytes(frame)
 
     def receive(self, within_s: float | None = None) -> Any:
-        """The next frame. Raises TimeoutError where nothing was, EOFError where nothing will
+        """Return the next frame. Raises TimeoutError where nothing was, EOFError where nothing will
         be, OSError, msgspec.MsgspecError."""
         if not self._pipe.poll(within_s):
             raise TimeoutError(f"nothing was received in {within_s:.0f} s")

@@ -130,7 +130,7 @@ class DaemonClient:
         self._going: queue.SimpleQueue[tuple[wire.Heartbeat, ...]] = queue.SimpleQueue()
 
     def ask(self, what: channel.Question) -> bytes:
-        """The answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
+        """Return the answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
         answer: Future[bytes] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -187,19 +187,19 @@ class DaemonClient:
     def take_job_report(
         self, report: JobReport, uid: int, asked: datetime
     ) -> job_wire.JobReportAck:
-        """What the daemon answers to a job's report. Raises Refusal."""
+        """Return what the daemon answers to a job's report. Raises Refusal."""
         return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
 
     def take_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
-        """The number of an operator's request. Raises Refusal."""
+        """Return the number of an operator's request. Raises Refusal."""
         return int(self.ask(channel.RelayedRequest(asked, uid, address)))
 
     def take(self, body: bytes) -> dict[str, int]:
-        """What the daemon answers to a notification of alerts. Raises Refusal."""
+        """Return what the daemon answers to a notification of alerts. Raises Refusal."""
         return msgspec.json.decode(self.ask(channel.TakeAlerts(body)), type=dict[str, int])
 
     def scrape(self) -> bytes:
-        """The daemon's own metrics; nothing while it is busy."""
+        """Return the daemon's own metrics; nothing while it is busy."""
         try:
             return self.ask(channel.Scrape())
         except Refusal as refusal:
@@ -207,7 +207,7 @@ class DaemonClient:
             return b""
 
     def discover(self) -> bytes:
-        """The agents for Prometheus. Raises Refusal."""
+        """Return the agents for Prometheus. Raises Refusal."""
         return self.ask(channel.Discover())
 
     def listen(self) -> None:
@@ -259,7 +259,8 @@ def make_application(
     registry: CollectorRegistry,
     others: Sequence[MakeRoute] = (),
 ) -> ASGIApp:
-    """All that the intake answers, with its counters. `others`: the routes of other rooms."""
+    """Return all that the intake answers, with its counters. `others`: the routes of other
+    rooms."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(
         munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks

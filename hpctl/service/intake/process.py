@@ -62,7 +62,7 @@ class LeadershipStatus(Protocol):
 
     @property
     def serves(self) -> bool:
-        """Whether this daemon takes reports and requests now."""
+        """Return whether this daemon takes reports and requests now."""
 
     @property
     def leader_address(self) -> str:
@@ -107,7 +107,7 @@ class Backend(Struct, frozen=True):
             hear(generation, gauges)
 
     def answer(self, question: channel.Question) -> bytes:
-        """The answer. Raises Refusal, OSError, HpctlError.
+        """Return the answer. Raises Refusal, OSError, HpctlError.
 
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
@@ -165,12 +165,12 @@ class IntakeProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id; 0 while there is none."""
+        """Return the process's id; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def port(self) -> int:
-        """Where it listens, once started."""
+        """Return where it listens, once started."""
         assert self._listener is not None
         return int(self._listener.getsockname()[1])
 
@@ -185,7 +185,7 @@ class IntakeProcess:
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
     def keep_listener(self) -> int:
-        """A descriptor of the listening socket that outlives `stop`."""
+        """Return a descriptor of the listening socket that outlives `stop`."""
         assert self._listener is not None
         return os.dup(self._listener.fileno())
 

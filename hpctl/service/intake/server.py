@@ -284,7 +284,7 @@ class _Bounded(HttpToolsProtocol):
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """The socket to listen on: systemd's, where it passes one, else a new one.
+    """Return the socket to listen on: systemd's, where it passes one, else a new one.
 
     Raises Unavailable where the address cannot be had, or systemd's is another.
     """
@@ -350,7 +350,7 @@ class IntakeServer:
 
     @property
     def url(self) -> str:
-        """Where a client on this host reaches it."""
+        """Return where a client on this host reaches it."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104
         return f"http://{host}:{self.port}"
 
@@ -542,7 +542,7 @@ class Connections:
         self._groups.setdefault(peer.group, {})[peer] = None
 
     def _find_oldest(self, group: Hashable, most: int) -> ConnectedPeer | None:
-        """The oldest of a group that has `most` or more."""
+        """Return the oldest of a group that has `most` or more."""
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 

@@ -71,7 +71,7 @@ class _Retry(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[bool, float]:
-        """When its reader has its turn: after those whose last message did not fail."""
+        """Return when its reader has its turn: after those whose last message did not fail."""
         return self.attempts > 0, self.not_before
 
 
@@ -99,7 +99,7 @@ class Notifier:
 
     @property
     def trouble(self) -> str:
-        """Which sinks cannot be sent to, and why."""
+        """Return which sinks cannot be sent to, and why."""
         return "; ".join(dict(self._trouble).values())
 
     def start(self) -> None:
@@ -152,7 +152,7 @@ class Notifier:
         self._outbox, self._unkept = outbox, False
 
     def _read(self, now: datetime) -> bool:
-        """One go; whether there may be more."""
+        """Read once; return whether there may be more."""
         found = self._store.newer(self._outbox.position, AT_ONCE)
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
@@ -193,7 +193,7 @@ class Notifier:
         return decide.make_notice(event, state, slurm, self._config.policy())
 
     def _route_notice(self, notice: Notice, now: datetime) -> list[Posted]:
-        """A notice for each sink that it is for, and for which address there."""
+        """Return a notice for each sink that it is for, and for which address there."""
         settings = self._settings
         account, mail, kinds = self._of_job(notice, now)
         routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
@@ -206,8 +206,9 @@ class Notifier:
         return rows
 
     def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, Sequence[str]]:
-        """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
-        say. A user's text can forge nothing here but the user's own address. Raises Unavailable."""
+        """Return a job's account, whom Slurm mails about it, and about what; empty where Slurm does
+        not say. A user's text can forge nothing here but the user's own address. Raises
+        Unavailable."""
         if notice.job is None or not (self._settings.users or self._settings.routes):
             return "", "", ()
         run, job = make_scheduler(self._config).runner.run, str(notice.job)
@@ -312,7 +313,7 @@ class Notifier:
         self._trouble[name] = why
 
     def _run_isolated(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
-        """What `run` answers; None where it raised, which is logged and costs a second."""
+        """Return what `run` answers; None where it raised, which is logged and costs a second."""
         done = isolate_call("notify", what, run, given)
         if isinstance(done, InconsistentState):
             log.error("notify: %s: %s", what, done.error)
@@ -322,7 +323,8 @@ class Notifier:
 
 
 def _route_matches(route: RouteSection, notice: Notice, account: str) -> bool:
-    """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
+    """Return whether a route wants a notice. What is not known of a notice excludes it from no
+    route."""
     if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
         return False
     if (

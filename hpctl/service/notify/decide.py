@@ -91,12 +91,12 @@ class Notice(Struct, frozen=True):
 
     @property
     def urgent(self) -> bool:
-        """Whether it waits neither for quiet hours to end nor for long."""
+        """Return whether it waits neither for quiet hours to end nor for long."""
         return bool(self.person) and self.kind != "job_gave_up"
 
 
 def is_unfolded(event: Event, state: State) -> bool:
-    """Whether a state that another thread folds events into has not got this one yet."""
+    """Return whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
     rec = _find_subject(event, state)
@@ -104,7 +104,7 @@ def is_unfolded(event: Event, state: State) -> bool:
 
 
 def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
-    """What an event tells people; None for most. `state` has the event folded in."""
+    """Return what an event tells people; None for most. `state` has the event folded in."""
     match event:
         case SignalSeen():
             return _of_end(event, state, slurm, policy)
@@ -164,7 +164,7 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
 
 
 def _is_verified(rec: NodeRecovery) -> bool:
-    """Whether a node serves again after a maintenance window, as planned."""
+    """Return whether a node serves again after a maintenance window, as planned."""
     return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
 

@@ -60,8 +60,8 @@ class Posted(Struct, frozen=True):
         return self.sink, self.to, self.notice
 
     def looked_at(self, now: datetime) -> Posted | None:
-        """The row as it stays, None where it leaves. The clock may have been set back: what was
-        sent after now was sent now. Or forward: what is urgent is over for an hour first."""
+        """Return the row as it stays, None where it leaves. The clock may have been set back: what
+        was sent after now was sent now. Or forward: what is urgent is over for an hour first."""
         if self.sent:
             sent = min(self.sent, now)
             return replace(self, sent=sent) if now < sent + HOUR else None
@@ -107,7 +107,7 @@ def _identify_posted(posted: Posted) -> tuple[str, ...]:
 def select_due(
     posted: Sequence[Posted], per_hour: int, now: datetime, *, quiet: bool = False
 ) -> tuple[Posted, ...]:
-    """What goes out now as one message to one reader; nothing while all of it waits.
+    """Return what goes out now as one message to one reader; nothing while all of it waits.
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
     hour, and each sums up all that waits. While it is `quiet` only what is urgent goes out.
@@ -139,7 +139,7 @@ class SinkMessage(Struct, frozen=True):
 
 
 def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
-    """One message of one notice or of several, of which the first NAMED are written out."""
+    """Return one message of one notice or of several, of which the first NAMED are written out."""
     first, kinds = notices[0], Counter(n.kind.replace("_", " ") for n in notices)
     one_kind, needed = len(kinds) == 1, [n.person for n in notices if n.person]
     title = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())

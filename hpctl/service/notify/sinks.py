@@ -38,7 +38,7 @@ class Unusable(HpctlError):
 
 
 def url_of(name: str, source: str) -> str:
-    """The URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
+    """Return the URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
     if source.startswith("env:"):
         url = os.environ.get(source[4:], "")
     else:
@@ -76,7 +76,7 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
 
 
 def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:
-    """What is wrong with each, see `check`."""
+    """Yield what is wrong with each, see `check`."""
     for name, source in sinks.items():
         try:
             check_sink(name, source, reach=reach)
@@ -101,7 +101,7 @@ def send_mail(program: str, message: SinkMessage, to: str) -> str:
 
 
 def parse_address(text: str) -> str:
-    """A user's name or address that a mail may go to; empty for any other text."""
+    """Return a user's name or address that a mail may go to; empty for any other text."""
     return text if _ADDRESS.fullmatch(text) else ""
 
 
@@ -117,7 +117,7 @@ def _send_with_apprise(url: str, options: Sequence[str], body: str = "") -> str:
 
 
 def _run_program(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
-    """Why a command failed; empty where it did not."""
+    """Return why a command failed; empty where it did not."""
     try:
         ran = subprocess.run(
             args, input=body.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,

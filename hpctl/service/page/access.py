@@ -35,8 +35,8 @@ class PageAccess:
 
     @classmethod
     def of(cls, page: PageSection) -> "PageAccess":
-        """As configured. The token's file is read each time: it may change. Raises Refusal where it
-        is unusable from the start."""
+        """Return as configured. The token's file is read each time: it may change. Raises Refusal
+        where it is unusable from the start."""
         file = page.token_file
         if page.unix or file is None:
             return cls(None, page.hosts)
@@ -53,11 +53,11 @@ class PageAccess:
             return False
 
     def link(self) -> str:
-        """The code of a link that lets one browser in, once. Raises Refusal."""
+        """Return the code of a link that lets one browser in, once. Raises Refusal."""
         return self._make_signer("link").sign(secrets.token_hex(8)).decode()
 
     def enter(self, code: str) -> str | None:
-        """A session for a link's code; None for a code that is spent, old or forged. Raises
+        """Return a session for a link's code; None for a code that is spent, old or forged. Raises
         Refusal."""
         signed = self._read_signed_time("link", code, LINK_S)
         if signed is None or signed < self._began or code in self._spent:
@@ -66,7 +66,7 @@ class PageAccess:
         return self._make_signer("session").sign(secrets.token_hex(8)).decode()
 
     def allows(self, authorization: str, session: str) -> bool:
-        """Whether a request may be answered. Raises Refusal where the token is unusable."""
+        """Return whether a request may be answered. Raises Refusal where the token is unusable."""
         scheme, _, given = authorization.partition(" ")
         if self._token is None:
             return True
@@ -78,7 +78,7 @@ class PageAccess:
         return TimestampSigner(self._token() if self._token else secrets.token_bytes(32), what)
 
     def _read_signed_time(self, what: str, word: str, within_s: int) -> datetime | None:
-        """When a word was signed here; None where it was not, or too long ago."""
+        """Return when a word was signed here; None where it was not, or too long ago."""
         try:
             return self._make_signer(what).unsign(word, within_s, return_timestamp=True)[1]
         except BadSignature:

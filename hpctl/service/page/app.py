@@ -87,7 +87,8 @@ class Feed:
             self._stamps |= dict.fromkeys(news, self.version)
 
     def since(self, version: int) -> dict[str, str]:
-        """The HTML of all parts that changed after a version; empty for those that are gone."""
+        """Return the HTML of all parts that changed after a version; empty for those that are
+        gone."""
         news = (name for name, at in self._stamps.items() if at > version)
         return {name: self.parts[name].html if name in self.parts else "" for name in news}
 
@@ -108,7 +109,7 @@ class Hub:
         self.closed = True
 
     async def feed(self, path: str) -> Feed:
-        """The newest parts of a path."""
+        """Return the newest parts of a path."""
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > IDLE_S:
             await self._looked()
@@ -122,13 +123,14 @@ class Hub:
         return feed
 
     async def document(self, path: str) -> str:
-        """A whole page; empty where there is none."""
+        """Return a whole page; empty where there is none."""
         feed = await self.feed(path)
         parts, version = feed.parts, feed.version
         return await self._work(lambda: self._renderer.document(parts, path, version)) * bool(parts)
 
     async def stream(self, path: str, since: int) -> AsyncIterator[str]:
-        """What changes at a path, as server-sent events, until it is time for another stream."""
+        """Yield what changes at a path, as server-sent events, until it is time for another
+        stream."""
         yield "retry: 500\n\n"
         end = time.monotonic() + STREAM_S
         while (left := end - time.monotonic()) > 0 and not self.closed:
@@ -187,7 +189,7 @@ class Guard:
 
 
 def make_application(hub: Hub, access: PageAccess) -> ASGIApp:
-    """The whole server's ASGI application."""
+    """Return the whole server's ASGI application."""
 
     async def serve_page(request: Request) -> Response:
         html = await hub.document(request.scope["path"])

@@ -22,7 +22,7 @@ FIRST_S = 3.0
 
 
 def make_link(listen: str, access: PageAccess) -> str:
-    """The address to open. Raises HpctlError where it needs no link, or there is no page."""
+    """Return the address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen or host == "unix":
         hint = "set it, or run `hpctl page` by hand"
@@ -58,7 +58,7 @@ def serve_page(
 
 
 def _open_listener(listen: str, group: str) -> socket.socket:
-    """The socket; a file is for its owner and for access.group alone. Raises HpctlError."""
+    """Return the socket; a file is for its owner and for access.group alone. Raises HpctlError."""
     host, _, port = listen.rpartition(":")
     listener = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)
     try:
