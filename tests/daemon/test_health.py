@@ -58,7 +58,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
     assert logged(caplog) == [("INFO", "trouble=none: the trouble of before is over")]
 
 
-def test_what_is_in_memory_is_stored_in_time(monkeypatch):
+def test_health_in_memory_is_stored_in_time(monkeypatch):
     head, now = Head(), [100.0]
     monkeypatch.setattr("hpctl.daemon.health.time", SimpleNamespace(monotonic=lambda: now[0]))
     every_s = Config().upkeep_s

@@ -62,13 +62,13 @@ def test_a_node_left_drained_by_a_canceled_recovery_is_a_problem_though_no_fault
     assert "cancelled by eve" in line
 
 
-def test_nothing_is_listed_for_a_healthy_node_in_service_or_one_that_somebody_else_drained():
+def test_untreated_omits_healthy_nodes_and_drains_of_other_users():
     assert status_view(world(RESUMED)).problems == ()
     theirs = slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")
     assert status_view(world(RESUMED, theirs)).problems == ()
 
 
-def test_what_is_treated_or_blocked_is_listed_once():
+def test_treated_or_blocked_node_is_listed_once():
     assert find_untreated(world(RESUMED[:2], DRAINED, faulty())) == []
     hold = HoldNoted(at(5), "n1", "budget", "2 recoveries are open", "xid-79", True)
     problems = status_view(world([*RESUMED, hold], SERVES, faulty())).problems

@@ -70,7 +70,7 @@ def test_a_replacement_waits_for_the_job_and_the_daemon_stays_out_of_it(live: Li
     assert not [r for r in live.state().nodes.values() if r.node == name]
 
 
-def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Live) -> None:
+def test_interrupted_order_continues_and_the_same_command_resumes_it(live: Live) -> None:
     name = live.sandbox.nodes[1]
     before = row(live, name)
     live.sandbox.inject_api("stuck-replace")

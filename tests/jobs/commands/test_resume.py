@@ -109,7 +109,7 @@ def test_a_held_job_is_released(desk, reason):
     assert desk.newest == 20
 
 
-def test_a_job_that_waits_gets_the_mark_alone(desk):
+def test_pending_job_gets_only_the_mark(desk):
     desk.job = replace(desk.job, state="PENDING", reason="Resources")
     done = desk.run(12, "--from-step", 20)
     assert done.stdout.splitlines()[-1].startswith("job 12: it waits in the queue")
