@@ -246,7 +246,7 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
     if not directory.isprintable() or os.path.normpath(directory) != directory:
         raise HpctlError(
             f"{where.place} needs a path without .. and //, not {directory!r}",
-            "Write the full path.",
+            "Leave out .. and //.",
         )
     if shared is None:
         raise HpctlError(
