@@ -561,7 +561,7 @@ def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
 
 
 def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
-    """Return a job that needed nothing of hpctl: what its supervisor reported."""
+    """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
     completing = _explain_completing(w, last.job)
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
@@ -611,11 +611,11 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
 
 
 def _trouble_of(w: World, hold: HoldNoted) -> TroubleView | None:
-    """Return why a run that is not treated ended, where its script or supervisor reported it."""
-    causes = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
-    if not causes or causes[-1].why not in hold.why:
+    """What a job's run that is not treated ended of, where its script or supervisor told."""
+    told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
+    if not told or told[-1].why not in hold.why:
         return None
-    return trouble_view(causes[-1])
+    return trouble_view(told[-1])
 
 
 def _explain_node(
@@ -870,14 +870,14 @@ def job_view(
     if job.held_after_run:
         facts.append(_held_after_run(job))
         then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
-    reported_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=tuple(sorted((*reported_lines, *noted), key=lambda line: line.at)),
+        story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
     )

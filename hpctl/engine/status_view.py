@@ -476,8 +476,8 @@ def _find_completing(w: World) -> list[str]:
 
 
 def _find_held(w: World) -> list[str]:
-    """Return the registered jobs whose program failed and that Slurm held as it requeued them:
-    nothing starts them again. An operator who runs `scontrol requeuehold` knows of the hold."""
+    """The registered jobs whose program failed and that Slurm held as it requeued them: nothing
+    starts them by itself. An operator who runs `scontrol requeuehold` knows of the hold."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
     failed = [job for job in jobs if job.held_after_run and _failed_by_itself(job)]
     held = [job for job in failed if str(job.id) not in w.state.holds]

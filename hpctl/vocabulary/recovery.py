@@ -153,7 +153,7 @@ class Do(Struct, frozen=True):
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     order: ResetOrder | None = None
-    """For RESET: the order that the node's agent gets."""
+    """For RESET: what the node's agent is told."""
 
 
 class RequeueInterval(StrEnum):

@@ -217,7 +217,7 @@ class OrderRefused(HpctlError):
 
 
 def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
-    """Return the credential of an order. Raises MungeUnavailable."""
+    """The credential of an order. Raises MungeUnavailable."""
     payload = _PREFIX + msgspec.json.encode(order)
     return encode_credential(payload, socket, ttl_s=int(ORDER_S))
 
@@ -225,17 +225,15 @@ def seal_order(order: ResetOrder, socket: Path | None = None) -> str:
 def open_order(
     credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
 ) -> ResetOrder:
-    """Return the order of a credential, which is used up by that. `believed`: the uids of daemons.
+    """The order of a credential, which is used up by that. `believed`: the uids of daemons.
 
     Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
     """
     found = decode_credential(credential, socket)
     if found.uid not in believed:
-        raise OrderRefused(
-            f"uid {found.uid} may not give orders to the agent", "Only the daemon's user may."
-        )
+        raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
     if not found.payload.startswith(_PREFIX):
-        raise OrderRefused("the credential was made for another purpose: it holds no order")
+        raise OrderRefused("the credential was made for something else")
     try:
         order = _decoder.decode(found.payload[len(_PREFIX) :])
     except msgspec.MsgspecError as error:
