@@ -500,7 +500,7 @@ def _failed_by_itself(job: SlurmJob) -> bool:
 def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
     """Return the jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
-    No one reports that they run again: for as long as the daemon would wait for a supervisor.
+    Their next start is not reported: each is listed as long as the daemon waits for a supervisor.
     """
     found = []
     for job, reports in sorted(w.state.reports.items()):
